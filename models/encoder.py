@@ -1,0 +1,219 @@
+"""An encoder of the BERT family, with any position encoding.
+
+Devlin et al., "BERT" (arXiv:1810.04805). What differs between its heirs is in `EncoderConfig`: where the normalisation
+stands, whether embeddings are narrower than the model, whether layers share their weights. Dropout is left out: these
+definitions are for inference.
+
+Shape letters: B batch, T tokens, S tokens attended to, H heads, D head size, C model size.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.models.numbering import Counted, Numbering
+from posexport.nn.activations import activation
+from posexport.nn.attention import attend
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """Sizes and arrangement. ``embedding`` is the width of the embeddings where it is not ``hidden``."""
+
+    vocab: int = 101
+    hidden: int = 60
+    layers: int = 2
+    heads: int = 5
+    feedforward: int = 97
+    types: int = 2
+    embedding: int | None = None
+    activation: str = "gelu"
+    eps: float = 1e-12
+    norm: Literal["post", "pre"] = "post"
+    embedding_norm: bool = True
+    final_norm: bool = False
+    cross_attention: bool = False
+    #: the layers in turn use these many sets of weights (None: as many as layers; ALBERT: 1)
+    layer_groups: int | None = None
+    padding_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "hidden", "layers", "heads", "feedforward"):
+            if getattr(self, name) < 1:
+                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.hidden % self.heads:
+            raise PosexportError(f"hidden must be a multiple of heads, got hidden={self.hidden}, heads={self.heads}")
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+
+class Attention(nn.Module):
+    """Multi-head attention of ``x_BTC`` to ``context_BSC``, with the encoding's rotation and terms."""
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.scale = config.head_size**-0.5
+        self.query = nn.Linear(config.hidden, config.hidden)
+        self.key = nn.Linear(config.hidden, config.hidden)
+        self.value = nn.Linear(config.hidden, config.hidden)
+        self.output = nn.Linear(config.hidden, config.hidden)
+        self.encoding = encoding
+
+    def forward(
+        self, x_BTC: Tensor, context_BSC: Tensor, mask_B11S: Tensor | None, queries: Positions, keys: Positions
+    ) -> Tensor:
+        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC)), queries, "query")
+        k_BHSD = self.encoding.rotate(self._split(self.key(context_BSC)), keys, "key")
+        context_BHTD = attend(
+            q_BHTD,
+            k_BHSD,
+            self._split(self.value(context_BSC)),
+            scale=self.scale,
+            mask=mask_B11S,
+            scores=self.encoding.scores(q_BHTD, k_BHSD, queries, keys),
+            values=self.encoding.values(queries, keys),
+        )
+        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, x_BTC: Tensor) -> Tensor:
+        return x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class Residual(nn.Module):
+    """Layer normalisation before (``pre``) or after (``post``) a sublayer, and the sum around it."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.pre = config.norm == "pre"
+        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+
+    def before(self, x_BTC: Tensor) -> Tensor:
+        """What the sublayer reads."""
+        return self.norm(x_BTC) if self.pre else x_BTC
+
+    def after(self, x_BTC: Tensor, y_BTC: Tensor) -> Tensor:
+        """The sublayer's input ``x`` and its answer ``y``, joined."""
+        return x_BTC + y_BTC if self.pre else self.norm(x_BTC + y_BTC)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.hidden, config.feedforward)
+        self.activation = activation(config.activation)
+        self.outer = nn.Linear(config.feedforward, config.hidden)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        out: Tensor = self.outer(self.activation(self.inner(x_BTC)))
+        return out
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What cross attention reads: another sequence's states, their additive mask and their positions."""
+
+    states_BSC: Tensor
+    mask_B11S: Tensor | None
+    positions: Positions
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, cross attention if asked for, feed-forward."""
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding, index: int) -> None:
+        super().__init__()
+        self.attention = Attention(config, encoding.in_layer(index))
+        self.attention_residual = Residual(config)
+        if config.cross_attention:
+            self.cross_attention = Attention(config, encoding.in_layer(index))
+            self.cross_residual = Residual(config)
+        self.feedforward = FeedForward(config)
+        self.feedforward_residual = Residual(config)
+
+    def forward(self, x_BTC: Tensor, mask_B11T: Tensor | None, positions: Positions, memory: Memory | None) -> Tensor:
+        y_BTC = self.attention_residual.before(x_BTC)
+        x_BTC = self.attention_residual.after(x_BTC, self.attention(y_BTC, y_BTC, mask_B11T, positions, positions))
+        if memory is not None:
+            y_BTC = self.cross_attention(
+                self.cross_residual.before(x_BTC), memory.states_BSC, memory.mask_B11S, positions, memory.positions
+            )
+            x_BTC = self.cross_residual.after(x_BTC, y_BTC)
+        y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
+        return self.feedforward_residual.after(x_BTC, y_BTC)
+
+
+class Embeddings(nn.Module):
+    """Token and type embeddings, positions, normalisation, and the step up to the model's width."""
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding, numbering: Numbering) -> None:
+        super().__init__()
+        width = config.embedding or config.hidden
+        self.token = nn.Embedding(config.vocab, width)
+        self.token_type = nn.Embedding(config.types, width) if config.types else None
+        self.encoding = encoding
+        self.numbering = numbering
+        self.norm = nn.LayerNorm(width, eps=config.eps) if config.embedding_norm else None
+        self.project = nn.Linear(width, config.hidden) if config.embedding else None
+
+    def forward(self, ids_BT: Tensor, types_BT: Tensor | None) -> tuple[Tensor, Positions]:
+        x_BTC = self.token(ids_BT)
+        if self.token_type is not None:
+            x_BTC = x_BTC + (self.token_type.weight[0] if types_BT is None else self.token_type(types_BT))
+        positions = self.numbering(ids_BT)
+        x_BTC = self.encoding.embed(x_BTC, positions)
+        if self.norm is not None:
+            x_BTC = self.norm(x_BTC)
+        return (x_BTC if self.project is None else self.project(x_BTC)), positions
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers: token ids [B, T] to hidden states [B, T, C]."""
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding, numbering: Numbering | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.encoding = encoding
+        self.embeddings = Embeddings(config, encoding, numbering or Counted())
+        groups = config.layer_groups or config.layers
+        self.groups = nn.ModuleList(EncoderLayer(config, encoding, index) for index in range(groups))
+        self.final_norm = nn.LayerNorm(config.hidden, eps=config.eps) if config.final_norm else None
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        types_BT: Tensor | None = None,
+        memory_BSC: Tensor | None = None,
+        memory_mask_BS: Tensor | None = None,
+    ) -> Tensor:
+        x_BTC, positions = self.embeddings(ids_BT, types_BT)
+        mask_B11T = additive(mask_BT, x_BTC)
+        memory = None
+        if memory_BSC is not None:
+            counted = Positions.counted(memory_BSC.shape[1], memory_BSC.device)
+            memory = Memory(memory_BSC, additive(memory_mask_BS, x_BTC), counted)
+        for index in range(self.config.layers):
+            group = self.groups[index * len(self.groups) // self.config.layers]
+            x_BTC = group(x_BTC, mask_B11T, positions, memory)
+        return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
+
+
+def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask of 1 (keep) and 0 (padding) as a number to add to scores, [B, 1, 1, S]."""
+    if mask_BS is None:
+        return None
+    lowest = torch.finfo(like.dtype).min
+    zero = torch.zeros((), dtype=like.dtype, device=like.device)
+    return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest)

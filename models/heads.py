@@ -1,0 +1,116 @@
+"""What stands on an encoder: one class per task, each saying which outputs it gives."""
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.nn.activations import activation
+from posexport.spec import BATCH, SEQUENCE, OutputSpec
+
+
+class Head(nn.Module):
+    """Hidden states [B, T, C] and the mask [B, T] (or None) to a tuple of outputs."""
+
+    outputs: list[OutputSpec]
+    #: the answer is read at token 0, so a left-padded row is answered at a padded token
+    reads_first_token: bool = False
+
+
+class Features(Head):
+    """The hidden states themselves."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.outputs = [OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, hidden])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        del mask_BT
+        return (x_BTC,)
+
+
+class SentenceEmbedding(Head):
+    """One vector a sentence: the mean over real tokens or the first token's state, of length 1 if asked.
+
+    Reimers and Gurevych, "Sentence-BERT" (arXiv:1908.10084), section 3.
+    """
+
+    def __init__(self, hidden: int, pooling: Literal["mean", "cls"], normalise: bool) -> None:
+        super().__init__()
+        self.mean = pooling == "mean"
+        self.normalise = normalise
+        self.reads_first_token = not self.mean
+        self.outputs = [
+            OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, hidden]),
+            OutputSpec(name="sentence_embedding", axes=[BATCH, hidden]),
+        ]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        if not self.mean:
+            pooled_BC = x_BTC[:, 0]
+        elif mask_BT is None:
+            pooled_BC = x_BTC.mean(1)
+        else:
+            keep_BT1 = mask_BT[:, :, None].to(x_BTC.dtype)
+            pooled_BC = (x_BTC * keep_BT1).sum(1) / keep_BT1.sum(1).clamp(min=1e-9)
+        return x_BTC, (F.normalize(pooled_BC, dim=-1) if self.normalise else pooled_BC)
+
+
+class FillMask(Head):
+    """Logits over the vocabulary at every token: dense, activation, normalisation, then the decoder."""
+
+    def __init__(self, hidden: int, inner: int, vocab: int, activation_name: str, eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden, inner)
+        self.activation = activation(activation_name)
+        self.norm = nn.LayerNorm(inner, eps=eps)
+        self.decoder = nn.Linear(inner, vocab)
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, SEQUENCE, vocab])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        del mask_BT
+        return (self.decoder(self.norm(self.activation(self.dense(x_BTC)))),)
+
+
+class SequenceClassification(Head):
+    """Logits over labels from the first token: dense, activation, linear."""
+
+    reads_first_token = True
+
+    def __init__(self, hidden: int, labels: int, activation_name: str) -> None:
+        super().__init__()
+        self.dense = nn.Linear(hidden, hidden)
+        self.activation = activation(activation_name)
+        self.out = nn.Linear(hidden, labels)
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        del mask_BT
+        return (self.out(self.activation(self.dense(x_BTC[:, 0]))),)
+
+
+class TokenClassification(Head):
+    """Logits over labels at every token."""
+
+    def __init__(self, hidden: int, labels: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(hidden, labels)
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, SEQUENCE, labels])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        del mask_BT
+        return (self.out(x_BTC),)
+
+
+class QuestionAnswering(Head):
+    """A start and an end score at every token."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(hidden, 2)
+        self.outputs = [OutputSpec(name=f"{edge}_logits", axes=[BATCH, SEQUENCE]) for edge in ("start", "end")]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        del mask_BT
+        start_BT, end_BT = self.out(x_BTC).unbind(-1)
+        return start_BT, end_BT

@@ -1,0 +1,45 @@
+"""How a model numbers its tokens."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from posexport.encodings.positions import Positions
+
+
+class Numbering(Protocol):
+    """Gives every token of ``ids_BT`` its position. ``overhead``: table rows that no real token can use."""
+
+    overhead: int
+
+    def __call__(self, ids_BT: Tensor) -> Positions:
+        """The positions of int64 token ids [B, T]."""
+        ...
+
+
+class Counted:
+    """0, 1, 2 ... whatever the tokens are (BERT)."""
+
+    overhead = 0
+
+    def __call__(self, ids_BT: Tensor) -> Positions:
+        """The positions of int64 token ids [B, T]."""
+        return Positions.counted(ids_BT.shape[1], ids_BT.device)
+
+
+class AfterPadding:
+    """``padding_id + 1, + 2 ...``, counting only tokens that are not the padding token, which itself gets ``padding_id``.
+
+    RoBERTa and its heirs; fairseq's ``make_positions``. The mask is not asked: the token ids decide.
+    """
+
+    def __init__(self, padding_id: int) -> None:
+        self.padding_id = padding_id
+        self.overhead = padding_id + 1
+
+    def __call__(self, ids_BT: Tensor) -> Positions:
+        """The positions of int64 token ids [B, T]."""
+        real_BT = (ids_BT != self.padding_id).to(torch.int64)
+        slots_T = torch.arange(ids_BT.shape[1], dtype=torch.int64, device=ids_BT.device)
+        return Positions(ids_BT=real_BT.cumsum(1) * real_BT + self.padding_id, slots_T=slots_T)

@@ -1,0 +1,144 @@
+"""``posexport.json``: what a bundle is, what it was proven to do, and every file in it.
+
+The format, version 1. A manifest
+
+- is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
+- has ``format_version`` 1; a reader that knows only lower versions refuses it and says so, whatever else it holds;
+- lists every file of the bundle but itself, by a relative name with ``/`` between its parts, with size and sha256;
+- lists ``model.onnx``.
+
+Files that are not listed are no part of the bundle: nothing reads them.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec
+
+FORMAT_VERSION = 1
+MANIFEST = "posexport.json"
+MODEL = "model.onnx"
+LARGEST = 4 * 1024 * 1024
+
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the manifest's objects: a field that is not known is an error, not a silence."""
+
+
+class FileEntry(_Strict, frozen=True, kw_only=True):
+    """One file: ``size`` in bytes."""
+
+    size: Count
+    sha256: Sha256
+
+
+class SourceInfo(_Strict, frozen=True, kw_only=True):
+    """What was converted; ``sha256`` covers what determines the weights."""
+
+    name: str
+    kind: Literal["builtin", "python", "huggingface"]
+    sha256: Sha256
+
+
+class ParitySummary(_Strict, frozen=True, kw_only=True):
+    """How the proof went. ``refused`` points were refused by the length guard, as they should be.
+
+    ``worst_error`` and ``worst_tolerance`` belong to the point that came nearest to its tolerance (None: no point was
+    compared); ``complete`` says that no point of the grid was skipped.
+    """
+
+    points: Count
+    passed: Count
+    skipped: Count
+    refused: Count
+    worst_error: float | None
+    worst_tolerance: float | None
+    complete: bool
+
+
+class Manifest(_Strict, frozen=True, kw_only=True):
+    """A bundle's manifest.
+
+    ``posexport`` is the version that wrote it, ``providers`` those it was proven on, ``lowerings`` says for every
+    function of domain ``posexport`` how its nodes are computed, ``created`` is an ISO 8601 time.
+    """
+
+    format_version: int = FORMAT_VERSION
+    posexport: str
+    source: SourceInfo
+    task: str
+    encoding: EncodingSpec | None
+    envelope: Envelope
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    precision: Literal["fp32"] = "fp32"
+    made_for: Literal["portable"] = "portable"
+    providers: list[str]
+    opset: int
+    ir_version: int
+    functions: list[str]
+    lowerings: dict[str, str]
+    files: dict[str, FileEntry]
+    tools: dict[str, str]
+    parity: ParitySummary | None
+    proven: bool
+    created: str
+
+
+class _Version(msgspec.Struct):
+    """The one field that every version has, read first so that a newer manifest is named as such."""
+
+    format_version: int
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The manifest as JSON that people can read, ending in a newline."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def decode(data: bytes) -> Manifest:
+    """The manifest in ``data``; PosexportError says what is wrong with it, without naming a file."""
+    if len(data) > LARGEST:
+        raise PosexportError(f"it has {len(data)} bytes, a manifest has at most {LARGEST}")
+    try:
+        version = msgspec.json.decode(data, type=_Version).format_version
+        if not 1 <= version <= FORMAT_VERSION:
+            raise PosexportError(
+                f"it has format version {version}, this posexport reads up to {FORMAT_VERSION}: upgrade posexport"
+            )
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except RecursionError:
+        raise PosexportError("it is nested too deeply for a manifest") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
+        raise PosexportError(f"it is not a manifest: {err}") from err
+    _agree(manifest)
+    return manifest
+
+
+def _agree(manifest: Manifest) -> None:
+    """What the types cannot say."""
+    if MODEL not in manifest.files:
+        raise PosexportError(f"it does not list {MODEL}")
+    for name in manifest.files:
+        if not plain(name):
+            raise PosexportError(f"it lists the file {name!r}, whose name must be relative and stay in the bundle")
+    for kind, specs in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
+        names = [spec.name for spec in specs]
+        if not names or len(set(names)) < len(names):
+            raise PosexportError(f"its {kind} must be named, each once, got {names}")
+
+
+def plain(name: str) -> bool:
+    """Whether a file name is relative, portable and cannot leave the directory it is used in."""
+    parts = name.split("/")
+    return (
+        name.isprintable()
+        and not any(character in name for character in '\\:*?"<>|')
+        and all(part not in ("", ".", "..") for part in parts)
+        and name != MANIFEST
+    )

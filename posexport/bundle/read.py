@@ -1,0 +1,86 @@
+"""Reading a bundle's manifest and checking that its files are the ones that were written."""
+
+import hashlib
+import stat
+from pathlib import Path
+
+from posexport.bundle.manifest import LARGEST, MANIFEST, Manifest, decode
+from posexport.errors import PosexportError
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of the bundle in ``directory``.
+
+    Raises PosexportError if there is no bundle, if its manifest is damaged or if a newer posexport wrote it.
+    """
+    if not directory.exists():
+        raise PosexportError(f"{directory} does not exist; give a directory that posexport convert wrote")
+    if not directory.is_dir():
+        raise PosexportError(f"{directory} is a file; give a directory that posexport convert wrote")
+    if not (directory / MANIFEST).is_file():
+        raise PosexportError(f"{directory} is not a bundle: it has no {MANIFEST}; make one with posexport convert")
+    path = locate(directory, MANIFEST)
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as err:
+        raise PosexportError(f"cannot read {directory / MANIFEST}: {err.strerror}") from err
+    try:
+        return decode(data)
+    except PosexportError as err:
+        raise PosexportError(f"cannot use {directory / MANIFEST}: {err}") from err
+
+
+def check_hashes(directory: Path, manifest: Manifest) -> None:
+    """Compare every listed file with its size and sha256.
+
+    Raises PosexportError naming the first file that is missing, altered, not a file, or a link that leaves the bundle.
+    """
+    for name, entry in manifest.files.items():
+        path = locate(directory, name)
+        try:
+            size = path.stat().st_size
+            digest = sha256(path) if size == entry.size else None
+        except OSError as err:
+            raise PosexportError(f"cannot read {directory / name}: {err.strerror}") from err
+        advice = "copy or convert the bundle again"
+        if digest is None:
+            raise PosexportError(
+                f"{directory / name} has {size} bytes, the manifest says {entry.size}: it was cut or altered; {advice}"
+            )
+        if digest != entry.sha256:
+            raise PosexportError(
+                f"{directory / name} has sha256 {digest}, the manifest says {entry.sha256}: it was altered; {advice}"
+            )
+
+
+def locate(directory: Path, name: str) -> Path:
+    """The real path of the bundle's file ``name``.
+
+    A symbolic link may lead elsewhere in the bundle, or, as in a Hugging Face cache, from ``ENTRY/snapshots/...`` into
+    ``ENTRY/blobs``. Raises PosexportError if the file is missing, not a regular file or a link to any other place.
+    """
+    try:
+        root = directory.resolve(strict=True)
+        path = (root / name).resolve(strict=True)
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        raise PosexportError(f"{directory / name} is missing; copy or convert the bundle again") from None
+    except (OSError, RuntimeError) as err:  # a loop of links is a RuntimeError before Python 3.13
+        raise PosexportError(f"cannot read {directory / name}: {err}") from err
+    if not path.is_relative_to(root) and not any(path.is_relative_to(blobs) for blobs in _blobs(root)):
+        raise PosexportError(f"{directory / name} is a link that leaves the bundle, to {path}; copy the file itself")
+    if not regular:
+        raise PosexportError(f"{directory / name} is not a regular file; copy or convert the bundle again")
+    return path
+
+
+def _blobs(root: Path) -> list[Path]:
+    """Where links of a Hugging Face cache may lead: the ``blobs`` beside the ``snapshots`` that hold ``root``."""
+    return [(parent.parent / "blobs").resolve() for parent in root.parents if parent.name == "snapshots"]
+
+
+def sha256(path: Path) -> str:
+    """Of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,192 @@
+"""Writing a bundle so that its name never stands for half of one, and no file of the user's is lost."""
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from posexport.bundle import leftovers, swap
+from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, encode
+from posexport.bundle.read import read, sha256
+from posexport.errors import PosexportError
+
+#: failures of the disk, wherever in a conversion they show
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+
+
+@contextlib.contextmanager
+def staged(target: Path, *, force: bool) -> Iterator[Path]:
+    """A temporary directory to write a bundle into; it takes the name ``target`` when the block ends well.
+
+    It stands on the target's file system. Whatever ends the block early (an exception, Ctrl-C, SIGTERM, SIGHUP) removes
+    it and leaves what stood at the target; after a kill the next run for the same target removes it.
+    ``force`` allows to replace a bundle, if it holds nothing but its own files, or an empty directory.
+
+    Raises PosexportError before the block if the target cannot be written or must not be replaced, and in place of an
+    OSError of the disk (full, read-only, file too large).
+    """
+    target = Path(os.path.abspath(target))
+    check_target(target, force=force)
+    parent = next(path for path in target.parents if path.exists())
+    with _disk_errors(target, parent), _terminated_as_exit():
+        leftovers.clean(parent, target.name)
+        staging = leftovers.create(parent, target.name)
+        try:
+            with leftovers.held(staging):
+                yield staging
+                _settle(staging)
+                _move(staging, target, force=force)
+        finally:
+            # holds the new bundle if it did not get into place, the old one if it did
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def seal(directory: Path, manifest: Manifest) -> Manifest:
+    """Hash every file of ``directory`` and write ``posexport.json`` with them; gives the manifest as written."""
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise ValueError(f"{name} is a link or no regular file, it cannot be part of a bundle")
+        if path.is_file() and name != MANIFEST:
+            files[name] = FileEntry(size=path.stat().st_size, sha256=sha256(path))
+    manifest = msgspec.structs.replace(manifest, files=files)
+    data = encode(manifest)
+    if decode(data) != manifest:
+        raise ValueError("the manifest holds a number that JSON has no form for (NaN or infinity)")
+    (directory / MANIFEST).write_bytes(data)
+    return manifest
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Refuse a target that cannot become a bundle, or where something would be lost."""
+    while True:
+        seen = _identity(target)
+        try:
+            return _check_target(target, force=force)
+        except PosexportError:
+            if _identity(target) == seen:
+                raise
+            # another run replaced it while it was looked at: what was seen is half of each
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if target.is_symlink():
+        raise PosexportError(f"{target} is a symbolic link; give the directory that it leads to ({target.readlink()})")
+    if not target.exists():
+        above = next(path for path in target.parents if path.exists() or path.is_symlink())
+        if not above.is_dir():
+            raise PosexportError(f"cannot make {target}: {above} is not a directory; choose another output")
+        return
+    if not target.is_dir():
+        raise PosexportError(f"{target} exists and is a file; the output is a directory: choose another name")
+    try:
+        files = [path for path in target.rglob("*") if path.is_symlink() or not path.is_dir()]
+    except OSError as err:
+        raise PosexportError(f"cannot read {target}: {err.strerror}; choose another output") from err
+    holds = {path.relative_to(target).as_posix() for path in files}
+    if holds and MANIFEST not in holds:
+        raise PosexportError(
+            f"{target} exists and is not a bundle (it has no {MANIFEST}), so it is not replaced; choose another output"
+        )
+    if not force:
+        raise PosexportError(f"{target} already exists; give --force to replace it or choose another output")
+    if holds:
+        try:
+            own = {MANIFEST, *read(target).files}
+        except PosexportError as err:
+            raise PosexportError(f"{err}; so {target} is not replaced: remove it or choose another output") from err
+        if strange := sorted(holds - own):
+            raise PosexportError(
+                f"{target} holds {', '.join(strange[:3])}{' ...' if strange[3:] else ''}, no part of the bundle that "
+                "is there, so it is not replaced; move that elsewhere or choose another output"
+            )
+
+
+def _settle(directory: Path) -> None:
+    """Give every file a new file's permissions (ONNX writes weights that only their owner can read), and flush it."""
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    for path in [*directory.rglob("*"), directory]:
+        if path != directory:
+            path.chmod(mode if path.is_dir() else mode & 0o666)
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # directories, on Windows
+        return
+    try:
+        os.fsync(handle)
+    except OSError as err:
+        if err.errno in _DISK:
+            raise
+    finally:
+        os.close(handle)
+
+
+def _move(staging: Path, target: Path, *, force: bool) -> None:
+    check_target(target, force=force)  # it may have changed since
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.exists():
+        try:
+            swap.place(staging, target)
+        except FileExistsError as err:
+            raise PosexportError(f"{target} was made by another program meanwhile; choose another output") from err
+    else:
+        swap.exchange(staging, target, staging.with_name(staging.name + leftovers.OLD))
+    _flush(target.parent)
+
+
+@contextlib.contextmanager
+def _disk_errors(target: Path, parent: Path) -> Iterator[None]:
+    """Failures to write, as sentences; other OSErrors pass as they are."""
+    try:
+        yield
+    except OSError as err:
+        prefix = str(parent / f".{target.name}.posexport-")
+        ours = any(isinstance(name, str) and name.startswith(prefix) for name in (err.filename, err.filename2))
+        if not ours and err.errno not in _DISK and err.filename not in {str(path) for path in target.parents}:
+            raise
+        kept = "the bundle that is there is unchanged" if target.exists() else "nothing is left there"
+        raise PosexportError(f"cannot write {target}: {err.strerror}; {kept}: free or choose another disk") from err
+
+
+@contextlib.contextmanager
+def _terminated_as_exit() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as an exception does, where they would kill the process at once."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [signal.Signals[name] for name in names]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []
+    changed = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    try:
+        for number in changed:
+            signal.signal(number, _exit)
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)

@@ -1,0 +1,58 @@
+"""posexport run"""
+
+from pathlib import Path
+
+import click
+
+from posexport.cli import options
+
+
+@click.command("run")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--text", "texts", multiple=True, help="A text to run (repeatable); needs a bundle with a tokenizer.")
+@click.option(
+    "--inputs", type=click.Path(path_type=Path), help="Arrays to run, by input name: .npz, .safetensors, .json."
+)
+@click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output (repeatable); default: all.")
+@click.option("--truncate", is_flag=True, help="Cut texts at the bundle's limit; without it a longer one is an error.")
+@click.option("-o", "--save", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@options.provider_option
+@options.threads_option
+@options.json_option
+def command(
+    directory: Path,
+    texts: tuple[str, ...],
+    inputs: Path | None,
+    outputs: tuple[str, ...],
+    truncate: bool,
+    save: Path | None,
+    force: bool,
+    provider: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Run the bundle in DIR on texts, or on arrays from a file.
+
+    Prints the shape and first numbers of every output; for two or more texts and a sentence embedding also how similar
+    they are.
+
+    \b
+    Example:
+        posexport run minilm --text "A cat sits." --text "A kitten rests."
+        posexport run shaw --inputs ids.json --output last_hidden_state -o states.npz
+    """
+    from posexport.runtime.answer import answer
+
+    done = answer(
+        directory,
+        texts=texts,
+        inputs=inputs,
+        outputs=outputs,
+        provider=provider,
+        threads=threads,
+        truncate=truncate,
+        save=save,
+        force=force,
+    )
+    click.echo(done.to_json() if as_json else done.to_text())

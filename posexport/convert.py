@@ -1,0 +1,211 @@
+"""The main job: load a source, export it, prove it, write the bundle."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import platform
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from posexport import __version__
+from posexport.bundle.manifest import MODEL, Manifest, SourceInfo
+from posexport.bundle.write import seal, staged
+from posexport.sources.load import LoadOptions
+from posexport.spec import Beyond
+
+if TYPE_CHECKING:
+    from posexport.export.build import Built
+    from posexport.parity.report import Report
+    from posexport.sources.base import Source
+
+PARITY = "parity.json"
+_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """What ``posexport convert`` may be told; the defaults are the right choice for most."""
+
+    load: LoadOptions = field(default_factory=LoadOptions)
+    opset: int | None = None
+    max_length: int | None = None
+    beyond: Beyond = "error"
+    lowering: str = "auto"
+    inline: bool = False
+    provider: str = "cpu"
+    lengths: Sequence[int] | None = None
+    threads: int = 0
+    verify: bool = True
+    keep: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What came of it: ``manifest`` is None where parity was missed and nothing was kept."""
+
+    target: Path
+    manifest: Manifest | None
+    report: "Report | None"
+
+    @property
+    def good(self) -> bool:
+        """Proven, or not asked to be."""
+        return self.report is None or self.report.passed
+
+    def to_json(self) -> str:
+        """One JSON document."""
+        return json.dumps(
+            {
+                "bundle": str(self.target) if self.manifest else None,
+                "good": self.good,
+                "manifest": msgspec.to_builtins(self.manifest),
+                "parity": msgspec.to_builtins(self.report),
+            }
+        )
+
+    def to_text(self) -> str:
+        """The table of the proof, and where the bundle is."""
+        from posexport.parity.table import plain
+
+        lines = [] if self.report is None else [plain(self.report), ""]
+        if self.manifest is None:
+            lines.append(f"nothing was written to {self.target}; --keep keeps a bundle that missed, marked as unproven")
+        else:
+            size = sum(entry.size for entry in self.manifest.files.values())
+            proof = "proven" if self.manifest.proven else "NOT proven"
+            lines.append(f"{self.target}: {size / 1e6:.1f} MB, opset {self.manifest.opset}, {proof}")
+        return "\n".join(lines)
+
+
+def convert(
+    argument: str,
+    target: Path,
+    options: ConvertOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    remark: Callable[[str], None] = lambda _: None,
+) -> Conversion:
+    """Convert ``argument`` to a bundle at ``target``.
+
+    ``remark`` is told, in sentences, what a user should know beside the result. A bundle that misses parity is not
+    written, unless ``options.keep``; what stood at the target then stays.
+
+    Raises:
+        PosexportError: what cannot be done and why, in one sentence.
+    """
+    options = options or ConvertOptions()
+    try:
+        with staged(target, force=options.force) as directory:
+            manifest, report = _into(directory, argument, options, progress, remark)
+    except _MissedError as missed:
+        return Conversion(target, None, missed.report)
+    return Conversion(target, manifest, report)
+
+
+class _MissedError(Exception):
+    """Leaves the staging block, so that nothing gets into place."""
+
+    def __init__(self, report: "Report") -> None:
+        super().__init__()
+        self.report = report
+
+
+def _into(
+    directory: Path,
+    argument: str,
+    options: ConvertOptions,
+    progress: Progress | None,
+    remark: Callable[[str], None],
+) -> tuple[Manifest, "Report | None"]:
+    """All of a bundle's files, in ``directory``."""
+    from posexport.export import negotiate
+    from posexport.export.build import build
+    from posexport.parity.axes import check_axes
+    from posexport.sources.extend import extend
+    from posexport.sources.load import load
+
+    tell = progress or (lambda *_: None)
+    opset = negotiate.opset(options.opset)
+    tell(0, 2, "loading")
+    source = extend(load(argument, options.load), options.beyond, options.max_length)
+    for sentence in source.remarks:
+        remark(sentence)
+    tell(1, 2, "exporting")
+    model = directory / MODEL
+    built = build(
+        source,
+        model,
+        opset=opset,
+        ir_version=negotiate.IR_VERSION,
+        lowering=options.lowering,
+        inline=options.inline,
+    )
+    check_axes(source, model)
+    report = _prove(source, directory, options, progress) if options.verify else None
+    if report is not None and not report.passed and not options.keep:
+        raise _MissedError(report)
+    for name, path in source.files.items():
+        copy = directory / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    return seal(directory, _manifest(source, built, options, report)), report
+
+
+def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
+    """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
+    from posexport.parity.run import prove
+    from posexport.parity.sample import SampleWriter
+
+    sample = SampleWriter()
+    report = prove(
+        source,
+        directory / MODEL,
+        provider=options.provider,
+        lengths=options.lengths,
+        threads=options.threads,
+        progress=progress,
+        sample=sample,
+    )
+    (directory / PARITY).write_bytes(report.to_json())
+    sample.save(directory)
+    return report
+
+
+def _manifest(source: "Source", built: "Built", options: ConvertOptions, report: "Report | None") -> Manifest:
+    return Manifest(
+        posexport=__version__,
+        source=SourceInfo(name=source.name, kind=source.kind, sha256=source.sha256),
+        task=source.task,
+        encoding=source.encoding,
+        envelope=source.envelope,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        providers=[] if report is None else [options.provider],
+        opset=built.opset,
+        ir_version=built.ir_version,
+        functions=built.functions,
+        lowerings=built.lowerings,
+        files={},
+        tools=_tools(),
+        parity=None if report is None else report.summary(),
+        proven=report is not None and report.passed,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _tools() -> dict[str, str]:
+    """Versions of what made the bundle."""
+    found = {"python": platform.python_version()}
+    for name in _TOOLS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

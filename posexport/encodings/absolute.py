@@ -1,0 +1,33 @@
+"""A learned vector for every position, added to the token embeddings.
+
+Devlin et al., "BERT" (arXiv:1810.04805), section 3, "Input/Output Representations", and the code released with it.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from posexport.encodings.base import Array, register
+from posexport.encodings.position_table import PositionTable
+
+
+def oracle(x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], max_positions: int, hidden: int) -> Array:
+    """The table met by one-hot vectors, as the input embedding is defined: x + onehot(position) E."""
+    onehot_BTM = np.equal(pos_BT[..., None], np.arange(max_positions)).astype(np.float64)
+    return x_BTC + (onehot_BTM @ params["table"]).reshape(*pos_BT.shape, hidden)
+
+
+@register(
+    "absolute",
+    cases=[{"max_positions": 2053, "hidden": 20}, {"max_positions": 300, "hidden": 7}],
+    source="Devlin et al. 2019, arXiv:1810.04805, section 3",
+    embed=oracle,
+)
+class Absolute(PositionTable):
+    """Adds a learned vector per position to the embeddings; no longer input than the table.
+
+    ``trained``: how many positions the table was trained for, where it has been stretched to ``max_positions`` since.
+    """
+
+    def __init__(self, *, max_positions: int = 512, hidden: int, trained: int | None = None) -> None:
+        super().__init__(max_positions=max_positions, hidden=hidden, trained=trained)

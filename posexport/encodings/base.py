@@ -1,0 +1,225 @@
+"""What a position encoding is to a model: at most four hooks, each given explicit integer positions.
+
+Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model size ("hidden"), M table length.
+
+=========  ======================================================
+========================================================== hook       is called
+gives =========  ======================================================
+========================================================== embed      once, with the token embeddings ``x_BTC``
+the embeddings with the positions added or joined, [B, T, C] rotate     in attention, with queries or keys ``x_BHTD``
+the same shape scores     in attention                                            a `Term` to add to ``q k^T`` before it
+is scaled values     in attention                                            a `Term` of the probabilities to add to the
+context =========  ======================================================
+==========================================================
+
+The padding mask is never the encoding's business. A `Term` is a structure, not a tensor: it names an operator and the
+tensors it needs, so that a lowering may expand it as late and as little as it can; ``Term.dense`` expands it now.
+
+An encoding with parameters of its own in every layer has ``per_layer = True``: a definition asks ``in_layer(i)`` for
+the one to use in layer ``i``; one whose parameters are shared by all layers (or that has none) answers with itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.ops.base import Operator
+from posexport.spec import Beyond
+
+Array = NDArray[np.float64]
+Value = int | float | str | bool | None
+HOOKS = ("embed", "rotate", "scores", "values")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of attention: an operator, what it needs beside q, k or the probabilities, and where it is taken."""
+
+    operator: Operator
+    tensors: tuple[Tensor, ...]
+    queries: Positions
+    keys: Positions
+
+    def dense(self, *inputs: Tensor) -> Tensor:
+        """The term as a tensor; ``inputs`` are what the operator takes: q, or q and k, or the probabilities."""
+        return self.operator(*inputs, *self.tensors, self.queries.slots_T, self.keys.slots_T)
+
+
+class Encoding(nn.Module):
+    """Base of all encodings. A subclass overrides the hooks it acts through and nothing else."""
+
+    #: registered name, set by `register`; the class's own name before that
+    name: ClassVar[str]
+    #: every layer has parameters of its own
+    per_layer: ClassVar[bool] = False
+    #: nothing changes when all positions move by the same amount
+    shift_invariant: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = cls.__name__
+
+    def __init__(self, **parameters: Value) -> None:
+        """``parameters``: the subclass's own arguments, all of them."""
+        super().__init__()
+        #: the constructor's arguments, as the manifest records them
+        self.parameters_given: dict[str, Value] = parameters
+
+    def in_layer(self, index: int) -> "Encoding":
+        """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
+        del index
+        return self._copy() if self.per_layer else self
+
+    # the hooks
+
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
+        """Token embeddings with the positions in them."""
+        del positions
+        return x_BTC
+
+    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
+        """Queries or keys, rotated to their positions."""
+        del positions, role
+        return x_BHTD
+
+    def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term | None:
+        """The term to add to ``q k^T``, before scaling."""
+        del q_BHTD, k_BHSD, queries, keys
+        return None
+
+    def values(self, queries: Positions, keys: Positions) -> Term | None:
+        """The term to add to ``probs v``."""
+        del queries, keys
+        return None
+
+    # limits
+
+    @property
+    def trained_length(self) -> int | None:
+        """How many positions its table was trained for; None where the formula has no end."""
+        return None
+
+    @property
+    def limit(self) -> int | None:
+        """The longest input it takes, which the graph's guard refuses to exceed; None: any length."""
+        return self.trained_length
+
+    @property
+    def beyond(self) -> Beyond:
+        """What happens to positions past ``trained_length``."""
+        return "error"
+
+    @property
+    def boundaries(self) -> list[int]:
+        """Lengths at which the formula changes; the parity grid looks at each, one before and one after."""
+        return sorted({length for length in (self.trained_length, self.limit) if length is not None})
+
+    def clipped(self) -> "Encoding":
+        """``--beyond clip``: the same parameters, with distances beyond the table taken as the table's last."""
+        raise self._unfit("clip", "table of distances")
+
+    def interpolated(self, length: int, *, overhead: int = 0) -> "Encoding":
+        """``--beyond interpolate``: the table stretched linearly to ``length`` positions, its first and last row kept.
+
+        ``overhead``: rows at the table's start that no real token uses (`posexport.models.numbering`); they stay as
+        they are and do not count in ``length``.
+        """
+        del length, overhead
+        raise self._unfit("interpolate", "table of absolute positions")
+
+    def _unfit(self, beyond: Beyond, needed: str) -> PosexportError:
+        reason = "it takes inputs of any length as it is" if self.limit is None else f"that needs a {needed}"
+        return PosexportError(f"--beyond {beyond} does not fit the encoding {self.name}: {reason}")
+
+    def _copy(self, **changes: Value) -> Self:
+        """A fresh encoding of the same class: the same constructor arguments but for ``changes``."""
+        return type(self)(**{**self.parameters_given, **changes})
+
+    def _copy_with(self, parameters: Mapping[str, nn.Parameter], **changes: Value) -> Self:
+        """`_copy` with ``parameters`` in the place of its own."""
+        fresh = self._copy(**changes).train(self.training)
+        for name, parameter in parameters.items():
+            setattr(fresh, name, parameter)
+        return fresh
+
+    # checks of constructor arguments
+
+    @classmethod
+    def _at_least(cls, least: int, **sizes: int) -> None:
+        """Each of ``sizes`` must be a whole number not below ``least``."""
+        for name, value in sizes.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise PosexportError(f"{cls.name}: {name} must be a whole number from {least} on, got {value!r}")
+
+    @staticmethod
+    def _drawn(*shape: int) -> nn.Parameter:
+        """A table as BERT initialises it: normal, standard deviation 0.02 (Devlin et al. 2019, released code)."""
+        return nn.Parameter(torch.empty(shape).normal_(std=0.02))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered encoding. ``oracles`` maps a hook to its float64 definition."""
+
+    name: str
+    cls: type[Encoding]
+    oracles: Mapping[str, Callable[..., Array]]
+    cases: Sequence[Mapping[str, Any]]
+    summary: str
+    source: str
+
+
+ENCODINGS: dict[str, Entry] = {}
+E_ = TypeVar("E_", bound=type[Encoding])
+
+
+def register(
+    name: str,
+    *,
+    cases: Sequence[Mapping[str, Any]],
+    source: str,
+    control: bool = False,
+    **oracles: Callable[..., Array],
+) -> Callable[[E_], E_]:
+    """Put an encoding into the catalogue, with its evidence.
+
+    An oracle per overridden hook, in float64 NumPy, ``params`` being the module's state by name:
+
+    ``embed(x_BTC, pos_BT, *, params, **case)``
+    ``rotate(x_BHTD, pos_BT, *, params, **case)``
+    ``scores(q_BHTD, k_BHSD, qpos_BT, kpos_BS, *, params, **case)``
+    ``values(probs_BHTS, qpos_BT, kpos_BS, *, params, **case)``
+
+    Each is written from the source in another form than the module and calls nothing of its file. A ``control`` acts
+    through no hook at all; nothing else may. Raises ValueError if the hooks with an oracle are not exactly the hooks
+    the class overrides, if there are no hooks, no cases, no docstring, or if the name is taken.
+    """
+
+    def add(cls: E_) -> E_:
+        overridden = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook)}
+        if overridden != set(oracles):
+            raise ValueError(
+                f"{name}: hooks {sorted(overridden)} are overridden, oracles are given for {sorted(oracles)}"
+            )
+        if bool(overridden) == control:
+            raise ValueError(
+                f"{name}: overrides {sorted(overridden)}; a control has no hook, any other encoding at least one"
+            )
+        if not cases:
+            raise ValueError(f"{name}: no cases, nothing would test it")
+        if name in ENCODINGS:
+            raise ValueError(f"{name} is registered twice")
+        if "__doc__" not in vars(cls) or not cls.__doc__:
+            raise ValueError(f"{name}: no docstring to take its summary from")
+        cls.name = name
+        ENCODINGS[name] = Entry(name, cls, dict(oracles), list(cases), cls.__doc__.strip().splitlines()[0], source)
+        return cls
+
+    return add

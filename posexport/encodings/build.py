@@ -1,0 +1,75 @@
+"""From a name, a model's sizes and the text of ``--set`` options to an encoding."""
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from posexport.encodings.base import ENCODINGS, Encoding, Entry
+from posexport.errors import PosexportError
+
+#: Constructor arguments that ``--beyond`` sets, never ``--set``.
+_NOT_SETTINGS = ("beyond", "trained")
+
+
+def build(name: str, sizes: Mapping[str, int], given: Mapping[str, str]) -> tuple[Encoding, set[str]]:
+    """The encoding called ``name``, and which of the names in ``sizes`` and ``given`` it took.
+
+    Its constructor says what it takes; ``given`` (text, converted to the constructor's types) goes before ``sizes``.
+    Names it does not know are the caller's to report. Raises PosexportError for an unknown encoding, a text that is
+    no value of its parameter, or a parameter that neither gives.
+    """
+    entry = lookup(name)
+    arguments: dict[str, Any] = {}
+    for key, (kind, required) in settings(entry).items():
+        if key in given:
+            arguments[key] = _convert(f"{name}: {key}", given[key], kind)
+        elif key in sizes:
+            arguments[key] = sizes[key]
+        elif required:
+            raise PosexportError(f"the encoding {name} needs {key}: add --set {key}=VALUE")
+    return entry.cls(**arguments), set(arguments)
+
+
+def lookup(name: str) -> Entry:
+    """The registered encoding called ``name``; PosexportError names the known ones and the closest."""
+    if name not in ENCODINGS:
+        close = difflib.get_close_matches(name, ENCODINGS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise PosexportError(f"unknown encoding {name!r}, known: {', '.join(sorted(ENCODINGS))}{hint}")
+    return ENCODINGS[name]
+
+
+def settings(entry: Entry) -> dict[str, tuple[Any, bool]]:
+    """What ``--set`` may give an encoding: each name with its type and whether it must be given."""
+    hints = typing.get_type_hints(entry.cls.__init__)
+    parameters = inspect.signature(entry.cls).parameters.values()
+    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in _NOT_SETTINGS]
+    return {p.name: (hints[p.name], p.default is p.empty) for p in named}
+
+
+def _convert(what: str, text: str, kind: Any) -> int | float | str | bool | None:
+    """``text`` as a value of the annotation ``kind``."""
+    if isinstance(kind, types.UnionType):
+        if text.lower() == "none" and types.NoneType in kind.__args__:
+            return None
+        (kind,) = [k for k in kind.__args__ if k is not types.NoneType]
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if text not in choices:
+            raise PosexportError(f"{what} must be one of {', '.join(choices)}, got {text!r}")
+        return text
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise PosexportError(f"{what} must be true or false, got {text!r}")
+        return text.lower() == "true"
+    if kind is str:
+        return text
+    try:
+        number: int | float = kind(text)
+    except ValueError as err:
+        wanted = "a whole number" if kind is int else "a number"
+        raise PosexportError(f"{what} must be {wanted}, got {text!r}") from err
+    return number

@@ -1,0 +1,47 @@
+"""A learned vector for every position, in a table whose first rows belong to no position.
+
+Gehring et al., "Convolutional Sequence to Sequence Learning" (arXiv:1705.03122), section 3.1. The skipped rows are
+those of fairseq's tables, which start after the padding index: 2 in OPT (Zhang et al., arXiv:2205.01068, released
+code).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from posexport.encodings.base import Array, register
+from posexport.encodings.position_table import PositionTable
+
+
+def oracle(
+    x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], max_positions: int, hidden: int, offset: int
+) -> Array:
+    """One token at a time, in the table of real positions: e = w + p."""
+    real = params["table"][-max_positions:]
+    out = np.empty((len(x_BTC), pos_BT.shape[1], hidden))
+    rows = np.broadcast_to(pos_BT, out.shape[:2])
+    assert len(real) + offset == len(params["table"])
+    for b, t in np.ndindex(rows.shape):
+        out[b, t] = x_BTC[b, t] + real[rows[b, t]]
+    return out
+
+
+@register(
+    "learned",
+    cases=[
+        {"max_positions": 2053, "hidden": 20, "offset": 2},
+        {"max_positions": 300, "hidden": 7, "offset": 0},
+        {"max_positions": 300, "hidden": 9, "offset": 5},
+    ],
+    source="Gehring et al. 2017, arXiv:1705.03122, section 3.1",
+    embed=oracle,
+)
+class Learned(PositionTable):
+    """Adds a learned vector per position to the embeddings, after skipping ``offset`` rows of the table.
+
+    ``table`` is [max_positions + offset, hidden]. ``trained``: how many positions the table was trained for, where it
+    has been stretched to ``max_positions`` since.
+    """
+
+    def __init__(self, *, max_positions: int = 512, hidden: int, offset: int = 0, trained: int | None = None) -> None:
+        super().__init__(max_positions=max_positions, hidden=hidden, offset=offset, trained=trained)

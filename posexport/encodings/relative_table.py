@@ -1,0 +1,45 @@
+"""What encodings with one learned vector for every distance have in common."""
+
+from typing import Literal
+
+from posexport.encodings.base import Encoding
+from posexport.errors import PosexportError
+from posexport.spec import Beyond
+
+
+class RelativeTable(Encoding):
+    """A table [2 max_positions - 1, head_size] a layer, for distances (query - key) from ``1 - max_positions`` up.
+
+    ``beyond``: what distances outside the table are: an ``error`` (the length is limited), or taken as the table's
+    last (``clip``).
+    """
+
+    per_layer = True
+
+    def __init__(self, *, max_positions: int = 512, head_size: int, beyond: Literal["error", "clip"] = "error") -> None:
+        super().__init__(max_positions=max_positions, head_size=head_size, beyond=beyond)
+        self._at_least(1, max_positions=max_positions, head_size=head_size)
+        if beyond not in ("error", "clip"):
+            raise PosexportError(f"{self.name}: beyond must be error or clip, got {beyond!r}")
+        self.max_positions = max_positions
+        self._beyond: Beyond = beyond
+        self.table = self._drawn(2 * max_positions - 1, head_size)
+
+    @property
+    def trained_length(self) -> int:
+        """The length whose distances the table holds."""
+        return self.max_positions
+
+    @property
+    def limit(self) -> int | None:
+        """None where distances are clipped."""
+        return None if self._beyond == "clip" else self.max_positions
+
+    @property
+    def beyond(self) -> Beyond:
+        """``error`` or ``clip``."""
+        return self._beyond
+
+    def clipped(self) -> Encoding:
+        """The same table without a limit: the operators take distances outside it as its last."""
+        return self._copy_with({"table": self.table}, beyond="clip")

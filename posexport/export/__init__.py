@@ -1,0 +1,1 @@
+"""From a module to a finished ONNX graph: trace, guard, attach functions, save."""

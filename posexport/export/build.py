@@ -1,0 +1,42 @@
+"""All steps from a source to a finished graph, in the order that keeps each step's work."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from posexport.export import functions, guard, metadata
+from posexport.export.inline import inline as inline_functions
+from posexport.export.save import save
+from posexport.export.trace import trace
+from posexport.ops.base import DOMAIN
+from posexport.sources.base import Source
+
+
+@dataclass(frozen=True)
+class Built:
+    """What stands in the file: functions of our domain, the lowering of each attention, opset and IR version."""
+
+    functions: list[str]
+    lowerings: dict[str, str]
+    opset: int
+    ir_version: int
+
+
+def build(
+    source: Source, path: Path, *, opset: int, ir_version: int, lowering: str = "auto", inline: bool = False
+) -> Built:
+    """Trace, guard, attach functions, say in the metadata what it is, save, check.
+
+    The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
+    inline them.
+    """
+    model = trace(source, opset)
+    model.ir_version = ir_version
+    if source.envelope.limit is not None:
+        guard.insert(model, source.inputs, source.envelope.limit, source.envelope.limited_axes)
+    lowerings = functions.attach(model, lowering)
+    if inline:
+        inline_functions(model)
+    metadata.fill(model, source, lowerings)
+    save(model, path)
+    names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
+    return Built(functions=names, lowerings=lowerings, opset=model.opset_imports[""], ir_version=model.ir_version)

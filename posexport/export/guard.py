@@ -1,0 +1,69 @@
+"""The length guard: an input longer than a table makes the graph fail, on every provider, naming the limit.
+
+ONNX has no assertion. ``Reshape(input, [b, l + (l > limit)])`` stands for one: within the limit it changes nothing,
+beyond it the number of elements cannot match, and the runtime names the failing node, whose name is the message. Shapes
+are computed on the host, so it fails on CUDA as on the CPU. Every consumer of the input, ``Shape`` included, reads the
+guarded value: a guard off the main path would be pruned, or overtaken by the error (or the silence) of the table's own
+Gather.
+"""
+
+import onnx_ir as ir
+import onnx_ir.tape
+
+from posexport.spec import InputSpec
+
+
+def message(limit: int, axis: str) -> str:
+    """The failing node's name."""
+    what = "input" if axis == "sequence_length" else axis.removesuffix("_sequence_length") + " input"
+    return f"{what} longer than {limit} positions"
+
+
+def insert(model: ir.Model, inputs: list[InputSpec], limit: int, axes: list[str]) -> None:
+    """Guard every input that has one of ``axes``. To be called last, after everything that could move or drop nodes."""
+    graph = model.graph
+    for axis in axes:
+        text = message(limit, axis)
+        for value, spec in zip(graph.inputs, inputs, strict=True):
+            if axis in spec.axes and value.uses():
+                _guard(graph, value, spec.axes.index(axis), limit, text)
+                text = f"{message(limit, axis)}: {value.name}"  # node names must differ
+
+
+def _guard(graph: ir.Graph, value: ir.Value, position: int, limit: int, text: str) -> None:
+    users = list(value.uses())
+    tape = ir.tape.Tape()
+    base = f"{value.name}_guard"
+    most = _constant(tape, f"{base}_limit", [limit])
+    shape = tape.op("Shape", [value], output=ir.Value(name=f"{base}_shape"))
+    length = tape.op("Shape", [value], {"start": position, "end": position + 1})
+    over = tape.op("Cast", [tape.op("Greater", [length, most])], {"to": ir.DataType.INT64})
+    rank = len(value.shape or ())
+    bump = over
+    before, after = position, rank - position - 1
+    if rank > 1:
+        # `over` at the guarded axis, 0 at the others
+        zeros = [
+            _constant(tape, f"{base}_zeros_{side}", [0] * n) if n else None for side, n in (("l", before), ("r", after))
+        ]
+        bump = tape.op("Concat", [part for part in (zeros[0], over, zeros[1]) if part is not None], {"axis": 0})
+    target = tape.op("Add", [shape, bump])
+    guarded = tape.op(
+        "Reshape",
+        [value, target],
+        {"allowzero": 1},
+        name=text,
+        output=ir.Value(name=f"{base}ed", shape=value.shape, type=value.type),
+    )
+    for number, node in enumerate(tape.nodes):
+        if node.name != text:
+            node.name = f"{base}_{number}"
+        for output in node.outputs:
+            output.name = output.name or f"{base}_value_{number}"
+    for user, index in users:
+        user.replace_input_with(index, guarded)
+    graph.insert_before(graph[0], tape.nodes)
+
+
+def _constant(tape: "ir.tape.Tape", name: str, values: list[int]) -> ir.Value:
+    return tape.op("Constant", [], {"value_ints": values}, output=ir.Value(name=name))

@@ -1,0 +1,97 @@
+"""One call of ``torch.onnx.export``, with named axes that are tied where inputs share them."""
+
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from posexport.errors import PosexportError
+from posexport.sources.base import Source
+from posexport.sources.example import axis_sizes, example
+
+
+def trace(source: Source, opset: int) -> ir.Model:
+    """The graph of ``source`` at ``opset``: named inputs and outputs, axes that the tracer did not specialise.
+
+    Raises:
+        PosexportError: the module cannot be traced, or fixes an axis that it declares dynamic.
+    """
+    sizes = axis_sizes(source.inputs)
+    kwargs = example(source.inputs, sizes)
+    dims = {name: torch.export.Dim(name, max=None) for name in sizes}
+    shapes = {
+        spec.name: {i: dims[axis] for i, axis in enumerate(spec.axes) if isinstance(axis, str)}
+        for spec in source.inputs
+    }
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.onnx.export(
+                source.module,
+                (),
+                kwargs=kwargs,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                input_names=[spec.name for spec in source.inputs],
+                output_names=[spec.name for spec in source.outputs],
+                opset_version=opset,
+                optimize=True,
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as err:
+        raise PosexportError(f"{source.name} cannot be traced: {_cause(err)}") from err
+    if program is None:
+        raise PosexportError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
+    _name_axes(program.model, source)
+    return program.model
+
+
+def _name_axes(model: ir.Model, source: Source) -> None:
+    """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
+    for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
+        got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
+        if got != spec.axes:
+            raise PosexportError(
+                f"{source.name}: input {spec.name} was traced with axes {got}, declared {spec.axes}; "
+                "an axis that the model fixes cannot be declared dynamic"
+            )
+    if len(model.graph.outputs) != len(source.outputs):
+        raise PosexportError(
+            f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"
+        )
+    for value, out in zip(model.graph.outputs, source.outputs, strict=True):
+        for traced, axis in zip(value.shape or (), out.axes, strict=True):
+            if isinstance(axis, str) and isinstance(traced, int):
+                raise PosexportError(
+                    f"{source.name}: axis {axis} of output {out.name} was fixed at {traced} by the trace; "
+                    "compute it from the input's shape in the module"
+                )
+        value.name, value.shape = out.name, ir.Shape(out.axes)
+
+
+def _cause(err: BaseException) -> str:
+    """The innermost exception's first lines, which say what the tracer met."""
+    while err.__cause__ is not None:
+        err = err.__cause__
+    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
+    return f"{type(err).__name__}: {' '.join(lines[:3])}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's chatter away from the user: the tied axes' duplicate names, PyTorch's own deprecations."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels: list[Any] = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

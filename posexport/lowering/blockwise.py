@@ -1,0 +1,89 @@
+"""Attention by blocks of queries: a Scan that never holds more than one block's scores.
+
+Each step takes a block of queries, computes its scores against all keys, the position term for just these queries,
+softmax and context. Memory grows with the length (block x length), not with its square, and the block stays in the
+cache. Standard operators only.
+
+The block is computed in the graph: the fewest blocks of at most 128 queries, all of one size, so that no length pays
+for more than a few padded queries.
+"""
+
+from posexport.lowering.base import call
+from posexport.ops.attention import AttentionKind
+
+BLOCK = 128
+
+
+class Blockwise:
+    """The formula, one block of queries at a time."""
+
+    name = "blockwise"
+
+    def refusal(self, kind: AttentionKind) -> str | None:
+        """Not for masks over pairs: a block would need its rows of the mask."""
+        if kind.mask == "pairs":
+            return "the mask has a row for every query; blocks are cut for masks over keys"
+        return None
+
+    def body(self, kind: AttentionKind) -> str:
+        """The statements, in the ONNX text format."""
+        step = ["score = MatMul(qb, kt)"]
+        if kind.scores is not None:
+            step += [f"term = {call(kind, 'scores', q='qb', k='ks', qpos='pb')}", "with_term = Add(score, term)"]
+        scored = "score" if kind.scores is None else "with_term"
+        if kind.mask != "none":
+            step.append(f"masked = Add({scored}, mask)")
+            scored = "masked"
+        step.append(f"probs = Softmax<axis = -1>({scored})")
+        if kind.values is None:
+            step.append("out_block = MatMul(probs, v)")
+        else:
+            step += [
+                "plain = MatMul(probs, v)",
+                f"extra = {call(kind, 'values', qpos='pb')}",
+                "out_block = Add(plain, extra)",
+            ]
+        inside = "\n    ".join(step)
+        return f"""
+  s1 = Constant<value_float: float = @scale>()
+  s = CastLike(s1, q)
+  qs = Mul(q, s)
+  ks = Mul(k, s)
+  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  zero = Constant<value_ints = [0]>()
+  one = Constant<value_ints = [1]>()
+  most = Constant<value_ints = [{BLOCK}]>()
+  most_less_one = Constant<value_ints = [{BLOCK - 1}]>()
+  six = Constant<value_ints = [0, 0, 0, 0, 0, 0]>()
+  lead = Shape<start = 0, end = 2>(q)
+  length = Shape<start = 2, end = 3>(q)
+  size = Shape<start = 3, end = 4>(q)
+  out_size = Shape<start = 3, end = 4>(v)
+  length_up = Add(length, most_less_one)
+  blocks = Div(length_up, most)
+  length_over = Add(length, blocks)
+  length_even = Sub(length_over, one)
+  block = Div(length_even, blocks)
+  padded = Mul(blocks, block)
+  missing = Sub(padded, length)
+  pads = Concat<axis = 0>(six, missing, zero)
+  q_padded = Pad(qs, pads)
+  q_shape = Concat<axis = 0>(lead, blocks, block, size)
+  q_split = Reshape(q_padded, q_shape)
+  q_blocks = Transpose<perm = [2, 0, 1, 3, 4]>(q_split)
+  first = Slice(qpos, zero, one)
+  last = Add(first, padded)
+  p_shape = Concat<axis = 0>(blocks, block)
+  first0 = Squeeze(first)
+  last0 = Squeeze(last)
+  one0 = Squeeze(one)
+  p_all = Range(first0, last0, one0)
+  p_blocks = Reshape(p_all, p_shape)
+  done = Scan <num_scan_inputs = 2, body = each_block (qb, pb) => (out_block) {{
+    {inside}
+  }}> (q_blocks, p_blocks)
+  joined = Transpose<perm = [1, 2, 0, 3, 4]>(done)
+  out_shape = Concat<axis = 0>(lead, padded, out_size)
+  all = Reshape(joined, out_shape)
+  axis = Constant<value_ints = [2]>()
+  context = Slice(all, zero, length, axis)"""

@@ -1,0 +1,39 @@
+"""Attention as the formula has it: all scores at once.
+
+Memory grows with heads times the square of the length. The body a reader checks the others against.
+"""
+
+from posexport.lowering.base import call
+from posexport.ops.attention import AttentionKind
+
+
+class Formula:
+    """``softmax(scale * (q k^T + scores) + mask) v + values``, over whole matrices."""
+
+    name = "formula"
+
+    def refusal(self, kind: AttentionKind) -> str | None:
+        """Applies to every kind."""
+        del kind
+
+    def body(self, kind: AttentionKind) -> str:
+        """The statements, in the ONNX text format."""
+        lines = [
+            "s1 = Constant<value_float: float = @scale>()",
+            "s = CastLike(s1, q)",
+            "qs = Mul(q, s)",
+            "ks = Mul(k, s)",
+            "kt = Transpose<perm = [0, 1, 3, 2]>(k)",
+            "score = MatMul(qs, kt)",
+        ]
+        if kind.scores is not None:
+            lines += [f"term = {call(kind, 'scores', q='qs', k='ks')}", "with_term = Add(score, term)"]
+        else:
+            lines.append("with_term = Identity(score)")
+        lines.append("masked = Identity(with_term)" if kind.mask == "none" else "masked = Add(with_term, mask)")
+        lines.append("probs = Softmax<axis = -1>(masked)")
+        if kind.values is None:
+            lines.append("context = MatMul(probs, v)")
+        else:
+            lines += ["plain = MatMul(probs, v)", f"extra = {call(kind, 'values')}", "context = Add(plain, extra)"]
+        return "\n".join(lines)

@@ -1,0 +1,98 @@
+"""Position operators: the torch operator, the ONNX function and the float64 oracle of each stand in one file.
+
+Shape letters, in names and docstrings: B batch, H heads, T queries, S keys, D head size, R rows of a table.
+
+``register`` takes all three together with the cases that every operator is tested on; an operator without one of them
+cannot be registered. During an export an operator emits one node of domain ``posexport``; the function that gives the
+node its meaning in standard ONNX operators is attached to the finished model (`posexport.export.functions`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from onnxscript.values import Opset
+from torch import Tensor
+
+DOMAIN = "posexport"
+#: the opset of our own domain, which the functions are declared in
+OPSET = Opset(DOMAIN, 1)
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes to test an operator on: ``table`` is the parameter that fixes the table's rows (m or k)."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_size: int
+    table: int
+    #: position of the first query minus position of the first key; below 2**31, where ONNX Runtime's Min and Max of int64
+    #: begin to go wrong on x86 (Eigen's SSE2 code; onnxruntime pull request 25280)
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One registered position operator.
+
+    Attributes:
+        name: CamelCase, the ``op_type`` of its nodes.
+        eager: the torch operator (a ``torch.library`` custom operator).
+        function: the onnxscript function of the same signature.
+        oracle: the definition in float64 NumPy.
+        table_rows: rows of the table for the parameter ``Case.table``.
+        takes: names of the tensors that come before the table, in order, out of ``q``, ``k``, ``probs``.
+        gives: ``scores`` ([B, H, T, S]) or ``values`` ([B, H, T, D]).
+    """
+
+    name: str
+    eager: Callable[..., Tensor]
+    function: Any
+    oracle: Callable[..., Array]
+    cases: Sequence[Case]
+    table_rows: Callable[[int], int]
+    takes: tuple[str, ...]
+    gives: str
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """Run the torch operator, or emit its node while ``torch.onnx.export`` traces."""
+        if not torch.onnx.is_in_onnx_export():
+            return self.eager(*tensors)
+        first, table, keys = tensors[0], tensors[-3], tensors[-1]
+        last = keys.shape[0] if self.gives == "scores" else table.shape[-1]
+        return emit(self.name, tensors, like=first, shape=(*first.shape[:-1], last))
+
+
+def emit(
+    name: str, tensors: Sequence[Tensor | None], *, like: Tensor, shape: Sequence[int], **attributes: float
+) -> Tensor:
+    """A node of domain ``posexport`` in the graph being traced."""
+    return torch.onnx.ops.symbolic(
+        f"{DOMAIN}::{name}", tensors, {**attributes}, dtype=like.dtype, shape=shape, version=1
+    )
+
+
+OPERATORS: dict[str, Operator] = {}
+
+
+def register(operator: Operator) -> Operator:
+    """Add an operator to the catalogue; refuse one that could not be tested or exported."""
+    if operator.name in OPERATORS:
+        raise ValueError(f"operator {operator.name} is registered twice")
+    if not operator.cases:
+        raise ValueError(f"operator {operator.name} has no cases: nothing would test it")
+    proto = operator.function.to_function_proto()
+    if not proto.output:
+        raise ValueError(f"the onnxscript function of {operator.name} has no output: annotate its return type")
+    if proto.name != operator.name or proto.domain != DOMAIN:
+        raise ValueError(f"operator {operator.name} has a function called {proto.domain}::{proto.name}")
+    OPERATORS[operator.name] = operator
+    return operator

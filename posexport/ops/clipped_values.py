@@ -1,0 +1,97 @@
+"""The probabilities' sum of a learned vector for every clipped distance.
+
+Shaw, Uszkoreit, Vaswani, "Self-Attention with Relative Position Representations" (arXiv:1803.02155), equation 3's
+second term: ``out[i] += sum_j p_ij a_{clip(j - i, -k, k)}`` with a table of 2k + 1 rows, ``a_{-k}`` first. The
+probabilities of all distances that share a row are summed before they meet it.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import blocks, columns, unskew
+
+
+def oracle(probs: Array, table: Array, qpos: Array, kpos: Array) -> Array:
+    """One pair at a time: probs [B, H, T, S], table [2k+1, D], qpos [T], kpos [S] -> [B, H, T, D]."""
+    k = len(table) // 2
+    out = np.zeros((*probs.shape[:3], table.shape[1]))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            vector = table[min(max(int(s) - int(t), -k), k) + k]
+            out[:, :, i] += probs[:, :, i, j, None] * vector
+    return out
+
+
+@torch.library.custom_op("posexport::clipped_values", mutates_args=())
+def clipped_values(probs: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    """probs [B, H, T, S], table [2k+1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, D]."""
+    last = table.shape[0] - 1
+    out = []
+    for p_block, t in zip(blocks(probs, 2), blocks(qpos), strict=True):
+        by_column = unskew(p_block)
+        row = (last // 2 - columns(t, kpos)).clamp(0, last)
+        start = min(int((row == row[0]).sum()), len(row) - 1)
+        end = max(len(row) - int((row == row[-1]).sum()), start)
+        left = by_column[..., :start].sum(-1, keepdim=True)
+        right = by_column[..., end:].sum(-1, keepdim=True)
+        by_row = torch.cat([left, by_column[..., start:end], right], -1)
+        out.append(by_row @ table[torch.cat([row[:1], row[start:end], row[-1:]])])
+    return torch.cat(out, 2)
+
+
+@clipped_values.register_fake
+def _(probs: Tensor, table: Tensor, _qpos: Tensor, _kpos: Tensor) -> Tensor:
+    return probs.new_empty(*probs.shape[:3], table.shape[-1])
+
+
+@script(OPSET, default_opset=op)
+def ClippedValues(probs: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
+    T = op.Shape(probs, start=2, end=3)
+    S = op.Shape(kpos)
+    width = T + S
+    # the skew undone: T - 1 zeros after every row and before the first move each row by one more
+    lead = op.Shape(probs, start=0, end=2)
+    spaced = op.Pad(probs, op.Concat([0], T - 1, axis=0), None, [3])
+    flat = op.Reshape(spaced, op.Concat(lead, T * (width - 1), axis=0), allowzero=1)
+    shifted = op.Pad(flat, op.Concat(T - 1, [1], axis=0), None, [2])
+    by_column = op.Reshape(shifted, op.Concat(lead, T, width, axis=0), allowzero=1)
+    # Column c of the T + S distances, greatest first (see window.py), takes row `first + c`, clipped to the table.
+    # Columns before `start` all have the row of column 0, those from `end` on the row of the last column.
+    last = op.Shape(table, start=0, end=1) - 1
+    first = last / 2 - op.Slice(qpos, T - 1, T) + op.Slice(kpos, [0], [1])
+    start = op.Max(op.Min(1 - first, width - 1), [1])
+    end = op.Max(op.Min(last - first, width - 1), start)
+    inner = op.Range(op.Squeeze(start), op.Squeeze(end), 1)
+    row = op.Max(op.Min(first + op.Concat([0], inner, width - 1, axis=0), last), [0])
+    left = op.ReduceSum(op.Slice(by_column, [0], start, [3]), [3])
+    right = op.ReduceSum(op.Slice(by_column, end, width, [3]), [3])
+    by_row = op.Concat(left, op.Slice(by_column, start, end, [3]), right, axis=3)
+    return op.MatMul(by_row, op.Gather(table, row))
+
+
+CLIPPED_VALUES = register(
+    Operator(
+        name="ClippedValues",
+        eager=clipped_values,
+        function=ClippedValues,
+        oracle=oracle,
+        cases=[
+            Case(batch=2, heads=5, queries=1, keys=1, head_size=3, table=0),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=3),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=5, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=7, offset=22),
+            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=11, offset=-13),
+            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=64),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=2_000_000_000),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=-2_000_000_000),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=16),
+        ],
+        table_rows=lambda k: 2 * k + 1,
+        takes=("probs",),
+        gives="values",
+    )
+)

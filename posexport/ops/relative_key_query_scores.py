@@ -1,0 +1,110 @@
+"""Scores of queries and of keys against a learned vector for every distance (Hugging Face's ``relative_key_query``).
+
+Huang et al., "Improve Transformer Models with Better Relative Position Embeddings" (arXiv:2009.13658), method 4, as
+released in transformers up to 4.57: ``scores[i, j] += q_i . E[i - j + m - 1] + k_j . E[i - j + m - 1]`` with a table
+of 2m - 1 rows. Distances that the table does not hold are taken as its nearest; whoever wants an error there guards
+the length.
+
+The key term is the query term with the roles exchanged, by blocks of keys: a block of c keys meets the T + c rows
+that T queries can reach from it. With c about T, a few queries against many keys cost 2 S T D products, not S (T + S)
+D.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import blocks, columns, skew
+
+
+def oracle(q: Array, k: Array, table: Array, qpos: Array, kpos: Array) -> Array:
+    """One pair at a time: q [B, H, T, D], k [B, H, S, D], table [2m-1, D], qpos [T], kpos [S] -> [B, H, T, S]."""
+    m = (len(table) + 1) // 2
+    out = np.zeros((*q.shape[:3], len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            distance = min(max(int(t) - int(s), 1 - m), m - 1)
+            out[:, :, i, j] = (q[:, :, i] + k[:, :, j]) @ table[distance + m - 1]
+    return out
+
+
+@torch.library.custom_op("posexport::relative_key_query_scores", mutates_args=())
+def relative_key_query_scores(q: Tensor, k: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    """q [B, H, T, D], k [B, H, S, D], table [2m-1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, S]."""
+    last = table.shape[0] - 1
+    out = q.new_empty(*q.shape[:3], kpos.shape[0])
+    for q_block, t, rows in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
+        for k_block, s, block in zip(blocks(k, 2), blocks(kpos), blocks(rows, 3), strict=True):
+            of_query = table[(last // 2 + columns(t, s)).clamp(0, last)]
+            of_key = table[(last // 2 - columns(s, t)).clamp(0, last)]
+            query_term = skew(q_block @ of_query.mT, s.shape[0])
+            key_term = skew(k_block @ of_key.mT, t.shape[0])
+            torch.add(query_term, key_term.mT, out=block)
+    return out
+
+
+@relative_key_query_scores.register_fake
+def _(q: Tensor, _k: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
+    return q.new_empty(*q.shape[:3], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def RelativeKeyQueryScores(
+    q: FLOAT[...], k: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]
+) -> FLOAT[...]:
+    T = op.Shape(q, start=2, end=3)
+    S = op.Shape(kpos)
+    last = op.Shape(table, start=0, end=1) - 1
+    lead = op.Shape(q, start=0, end=2)
+    first_query = op.Slice(qpos, [0], [1])
+    first_key = op.Slice(kpos, [0], [1])
+    # the query term: a window of table rows of the T + S distances, greatest first (see window.py), then the skew
+    column = op.Range(0, op.Squeeze(T + S), 1)
+    query_row = op.Max(op.Min(first_query + T - 1 - first_key + last / 2 - column, last), [0])
+    by_column = op.MatMul(q, op.Transpose(op.Gather(table, query_row), perm=[1, 0]))
+    flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_key = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
+    query_term = op.Slice(by_key, [0], S, [3])
+    # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size rows each, least
+    # distance first
+    size = op.Min(op.Max(T, [8]), S)
+    blocks = (S + size - 1) / size
+    width = T + size
+    filled = op.Pad(k, op.Concat([0], blocks * size - S, axis=0), None, [2])
+    k_blocks = op.Reshape(filled, op.Concat(lead, blocks, size, [-1], axis=0))
+    starts = first_key + op.Range(0, op.Squeeze(blocks), 1) * size
+    least = op.Unsqueeze(first_query - starts - size + 1 + last / 2, [1])
+    key_row = op.Max(op.Min(least + op.Range(0, op.Squeeze(width), 1), last), [0])
+    key_by_column = op.MatMul(k_blocks, op.Transpose(op.Gather(table, key_row), perm=[0, 2, 1]))
+    key_flat = op.Reshape(key_by_column, op.Concat(lead, blocks, size * width, axis=0), allowzero=1)
+    key_shifted = op.Slice(key_flat, size - 1, size * width - 1, [3])
+    by_query = op.Reshape(key_shifted, op.Concat(lead, blocks * size, width - 1, axis=0), allowzero=1)
+    key_term = op.Transpose(op.Slice(by_query, [0, 0], op.Concat(S, T, axis=0), [2, 3]), perm=[0, 1, 3, 2])
+    return query_term + key_term
+
+
+RELATIVE_KEY_QUERY_SCORES = register(
+    Operator(
+        name="RelativeKeyQueryScores",
+        eager=relative_key_query_scores,
+        function=RelativeKeyQueryScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=17, head_size=4, table=17),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=11, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
+            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=40, offset=-3),
+            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=40, offset=-3),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=2_000_000_000),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=90),
+        ],
+        table_rows=lambda m: 2 * m - 1,
+        takes=("q", "k"),
+        gives="scores",
+    )
+)

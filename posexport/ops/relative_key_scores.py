@@ -1,0 +1,84 @@
+"""Scores of a query against a learned vector for every distance (``relative_key`` of Hugging Face's BERT).
+
+Huang et al., "Improve Transformer Models with Better Relative Position Embeddings" (arXiv:2009.13658), method 4's first
+term, as released in transformers up to 4.57: ``scores[i, j] += q_i . E[i - j + m - 1]`` with a table of 2m - 1 rows.
+Distances that the table does not hold are taken as its nearest; whoever wants an error there guards the length.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import blocks, columns, skew
+
+
+def oracle(q: Array, table: Array, qpos: Array, kpos: Array) -> Array:
+    """One distance at a time: q [B, H, T, D], table [2m-1, D], qpos [T], kpos [S] -> [B, H, T, S]."""
+    rows = table.shape[0]
+    out = np.zeros((*q.shape[:3], len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            row = min(max(int(t) - int(s) + rows // 2, 0), rows - 1)
+            out[:, :, i, j] = q[:, :, i] @ table[row]
+    return out
+
+
+@torch.library.custom_op("posexport::relative_key_scores", mutates_args=())
+def relative_key_scores(q: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    """q [B, H, T, D], table [2m-1, D], consecutive qpos [T] and kpos [S] (int64) -> [B, H, T, S]."""
+    last = table.shape[0] - 1
+    out = q.new_empty(*q.shape[:3], kpos.shape[0])
+    for q_block, t, out_block in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
+        window = table[(last // 2 + columns(t, kpos)).clamp(0, last)]
+        out_block.copy_(skew(q_block @ window.mT, kpos.shape[0]))
+    return out
+
+
+@relative_key_scores.register_fake
+def _(q: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
+    return q.new_empty(*q.shape[:3], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def RelativeKeyScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
+    T = op.Shape(q, start=2, end=3)
+    S = op.Shape(kpos)
+    rows = op.Shape(table, start=0, end=1)
+    # the window: table rows of the T + S distances, greatest first (see window.py)
+    column = op.Range(0, op.Squeeze(T + S), 1)
+    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
+    row = op.Max(op.Min(top + rows / 2 - column, rows - 1), [0])
+    window = op.Gather(table, row)
+    by_column = op.MatMul(q, op.Transpose(window, perm=[1, 0]))
+    # the skew
+    lead = op.Shape(q, start=0, end=2)
+    flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_row = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
+    return op.Slice(by_row, [0], S, [3])
+
+
+RELATIVE_KEY_SCORES = register(
+    Operator(
+        name="RelativeKeyScores",
+        eager=relative_key_scores,
+        function=RelativeKeyScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=17, head_size=4, table=17),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=11, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
+            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=40, offset=-3),
+            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=40, offset=-3),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=2_000_000_000),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=90),
+        ],
+        table_rows=lambda m: 2 * m - 1,
+        takes=("q",),
+        gives="scores",
+    )
+)

@@ -1,0 +1,40 @@
+"""No axis is declared dynamic that was not seen to vary."""
+
+from pathlib import Path
+
+from posexport.errors import PosexportError
+from posexport.parity.ort import RunError, Runner
+from posexport.sources.base import Source
+from posexport.sources.example import axis_sizes, example
+
+
+def check_axes(source: Source, model: Path) -> None:
+    """Run ``model`` at two sizes of every named axis, neither of them the traced one, and look at the outputs' shapes.
+
+    Raises:
+        PosexportError: naming the axis that the graph fixes, and where.
+    """
+    runner = Runner(
+        model,
+        inputs=[spec.name for spec in source.inputs],
+        outputs=[spec.name for spec in source.outputs],
+    )
+    limit = source.envelope.limit
+    for step in (1, 2):
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs).items()}
+        for axis in source.envelope.limited_axes:
+            if axis in sizes and limit is not None:
+                sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))
+        feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
+        try:
+            outputs = runner(feeds)
+        except RunError as err:
+            raise PosexportError(
+                f"{source.name}: the graph fails at {sizes}, so an axis is not dynamic: {err}"
+            ) from err
+        for spec, array in zip(source.outputs, outputs, strict=True):
+            wanted = tuple(sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes)
+            if array.shape != wanted:
+                raise PosexportError(
+                    f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {wanted}"
+                )

@@ -1,0 +1,79 @@
+"""When an output is right: its error, the tolerance, and the one table of floors. Imports no torch.
+
+``error = max |y - y64| / max |y64|`` over entries that are not padding; at most the larger of twice PyTorch's own
+error in the same precision and the floor. So ONNX may not be less accurate than PyTorch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.spec import BATCH, SEQUENCE, Axis
+
+Precision = Literal["fp32", "fp16", "bf16"]
+Array = NDArray[Any]
+
+#: unit in the last place of 1.0
+EPS: Mapping[Precision, float] = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+#: an error this small passes whatever PyTorch's is, in eps
+FLOOR: Mapping[Precision, int] = {"fp32": 16, "fp16": 2, "bf16": 2}
+#: (precision, output) -> (floor in eps, reason). Every exception has its reason; there is none now.
+EXCEPTIONS: Mapping[tuple[Precision, str], tuple[int, str]] = {}
+
+
+class Measured(NamedTuple):
+    """``error`` relative to ``scale`` = max |y64|; infinite, with a note, where there is nothing to measure against."""
+
+    error: float
+    scale: float
+    note: str = ""
+
+
+def floor(precision: Precision, output: str) -> float:
+    """The smallest tolerance, relative to scale."""
+    eps, _ = EXCEPTIONS.get((precision, output), (FLOOR[precision], ""))
+    return eps * EPS[precision]
+
+
+def tolerance(precision: Precision, output: str, own: float) -> float:
+    """What an error may be, ``own`` being PyTorch's largest error over the points of that length."""
+    return max(2 * own, floor(precision, output))
+
+
+def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> Measured:
+    """Error of ``y`` against ``truth``, both shaped as ``axes`` say.
+
+    Where ``sequence_length`` is an axis only tokens with ``keep_BT`` count. A number that is not finite where the truth
+    is, padded or not, fails; so does a truth that is all zero.
+    """
+    if y.shape != truth.shape:
+        return Measured(np.inf, 0.0, f"shape {list(y.shape)} instead of {list(truth.shape)}")
+    gap = scale = 0.0
+    for y_, truth_, keep in rows(y, truth, axes, keep_BT):
+        # row by row: a float64 copy of logits over a vocabulary would be the largest array of the whole run
+        if bool((np.isfinite(truth_) & ~np.isfinite(y_)).any()):
+            return Measured(np.inf, 0.0, "a number that is not finite")
+        if keep is not None:
+            y_, truth_ = y_[keep], truth_[keep]
+        if truth_.size:
+            if not np.isfinite(truth_).all():
+                return Measured(np.inf, 0.0, "the float64 reference is not finite")
+            gap = max(gap, float(np.abs(y_.astype(np.float64) - truth_).max()))
+            scale = max(scale, float(np.abs(truth_).max()))
+    if scale == 0.0:
+        return Measured(np.inf, 0.0, "the float64 reference is all zero")
+    return Measured(gap / scale, scale)
+
+
+def rows(
+    y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None
+) -> list[tuple[Array, Array, NDArray[np.bool_] | None]]:
+    """Views of each row of the batch with the tokens first, and which tokens count (None: everything does)."""
+    if BATCH not in axes:
+        return [(y, truth, None)]
+    order = [axes.index(name) for name in (BATCH, SEQUENCE) if name in axes]
+    y, truth = (np.moveaxis(a, order, range(len(order))) for a in (y, truth))
+    by_token = keep_BT is not None and SEQUENCE in axes
+    return [(y[b], truth[b], keep_BT[b] if by_token and keep_BT is not None else None) for b in range(y.shape[0])]

@@ -1,0 +1,103 @@
+"""Inputs of a point: seeded by the point, so that everybody who asks gets the same. Imports no torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Array
+from posexport.parity.grid import PADDINGS, GridPoint
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+
+Feeds = dict[str, Array]
+_SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE)
+
+
+def draw(point: GridPoint, inputs: Sequence[InputSpec]) -> Feeds:
+    """An array for every input: random ids that are not the padding id, N(0, 1) values, and the point's padding.
+
+    Padded places hold the padding id, type 0, mask 0, and values that are random like all others: who reads them errs.
+    """
+    rng = np.random.default_rng(_seed(point))
+    return {spec.name: _one(spec, point, rng) for spec in inputs}
+
+
+def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
+    """Which tokens of ``axis`` are real: [B, T]."""
+    length = _size(axis, point)
+    rng = np.random.default_rng([*_seed(point), _SEQUENCES.index(axis)])
+    keep_BT = np.ones((point.batch, length), dtype=np.bool_)
+    if point.padding == "none" or length < 2:
+        return keep_BT
+    for row in range(point.batch):
+        if point.padding == "ragged":
+            # one row is whole, the others lose different amounts on different sides
+            pads, left = (0 if row == 0 else int(rng.integers(1, length))), row % 2 == 0
+        else:
+            pads, left = max(1, length // 3), point.padding == "left"
+        if pads:
+            keep_BT[row, slice(0, pads) if left else slice(length - pads, length)] = False
+    return keep_BT
+
+
+def token_mask(point: GridPoint, inputs: Sequence[InputSpec]) -> NDArray[np.bool_] | None:
+    """The tokens whose outputs count; None where no mask says so."""
+    masked = any(spec.role == "mask" and spec.axes[-1] == SEQUENCE for spec in inputs)
+    return kept(point) if masked else None
+
+
+def spread(keep_BT: NDArray[np.bool_], spec: InputSpec, shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Which entries of an input with ``spec``'s axes belong to real tokens."""
+    axis = sequence_axis(spec)
+    if axis is None:
+        return np.ones(shape, dtype=np.bool_)
+    view = [1] * len(shape)
+    view[axis] = shape[axis]
+    if BATCH in spec.axes:
+        view[spec.axes.index(BATCH)] = keep_BT.shape[0]
+        return np.broadcast_to(keep_BT.reshape(view), shape)
+    return np.broadcast_to(keep_BT[0].reshape(view), shape)
+
+
+def sequence_axis(spec: InputSpec) -> int | None:
+    """Where the input's sequence runs (its last such axis), or None."""
+    places = [i for i, axis in enumerate(spec.axes) if axis in _SEQUENCES]
+    return places[-1] if places else None
+
+
+def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
+    shape = [_size(axis, point) for axis in spec.axes]
+    axis = sequence_axis(spec)
+    real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
+    if spec.role == "mask":
+        found: Array = real
+    elif spec.role == "values":
+        found = rng.standard_normal(shape)
+    else:
+        found = np.where(real, ids(spec, shape, rng), spec.padding if spec.role == "tokens" else 0)
+    return np.ascontiguousarray(found, dtype=spec.dtype)
+
+
+def ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Random ids below the input's size; tokens are never the padding id."""
+    if spec.size is None or spec.size < 1:
+        raise PosexportError(f"input {spec.name} holds ids but its size is {spec.size}: say how many ids there are")
+    if spec.role == "types" or spec.size == 1:
+        return rng.integers(0, spec.size, shape)
+    found = rng.integers(0, spec.size - 1, shape)
+    return np.where(found >= spec.padding, found + 1, found) if 0 <= spec.padding < spec.size else found
+
+
+def _size(axis: Axis, point: GridPoint) -> int:
+    if isinstance(axis, int):
+        return axis
+    sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.memory}
+    size = sizes.get(axis)
+    if size is None:
+        raise PosexportError(f"axis {axis!r} has no size here: parity varies {', '.join(sizes)}; make it a fixed size")
+    return size
+
+
+def _seed(point: GridPoint) -> list[int]:
+    return [point.batch, point.length, PADDINGS.index(point.padding), point.memory or 0]

@@ -1,0 +1,91 @@
+"""The points at which a model is proven. Imports no torch."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec
+
+Padding = Literal["none", "right", "left", "ragged"]
+PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged")
+BATCHES = (1, 3)
+#: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
+LENGTHS = (1, 2, 17, 63, 64, 65, 257)
+
+
+class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of the model.
+
+    ``refusal``: the length guard must refuse it. ``memory``: length of the sequence that is cross attended to.
+    Paddings: ``right`` and ``left`` pad every row by the same amount; ``ragged`` gives rows of different lengths,
+    padded on either side.
+    """
+
+    batch: int
+    length: int
+    padding: Padding = "none"
+    memory: int | None = None
+    refusal: bool = False
+
+    def __str__(self) -> str:
+        padding = {"none": "no padding", "ragged": "ragged padding"}.get(self.padding, f"{self.padding} padding")
+        memory = "" if self.memory is None else f", encoder length {self.memory}"
+        return f"length {self.length}, batch {self.batch}, {padding}{memory}"
+
+
+def lengths_of(envelope: Envelope) -> list[int]:
+    """The default lengths, ascending, all of which the model must take."""
+    trained, limit = envelope.trained, envelope.limit
+    found = {*LENGTHS, envelope.minimum}
+    found |= {b + step for b in envelope.boundaries for step in (-1, 0, 1)}
+    found |= {length for length in (trained, limit) if length is not None}
+    if trained is not None and envelope.beyond == "clip":
+        found |= {trained + 1, 2 * trained}
+    if trained is not None and limit is not None and envelope.beyond == "interpolate":
+        found |= {trained + 1, (trained + limit) // 2}
+    return sorted(n for n in found if envelope.minimum <= n and (limit is None or n <= limit))
+
+
+def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[int] | None = None) -> list[GridPoint]:
+    """The points, ordered by length; ``lengths`` replaces the default ones.
+
+    Lengths beyond the limit must be refused, on every axis that the limit is about.
+    Raises PosexportError for a length the model does not promise to take.
+    """
+    for length in lengths or ():
+        if length < envelope.minimum:
+            raise PosexportError(
+                f"length {length} is below the model's minimum: give --length {envelope.minimum} or more"
+            )
+    axes = {axis for spec in inputs for axis in spec.axes}
+    masked = any(spec.role == "mask" for spec in inputs)
+    limits = {axis: envelope.limit for axis in envelope.limited_axes if axis in axes}
+    limit, far_limit = limits.get(SEQUENCE), limits.get(ENCODER_SEQUENCE)
+
+    def point(batch: int, length: int, padding: Padding = "none", refusal: bool = False) -> GridPoint:
+        # another length than the queries', so that a graph cannot confuse the two axes
+        far = length + 3 if batch == 1 else 5
+        memory = None if ENCODER_SEQUENCE not in axes else far if far_limit is None else min(far, far_limit)
+        return GridPoint(batch=batch, length=length, padding=padding, memory=memory, refusal=refusal)
+
+    chosen = lengths_of(envelope) if lengths is None else sorted(set(lengths))
+    if SEQUENCE not in axes:
+        chosen = chosen[:1]
+    points = [
+        point(batch, length, padding)
+        for length in chosen
+        if limit is None or length <= limit
+        for batch in BATCHES
+        for padding in PADDINGS
+        if padding == "none" or (masked and length > 1 and (padding != "ragged" or batch > 1))
+    ]
+    if lengths is not None:
+        return points + [point(batch, n, refusal=True) for n in chosen if limit and n > limit for batch in BATCHES]
+    if limit is not None:
+        points += [point(batch, limit + 1, refusal=True) for batch in BATCHES]
+        points += [point(1, 2 * limit, refusal=True)] if limit > 1 else []
+    if far_limit is not None:
+        points.append(GridPoint(batch=1, length=chosen[0], memory=far_limit + 1, refusal=True))
+    return points

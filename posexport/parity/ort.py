@@ -1,0 +1,80 @@
+"""The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Array
+from posexport.parity.draw import Feeds
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+_DTYPES |= {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+class RunError(Exception):
+    """ONNX Runtime raised: its message, on one line."""
+
+
+class Runner:
+    """A session that is fed by name and asked for outputs by name.
+
+    Raises PosexportError where the model's inputs or outputs are not the ones asked for.
+    """
+
+    def __init__(
+        self,
+        model: Path | bytes,
+        *,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        provider: str = "cpu",
+        threads: int = 0,
+        level: str = "all",
+    ) -> None:
+        import onnxruntime
+
+        self.session = _session(model, provider, threads, level)
+        self.outputs = list(outputs)
+        self.types = {value.name: value.type for value in self.session.get_inputs()}
+        _same("inputs", set(inputs), set(self.types))
+        _same("outputs", set(outputs), {value.name for value in self.session.get_outputs()})
+        self._options = onnxruntime.RunOptions()
+        # a refusal is part of the proof: it is reported, not logged
+        self._options.log_severity_level = 4
+
+    def feeds(self, feeds: Feeds) -> Feeds:
+        """The arrays in the types that the model declares."""
+        return {name: np.asarray(array, dtype=_DTYPES.get(self.types[name])) for name, array in feeds.items()}
+
+    def __call__(self, feeds: Feeds) -> list[Array]:
+        """The outputs in the order asked for; RunError with ONNX Runtime's message."""
+        try:
+            found: list[Array] = self.session.run(self.outputs, self.feeds(feeds), self._options)
+        except MemoryError:
+            raise
+        except Exception as err:  # onnxruntime's exceptions share no base class of their own
+            raise RunError(" ".join(str(err).split())) from err
+        return found
+
+
+def _session(model: Path | bytes, provider: str, threads: int, level: str) -> "onnxruntime.InferenceSession":
+    from posexport.runtime.providers import make_session
+
+    return make_session(model, provider=provider, threads=threads, level=level)
+
+
+def _same(kind: str, wanted: set[str], found: set[str]) -> None:
+    if wanted == found:
+        return
+    lacks, extra = sorted(wanted - found), sorted(found - wanted)
+    parts = [f"lacks {', '.join(lacks)}"] if lacks else []
+    parts += [f"has {', '.join(extra)} that the source does not know"] if extra else []
+    raise PosexportError(
+        f"the model's {kind} are not the source's: it {' and '.join(parts)}; verify it against its own source"
+    )

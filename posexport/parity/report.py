@@ -1,0 +1,159 @@
+"""What was checked and how it went: ``parity.json``. Imports no torch.
+
+An ``error`` of None is one that no number describes (a missing output, a shape, NaN); its note says what it was.
+"""
+
+import sys
+from typing import Literal
+
+import msgspec
+
+from posexport.bundle.manifest import ParitySummary
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Precision
+from posexport.parity.grid import GridPoint, Padding
+
+Verdict = Literal["pass", "fail", "skipped", "refused"]
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One output at one point. ``refused``: the length guard refused the input, which is the pass there."""
+
+    batch: int
+    length: int
+    past: int = 0
+    #: length of the sequence that is cross attended to
+    memory: int | None = None
+    padding: Padding
+    provider: str
+    precision: Precision
+    output: str
+    error: float | None
+    torch_error: float | None
+    tolerance: float | None
+    verdict: Verdict
+    note: str = ""
+
+    @property
+    def where(self) -> str:
+        """The point in words."""
+        return str(GridPoint(batch=self.batch, length=self.length, padding=self.padding, memory=self.memory))
+
+    @property
+    def ratio(self) -> float:
+        """Error in units of the tolerance."""
+        if self.tolerance is None:
+            return 0.0
+        return float("inf") if self.error is None else self.error / self.tolerance
+
+
+class Invariant(msgspec.Struct, frozen=True, kw_only=True):
+    """One property checked between two runs of the model."""
+
+    name: str
+    length: int
+    output: str
+    error: float | None
+    tolerance: float | None
+    verdict: Verdict
+    note: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
+
+    ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
+    so every point got a fresh copy. ``located``: where the first failure starts, in words.
+    """
+
+    scope: Literal["grid", "sample"]
+    provider: str
+    precision: Precision
+    points: list[Point]
+    invariants: list[Invariant] = []
+    strays: list[str] = []
+    stateful: bool = False
+    located: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed, and something was checked."""
+        verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
+        checked = any(point.verdict == "pass" for point in self.points)
+        return checked and not self.strays and "fail" not in verdicts
+
+    @property
+    def worst(self) -> Point | None:
+        """The point that came nearest to its tolerance, or exceeded it most; None where no value was compared."""
+        return max((p for p in self.points if p.tolerance is not None), key=lambda p: p.ratio, default=None)
+
+    def summary(self) -> ParitySummary:
+        """Counts for the manifest; an error that no number describes counts as the largest float."""
+        verdicts = [point.verdict for point in self.points]
+        worst = self.worst
+        error = 0.0 if worst is None else sys.float_info.max if worst.error is None else worst.error
+        return ParitySummary(
+            points=len(verdicts),
+            passed=verdicts.count("pass"),
+            skipped=verdicts.count("skipped"),
+            refused=verdicts.count("refused"),
+            worst_error=error,
+            worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
+            complete=self.scope == "grid" and "skipped" not in verdicts,
+        )
+
+    def describe(self) -> str:
+        """The first failure in a sentence or two; the counts where there is none."""
+        failed = [point for point in self.points if point.verdict == "fail"]
+        if failed:
+            right = sorted({p.length for p in self.points if p.verdict == "pass"} - {p.length for p in failed})
+            before = [n for n in right if n < failed[0].length]
+            shorter = f" (right at length {_listed(before)})" if before else ""
+            where = f" {self.located}" if self.located else ""
+            return f"{_point_failure(failed[0])}{shorter}; {_count(len(failed), 'failure')} in all.{where}"
+        for stray in self.strays:
+            return stray
+        for invariant in self.invariants:
+            if invariant.verdict == "fail":
+                return f"invariant at length {invariant.length}: {invariant.name}: {invariant.note}"
+        if not self.passed:
+            return "no point was checked"
+        return self._success()
+
+    def _success(self) -> str:
+        counts = self.summary()
+        parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        parts += [f"{_count(counts.refused, 'input')} beyond the limit refused"] if counts.refused else []
+        parts += [f"{counts.skipped} skipped"] if counts.skipped else []
+        held = sum(item.verdict == "pass" for item in self.invariants)
+        parts += [f"{_count(held, 'invariant')} held"] if held else []
+        sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
+        return ", ".join(parts) + (sample if self.scope == "sample" else "")
+
+    def to_json(self) -> bytes:
+        """The report as JSON that people can read, ending in a newline."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+    @staticmethod
+    def from_json(data: bytes) -> "Report":
+        """The report in ``data``; PosexportError says what is wrong with it."""
+        try:
+            return msgspec.json.decode(data, type=Report)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
+            raise PosexportError(f"this is not a parity report: {err}") from err
+
+
+def _point_failure(point: Point) -> str:
+    if point.error is None or point.tolerance is None:
+        return f"{point.output} at {point.where}: {point.note}"
+    own = f", PyTorch's own error is {point.torch_error:.1e}" if point.torch_error is not None else ""
+    note = f" ({point.note})" if point.note else ""
+    return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (" ..." if len(numbers) > 5 else "")

@@ -1,0 +1,278 @@
+"""The sample in a bundle, ``parity.safetensors``: proof on a machine without PyTorch. Imports no torch.
+
+At most 8 points over lengths, batches and paddings, the limit among them; one of the 8 is the length guard's refusal,
+where there is a limit. For each point: its inputs, and of every output the float64 truth, rounded to float32, at 64
+seeded tokens (that are not padding) x 64 seeded channels. The header holds each output's scale max |y64|, PyTorch's own
+error and the tolerance at that length. At most 2 MB.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Array, Precision, floor
+from posexport.parity.draw import Feeds, draw
+from posexport.parity.grid import PADDINGS, GridPoint
+from posexport.parity.ort import RunError, Runner
+from posexport.parity.refusal import refused
+from posexport.parity.report import Point, Report, Verdict
+from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, OutputSpec
+
+if TYPE_CHECKING:
+    from posexport.sources.base import Source
+
+FILE = "parity.safetensors"
+POINTS = 8
+PICKS = 64
+LARGEST = 2_000_000
+_KEY = "posexport.sample"
+#: what the header takes at most, per output of a point
+_HEADER = 1000
+
+
+class Truth(msgspec.Struct, kw_only=True):
+    """What is known of one output at one point, besides the stored numbers."""
+
+    scale: float
+    torch_error: float | None = None
+    tolerance: float | None = None
+
+
+class Header(msgspec.Struct, kw_only=True):
+    """The sample's description: ``truths`` has, for each point, one entry an output."""
+
+    version: int = 1
+    precision: Precision
+    limit: int | None
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    points: list[GridPoint]
+    refusals: list[GridPoint]
+    truths: list[list[Truth]]
+
+
+class SampleWriter:
+    """Given to ``prove``, it gathers the sample; ``save`` writes it."""
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.tensors: dict[str, Array] = {}
+        self._chosen: list[GridPoint] = []
+
+    def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
+        """Settle which of ``points`` to keep. Anything gathered before is dropped."""
+        limit = source.envelope.limit if SEQUENCE in source.envelope.limited_axes else None
+        last = None if limit is None else GridPoint(batch=1, length=limit + 1, memory=points[0].memory, refusal=True)
+        room = POINTS - (last is not None)
+        self._chosen = _choice(points, source.inputs, source.outputs, room)
+        self.tensors = {}
+        self.header = Header(
+            precision="fp32",
+            limit=limit,
+            inputs=list(source.inputs),
+            outputs=list(source.outputs),
+            points=[],
+            refusals=[] if last is None else [last],
+            truths=[],
+        )
+
+    def add(self, point: GridPoint, feeds: Feeds, truth: Sequence[Array], keep_BT: NDArray[np.bool_] | None) -> None:
+        """Keep ``point`` if it was chosen; ``truth`` are all of its float64 outputs."""
+        if self.header is None or point not in self._chosen:
+            return
+        number = len(self.header.points)
+        self.header.points.append(point)
+        self.header.truths.append([])
+        for spec in self.header.inputs:
+            self.tensors[f"{number}.in.{spec.name}"] = _narrow(feeds[spec.name], spec)
+        for out, y64 in zip(self.header.outputs, truth, strict=True):
+            flat_NC, keep_N = _flat(y64, out.axes, keep_BT)
+            rng = np.random.default_rng([number, len(out.name)])
+            rows = _some(np.flatnonzero(keep_N), rng)
+            columns = _some(np.arange(flat_NC.shape[1]), rng)
+            name = f"{number}.out.{out.name}"
+            self.tensors[f"{name}.rows"] = rows.astype(np.int32)
+            self.tensors[f"{name}.columns"] = columns.astype(np.int32)
+            self.tensors[f"{name}.values"] = flat_NC[np.ix_(rows, columns)].astype(np.float32)
+            scale = float(np.abs(flat_NC[keep_N]).max(initial=0.0))
+            self.header.truths[-1].append(Truth(scale=scale if math.isfinite(scale) else 0.0))
+
+    def finish(self, report: Report) -> None:
+        """Take each length's tolerance and PyTorch's own error from the finished report."""
+        if self.header is None:
+            return
+        self.header.precision = report.precision
+        known = {(p.length, p.output): p.tolerance for p in report.points if p.tolerance is not None}
+        own: dict[tuple[int, str], float] = {}
+        for p in report.points:
+            if p.torch_error is not None:
+                own[p.length, p.output] = max(own.get((p.length, p.output), 0.0), p.torch_error)
+        for point, truths in zip(self.header.points, self.header.truths, strict=True):
+            for spec, truth in zip(self.header.outputs, truths, strict=True):
+                truth.tolerance = known.get((point.length, spec.name))
+                truth.torch_error = own.get((point.length, spec.name))
+
+    def encoded(self) -> bytes:
+        """The file's bytes; at most `LARGEST`."""
+        from safetensors.numpy import save
+
+        if self.header is None or not self.header.points:
+            raise PosexportError("there is no point to store as a sample: nothing was checked")
+        tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors.items()}
+        data: bytes = save(tensors, {_KEY: msgspec.json.encode(self.header).decode()})
+        if len(data) > LARGEST:
+            raise RuntimeError(f"the sample has {len(data)} bytes, at most {LARGEST} were planned")
+        return data
+
+    def save(self, directory: Path) -> Path:
+        """Write `FILE` into ``directory``."""
+        path = directory / FILE
+        path.write_bytes(self.encoded())
+        return path
+
+
+def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, model: str = "model.onnx") -> Report:
+    """Run a bundle's model on its stored sample. Needs NumPy and ONNX Runtime only.
+
+    Raises PosexportError where the sample is missing or damaged, or the provider does not load.
+    """
+    header, tensors = _read(directory / FILE)
+    runner = Runner(
+        directory / model,
+        inputs=[spec.name for spec in header.inputs],
+        outputs=[spec.name for spec in header.outputs],
+        provider=provider,
+        threads=threads,
+    )
+    points: list[Point] = []
+
+    def found(point: GridPoint, output: str, verdict: Verdict, error: float | None, truth: Truth, note: str) -> None:
+        points.append(
+            Point(
+                batch=point.batch,
+                length=point.length,
+                memory=point.memory,
+                padding=point.padding,
+                provider=provider,
+                precision=header.precision,
+                output=output,
+                error=error,
+                torch_error=truth.torch_error,
+                tolerance=truth.tolerance,
+                verdict=verdict,
+                note=note,
+            )
+        )
+
+    for number, (point, truths) in enumerate(zip(header.points, header.truths, strict=True)):
+        feeds = {s.name: tensors[f"{number}.in.{s.name}"].astype(s.dtype) for s in header.inputs}
+        try:
+            got, failure = runner(feeds), ""
+        except RunError as err:
+            got, failure = [], f"ONNX Runtime failed: {err}"
+        for index, (spec, truth) in enumerate(zip(header.outputs, truths, strict=True)):
+            if truth.tolerance is None:
+                truth.tolerance = floor(header.precision, spec.name)
+            error, note = (math.inf, failure) if failure else _error(got[index], spec, truth, tensors, number)
+            verdict: Verdict = "pass" if error <= truth.tolerance else "fail"
+            found(point, spec.name, verdict, error if math.isfinite(error) else None, truth, note)
+    for point in header.refusals:
+        answered = refused(runner, draw(point, header.inputs), header.limit)
+        nothing = Truth(scale=0.0)
+        found(point, "", "refused" if answered.good else "fail", None, nothing, answered.note)
+    return Report(scope="sample", provider=provider, precision=header.precision, points=points)
+
+
+def _error(y: Array, spec: OutputSpec, truth: Truth, tensors: dict[str, Array], number: int) -> tuple[float, str]:
+    name = f"{number}.out.{spec.name}"
+    flat_NC, _ = _flat(y, spec.axes, None)
+    rows, columns = tensors[f"{name}.rows"], tensors[f"{name}.columns"]
+    if not rows.size or rows.max() >= flat_NC.shape[0] or columns.max() >= flat_NC.shape[1]:
+        return math.inf, f"shape {list(y.shape)} does not hold the sampled entries"
+    gap = np.abs(flat_NC[np.ix_(rows, columns)].astype(np.float64) - tensors[f"{name}.values"]).max()
+    if not np.isfinite(gap) or truth.scale == 0.0:
+        return math.inf, "a number that is not finite" if truth.scale else "the float64 reference is all zero"
+    return float(gap) / truth.scale, ""
+
+
+def _flat(y: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_]]:
+    """[N, C], channels being the last axis unless that is batch or sequence; and which of the N are no padding."""
+    order = [axes.index(name) for name in (BATCH, SEQUENCE) if name in axes]
+    y = np.moveaxis(y, order, range(len(order)))
+    wide = y.ndim > len(order)
+    flat_NC = y.reshape(-1, y.shape[-1]) if wide else y.reshape(-1, 1)
+    if keep_BT is None or len(order) < 2:
+        return flat_NC, np.ones(flat_NC.shape[0], dtype=np.bool_)
+    return flat_NC, np.repeat(keep_BT.reshape(-1), flat_NC.shape[0] // keep_BT.size)
+
+
+def _some(index: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    return np.sort(rng.choice(index, size=min(PICKS, index.size), replace=False))
+
+
+def _narrow(array: Array, spec: InputSpec) -> Array:
+    if spec.role == "values":
+        return array.astype(np.float32)
+    return array.astype(np.int8 if spec.role == "mask" else np.int32)
+
+
+def _choice(
+    points: Sequence[GridPoint], inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec], room: int
+) -> list[GridPoint]:
+    """Lengths spread evenly, shortest and longest among them, paddings and batches in turn, what fits in the file."""
+    lengths = sorted({point.length for point in points})
+    steps = min(room, len(lengths))
+    spread = {lengths[round(i * (len(lengths) - 1) / max(1, steps - 1))] for i in range(steps)}
+    budget = LARGEST - len(outputs) * room * (PICKS * PICKS * 4 + 2 * PICKS * 4 + _HEADER) - 20_000
+    chosen: list[GridPoint] = []
+    # the longest first: it is the one that must not be left out for want of room
+    for turn, length in enumerate(sorted(spread, reverse=True)):
+        # in turn: ragged, left, right, none, so that the longest is also the hardest
+        liked = PADDINGS[-1 - turn % len(PADDINGS)]
+        here = sorted((p for p in points if p.length == length), key=lambda p: (p.padding != liked, -p.batch))
+        for point in here:
+            size = _input_size(point, inputs)
+            if size <= budget:
+                chosen.append(point)
+                budget -= size
+                break
+    return chosen
+
+
+def _input_size(point: GridPoint, inputs: Sequence[InputSpec]) -> int:
+    total = 0
+    for spec in inputs:
+        sizes = [
+            a if isinstance(a, int) else {BATCH: point.batch, SEQUENCE: point.length}.get(a, point.memory or 0)
+            for a in spec.axes
+        ]
+        total += math.prod(sizes) * (1 if spec.role == "mask" else 4)
+    return total
+
+
+def _read(path: Path) -> tuple[Header, dict[str, Array]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise PosexportError(f"{path} does not exist: this bundle carries no sample, verify it with --against SOURCE")
+    if path.stat().st_size > LARGEST:
+        raise PosexportError(f"{path} has {path.stat().st_size} bytes, a sample has at most {LARGEST}: convert again")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(_KEY, "")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        header = msgspec.json.decode(text, type=Header)
+    except (SafetensorError, msgspec.MsgspecError, OSError, RecursionError) as err:
+        raise PosexportError(f"{path} is not a parity sample ({err}): convert again") from err
+    wanted = {f"{n}.in.{s.name}" for n in range(len(header.points)) for s in header.inputs}
+    parts = ("rows", "columns", "values")
+    wanted |= {f"{n}.out.{s.name}.{part}" for n in range(len(header.points)) for s in header.outputs for part in parts}
+    if wanted != set(tensors) or len(header.truths) != len(header.points):
+        raise PosexportError(f"{path} does not hold the points it lists: convert again")
+    return header, tensors

@@ -1,0 +1,100 @@
+"""The table a person reads: length against padding, worst error, PyTorch's own error, verdict."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from posexport.parity.grid import PADDINGS
+from posexport.parity.report import Point, Report
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLOURS = {"FAIL": "bold red", "skipped": "yellow"}
+
+
+def table(report: Report) -> "Table":
+    """One row a length; a cell is the worst error over batches and outputs with that padding.
+
+    The columns on the right are about the output that came nearest to its tolerance; PyTorch's own error is its largest.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in report.points)]
+    made = Table(title=title(report), title_justify="left")
+    made.add_column("length", justify="right")
+    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch", "tolerance"):
+        made.add_column(name, justify="right")
+    made.add_column("verdict")
+    for length in sorted({point.length for point in report.points}):
+        here = [point for point in report.points if point.length == length]
+        cells = [_cell([point for point in here if point.padding == padding]) for padding in paddings]
+        worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
+        numbers = [""] * 3
+        if worst is not None:
+            own = [p.torch_error for p in here if p.output == worst.output and p.torch_error is not None]
+            numbers = [_cell([worst]), _number(max(own, default=None)), _number(worst.tolerance)]
+        verdict = _verdict(here)
+        made.add_row(str(length), *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
+    return made
+
+
+def title(report: Report) -> str:
+    """What was checked, in one line."""
+    what = "parity, stored sample" if report.scope == "sample" else "parity"
+    keeps = ", the definition keeps state" if report.stateful else ""
+    return f"{what} ({report.precision}, {report.provider}{keeps}): max |y - y64| / max |y64|, not counting padding"
+
+
+def remarks(report: Report) -> list[str]:
+    """Lines below the table: invariants, skipped points, what failed."""
+    lines = []
+    for name in dict.fromkeys(item.name for item in report.invariants):
+        here = [item for item in report.invariants if item.name == name]
+        verdicts = {item.verdict for item in here}
+        verdict = "FAIL" if "fail" in verdicts else "holds" if "pass" in verdicts else "skipped"
+        notes = dict.fromkeys(item.note for item in here if item.note and verdict != "holds")
+        at = ", ".join(str(item.length) for item in here)
+        lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
+    lines += [f"skipped: {point.where}: {point.note}" for point in report.points if point.verdict == "skipped"]
+    lines += [f"FAIL: {stray}" for stray in report.strays]
+    lines.append(("passed: " if report.passed else "FAILED: ") + report.describe())
+    return lines
+
+
+def plain(report: Report, width: int = 100) -> str:
+    """Table and remarks as text without colours, no table line wider than ``width``."""
+    from rich.box import ASCII2
+    from rich.console import Console
+
+    made = table(report)
+    made.box = ASCII2
+    out = io.StringIO()
+    Console(file=out, width=width, no_color=True, force_terminal=False, legacy_windows=False).print(made)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return "\n".join([*lines, *remarks(report)]) + "\n"
+
+
+_HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged"}
+
+
+def _cell(points: Sequence[Point]) -> str:
+    if not points:
+        return "-"
+    values = [point for point in points if point.tolerance is not None]
+    if values:
+        return _number(max(values, key=lambda p: p.ratio).error)
+    verdicts = {point.verdict for point in points}
+    return next(word for word in ("fail", "skipped", "refused", "pass") if word in verdicts)
+
+
+def _verdict(points: Sequence[Point]) -> str:
+    verdicts = {point.verdict for point in points}
+    if "fail" in verdicts:
+        return "FAIL"
+    return next((word for word in ("pass", "refused") if word in verdicts), "skipped")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1e}"

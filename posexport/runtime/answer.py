@@ -1,0 +1,86 @@
+"""What ``posexport run`` does: open a bundle, run texts or a file of arrays, tell a person or a program the result."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.runtime.arrays import read_arrays, save_arrays, similarities
+from posexport.runtime.session import load
+
+EMBEDDING = "sentence_embedding"
+#: numbers of an output that a person is shown
+SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outputs of one run; ``similarity`` is there for two or more texts with sentence embeddings, [N, N]."""
+
+    directory: Path
+    providers: list[str]
+    texts: list[str]
+    outputs: dict[str, NDArray[Any]]
+    similarity: NDArray[np.float64] | None
+
+    def to_json(self) -> str:
+        """One JSON document: outputs as nested lists, numbers that are not finite as null."""
+        document = {
+            "bundle": str(self.directory),
+            "providers": self.providers,
+            "texts": self.texts,
+            "outputs": {name: array.tolist() for name, array in self.outputs.items()},
+        }
+        if self.similarity is not None:
+            document["cosine_similarity"] = self.similarity.tolist()
+        return msgspec.json.encode(document).decode()
+
+    def to_text(self) -> str:
+        """A line per output with its shape and first numbers; a table of similarities."""
+        width = max(len(name) for name in self.outputs)
+        lines = []
+        for name, array in self.outputs.items():
+            first = " ".join(f"{number:.4f}" for number in array.flat[:SHOWN].tolist())
+            more = " ..." if array.size > SHOWN else ""
+            lines.append(f"{name:{width}}  {array.dtype} {list(array.shape)}  {first}{more}")
+        if self.similarity is not None:
+            numbers = range(1, len(self.texts) + 1)
+            lines += ["", "cosine similarity", "".join(["    ", *(f"{number:>8}" for number in numbers)])]
+            for number, row, text in zip(numbers, self.similarity, self.texts, strict=True):
+                lines.append("".join([f"{number:>4}", *(f"{cosine:8.4f}" for cosine in row), f"  {text}"]))
+        return "\n".join(lines)
+
+
+def answer(
+    directory: Path,
+    *,
+    texts: Sequence[str] = (),
+    inputs: Path | None = None,
+    outputs: Sequence[str] = (),
+    provider: str = "cpu",
+    threads: int = 0,
+    truncate: bool = False,
+    save: Path | None = None,
+    force: bool = False,
+) -> Answer:
+    """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
+
+    Raises PosexportError for what `load` and the session refuse, and unless one of ``texts`` and ``inputs`` is given.
+    """
+    if bool(texts) == (inputs is not None):
+        raise PosexportError(f"give --text or --inputs, {'not both' if texts else 'one of them'}")
+    if truncate and not texts:
+        raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
+    arrays = None if inputs is None else read_arrays(inputs)
+    session = load(directory, provider=provider, threads=threads)
+    feeds = session.tokenize(texts, truncate=truncate) if arrays is None else arrays
+    result = session.run(feeds, outputs=list(outputs) or None)
+    if save is not None:
+        save_arrays(save, result, force=force)
+    similarity = similarities(result[EMBEDDING]) if EMBEDDING in result and len(texts) > 1 else None
+    return Answer(directory, session.providers, list(texts), result, similarity)

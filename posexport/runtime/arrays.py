@@ -1,0 +1,86 @@
+"""Arrays from files and to files, and how alike sentence embeddings are."""
+
+import os
+import secrets
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+
+LARGEST_JSON = 64 * 1024 * 1024
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Inputs by name from ``.npz``, ``.safetensors`` or ``.json`` (an object of nested lists).
+
+    Raises PosexportError for another kind of file, and one that is missing, damaged or holds pickled objects.
+    """
+    readers = {".npz": _npz, ".safetensors": _safetensors, ".json": _json}
+    if path.suffix not in readers:
+        raise PosexportError(f"{path} is of no known kind; give inputs as {', '.join(readers)}")
+    if not path.is_file():
+        raise PosexportError(f"{path} does not exist or is not a file; give inputs as {', '.join(readers)}")
+    try:
+        return readers[path.suffix](path)
+    except OSError as err:
+        raise PosexportError(f"cannot read {path}: {err.strerror or err}") from err
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as err:
+        raise PosexportError(f"{path} is not an .npz file of plain arrays: {err}") from err
+
+
+def _safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, KeyError, TypeError) as err:
+        raise PosexportError(f"{path} is not a safetensors file that NumPy can hold: {err}") from err
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > LARGEST_JSON:
+        raise PosexportError(f"{path} has {path.stat().st_size} bytes, JSON may have {LARGEST_JSON}; give .npz instead")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
+        raise PosexportError(f"{path} is not a JSON object of nested lists: {err}") from err
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, force: bool) -> None:
+    """Write ``path`` (``.npz``) whole or not at all; an existing file needs ``force``."""
+    if path.suffix != ".npz":
+        raise PosexportError(f"{path} must end in .npz")
+    if os.path.lexists(path) and (not force or not path.is_file()):
+        raise PosexportError(f"{path} already exists; give --force to replace it or choose another name")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as err:
+        raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err
+
+
+def similarities(x_NC: NDArray[Any]) -> NDArray[np.float64]:
+    """Cosine of every pair of rows, [N, N]; 0 with a row of zeros."""
+    x_NC = x_NC.astype(np.float64)
+    norm_N1 = np.linalg.norm(x_NC, axis=1, keepdims=True)
+    unit_NC = np.divide(x_NC, norm_N1, out=np.zeros_like(x_NC), where=norm_N1 > 0)
+    cosines: NDArray[np.float64] = unit_NC @ unit_NC.T
+    return cosines

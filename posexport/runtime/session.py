@@ -1,0 +1,148 @@
+"""A bundle that is open: checked files, checked model, checked inputs."""
+
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import MODEL, Manifest
+from posexport.bundle.read import check_hashes, locate, read
+from posexport.errors import PosexportError
+from posexport.runtime.feeds import prepare
+from posexport.runtime.providers import make_session
+from posexport.runtime.texts import Texts
+from posexport.spec import InputSpec, OutputSpec
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32"}
+
+
+def load(
+    directory: str | os.PathLike[str], *, provider: str = "cpu", threads: int = 0, check: bool = True
+) -> "Session":
+    """Open the bundle in ``directory`` on ``provider`` (``cpu`` or ``cuda``).
+
+    ``threads``: of one operator (0: ONNX Runtime decides). ``check``: compare every file with its sha256 first.
+
+    Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load, or if
+    the model is not the one that the manifest describes.
+    """
+    path = Path(directory)
+    manifest = read(path)
+    if check:
+        check_hashes(path, manifest)
+    locate(path, MODEL)
+    session = make_session(path / MODEL, provider=provider, threads=threads)
+    _compare("inputs", [_input(spec) for spec in manifest.inputs], [_found(arg, True) for arg in session.get_inputs()])
+    found = session.get_outputs()
+    _compare("outputs", [_output(spec) for spec in manifest.outputs], [_found(arg, False) for arg in found])
+    return Session(path, manifest, session)
+
+
+class Session:
+    """An open bundle; made by `load`. Not changed by use: threads may share it."""
+
+    def __init__(self, directory: Path, manifest: Manifest, session: "InferenceSession") -> None:
+        self._directory = directory
+        self._manifest = manifest
+        self._session = session
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the bundle is and was proven to do."""
+        return self._manifest
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in the model's order."""
+        return self._manifest.inputs
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """The outputs, in the model's order."""
+        return self._manifest.outputs
+
+    @property
+    def providers(self) -> list[str]:
+        """ONNX Runtime's execution providers of this session, the one asked for first."""
+        return list(self._session.get_providers())
+
+    def run(self, inputs: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+        """The outputs (all, or those named) for arrays or nested lists by input name.
+
+        ``attention_mask`` may be left out (every token counts), ``token_type_ids`` too (all 0). Raises PosexportError
+        for inputs that the bundle does not take, such as one over its limit; see `posexport.runtime.feeds.prepare`.
+        """
+        names = self._chosen(outputs)
+        feeds = prepare(inputs, self.inputs, self._manifest.envelope)
+        try:
+            values = self._session.run(names, feeds)
+        except Exception as err:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
+            if reason := refusal(err):
+                raise PosexportError(f"the bundle refuses {shapes}: {reason}") from err
+            raise
+        return dict(zip(names, values, strict=True))
+
+    def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
+        """The arrays that `encode` runs: texts as token ids, padded to the longest, with mask and types.
+
+        Special tokens, padding side and padding id are the tokenizer's. A text over the limit is an error unless
+        ``truncate``. Raises PosexportError if the bundle has no tokenizer.
+        """
+        return self._texts.tokenize(texts, truncate=truncate)
+
+    def encode(
+        self, texts: Sequence[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs for texts: `tokenize`, then `run`."""
+        self._chosen(outputs)
+        return self.run(self.tokenize(texts, truncate=truncate), outputs=outputs)
+
+    @functools.cached_property
+    def _texts(self) -> Texts:
+        return Texts(self._directory, self._manifest)
+
+    def _chosen(self, outputs: Sequence[str] | None) -> list[str]:
+        known = [spec.name for spec in self.outputs]
+        chosen = known if outputs is None else list(dict.fromkeys(outputs))
+        if unknown := [name for name in chosen if name not in known]:
+            raise PosexportError(f"unknown output {', '.join(unknown)}; this bundle gives {', '.join(known)}")
+        return chosen or known
+
+
+def refusal(err: Exception) -> str | None:
+    """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
+    text = str(err)
+    if found := re.search(r"Name:'([^']*longer than \d+ positions)'", text):
+        return found[1]
+    if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
+        return "there is not enough memory for it; use a smaller batch or a shorter input"
+    return None
+
+
+def _input(spec: InputSpec) -> str:
+    return f"{spec.name} {spec.dtype} {spec.axes}"
+
+
+def _output(spec: OutputSpec) -> str:
+    return f"{spec.name} {spec.axes}"
+
+
+def _found(arg: Any, is_input: bool) -> str:
+    dtype = f"{_DTYPES.get(arg.type, arg.type)} " if is_input else ""
+    return f"{arg.name} {dtype}{list(arg.shape)}"
+
+
+def _compare(kind: str, said: list[str], found: list[str]) -> None:
+    if said != found:
+        raise PosexportError(
+            f"{MODEL} has the {kind} {'; '.join(found)}, the manifest says {'; '.join(said)}: convert the bundle again"
+        )

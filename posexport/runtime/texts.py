@@ -1,0 +1,133 @@
+"""Texts to arrays, with a bundle's ``tokenizer.json`` and the `tokenizers` library."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import locate
+from posexport.errors import PosexportError
+from posexport.runtime.feeds import limit_sentence
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENIZER = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+
+
+class _AddedToken(msgspec.Struct):
+    content: str
+
+
+class _Config(msgspec.Struct):
+    """The few fields of ``tokenizer_config.json`` that matter here."""
+
+    padding_side: str = "right"
+    truncation_side: str = "right"
+    pad_token: str | _AddedToken | None = None
+
+
+class Texts:
+    """The tokenizer of a bundle, set up as its files say, apart from padding and truncation, which are done here.
+
+    Many a ``tokenizer.json`` was saved with truncation to 128 tokens switched on; that would cut texts in silence.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        if TOKENIZER not in manifest.files:
+            raise PosexportError(
+                f"{directory} has no {TOKENIZER}, so it takes arrays only; give --inputs, or use run()"
+            )
+        self._manifest = manifest
+        self._config = _config(directory, manifest)
+        data = locate(directory, TOKENIZER).read_bytes()
+        self._whole = _tokenizer(directory, data)
+        self._padding_id = self._find_padding_id()
+        self._whole.no_padding()
+        self._whole.no_truncation()
+        self._cut = self._whole
+        if manifest.envelope.limit is not None:
+            self._cut = _tokenizer(directory, data)
+            self._cut.no_padding()
+            self._cut.enable_truncation(manifest.envelope.limit, direction=self._config.truncation_side)
+
+    def tokenize(self, texts: Sequence[str], *, truncate: bool) -> dict[str, NDArray[np.int64]]:
+        """Ids, mask and types of a batch, as far as the bundle takes them, padded to the longest text.
+
+        Raises PosexportError for no texts, a text without tokens, and a text over the limit unless ``truncate``.
+        """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise PosexportError(f"texts must be a list of strings, got {type(texts).__name__}; give [text]")
+        if not texts:
+            raise PosexportError("got no texts; give at least one")
+        rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
+        limit = self._manifest.envelope.limit
+        for number, row in enumerate(rows):
+            if not row.ids:
+                raise PosexportError(f"text {number} ({texts[number]!r}) has no tokens; leave it out")
+            if limit is not None and len(row.ids) > limit:
+                raise PosexportError(
+                    f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.envelope)}; shorten it "
+                    f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
+                )
+        return self._padded(rows)
+
+    def _padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+        length = max(max(len(row.ids) for row in rows), self._manifest.envelope.minimum)
+        tokens = next((spec for spec in self._manifest.inputs if spec.role == "tokens"), None)
+        if tokens is None:
+            raise PosexportError("this bundle takes no token ids, so it cannot take texts; give arrays")
+        columns = {"tokens": ("ids", self._padding_id), "mask": ("attention_mask", 0), "types": ("type_ids", 0)}
+        arrays = {}
+        for spec in self._manifest.inputs:
+            if spec.role not in columns or spec.axes != tokens.axes:
+                continue
+            field, filler = columns[spec.role]
+            array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
+            for out, row in zip(array, rows, strict=True):
+                count = len(row.ids)
+                start = length - count if self._config.padding_side == "left" else 0
+                out[start : start + count] = getattr(row, field)
+        masked = any(spec.role == "mask" and spec.name in arrays for spec in self._manifest.inputs)
+        if not masked and any(len(row.ids) < length for row in rows):
+            raise PosexportError(
+                "this bundle takes no mask, so texts of different lengths cannot share a batch; run each"
+            )
+        return arrays
+
+    def _find_padding_id(self) -> int:
+        token = self._config.pad_token
+        name = token.content if isinstance(token, _AddedToken) else token
+        found = None if name is None else self._whole.token_to_id(name)
+        if found is None and self._whole.padding is not None:
+            found = self._whole.padding["pad_id"]
+        if found is None:
+            found = next((spec.padding for spec in self._manifest.inputs if spec.role == "tokens"), 0)
+        return int(found)
+
+
+def _config(directory: Path, manifest: Manifest) -> _Config:
+    if CONFIG not in manifest.files:
+        return _Config()
+    try:
+        config = msgspec.json.decode(locate(directory, CONFIG).read_bytes(), type=_Config)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
+        raise PosexportError(f"cannot use {directory / CONFIG}: {err}; convert again with a sound one") from err
+    for name in ("padding_side", "truncation_side"):
+        if getattr(config, name) not in ("left", "right"):
+            raise PosexportError(f"{directory / CONFIG}: {name} must be left or right, got {getattr(config, name)!r}")
+    return config
+
+
+def _tokenizer(directory: Path, data: bytes) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_buffer(data)
+    except Exception as err:  # the library raises Exception itself
+        raise PosexportError(f"cannot use {directory / TOKENIZER}: {err}; convert again with a sound one") from err

@@ -1,0 +1,1 @@
+"""Where models come from: built-in names, Python files, Hugging Face directories."""

@@ -1,0 +1,42 @@
+"""What every kind of source loads to: a module with everything that export and proof need to know about it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model that is ready to be converted.
+
+    Attributes:
+        name: as the user gave it.
+        module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
+            of ``outputs``.
+        sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
+        shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
+            nothing).
+        padding_invariant: padding on the right does not change what is not padding.
+        reads_first_token: an output without a length axis is read at token 0.
+        files: tokenizer and configuration files to copy into the bundle, by the name they get there.
+        remarks: sentences for the user (unused heads, what was assumed).
+    """
+
+    name: str
+    kind: Literal["builtin", "python", "huggingface"]
+    module: nn.Module
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    envelope: Envelope
+    encoding: EncodingSpec | None
+    task: str
+    sha256: str
+    shift_invariant: bool = False
+    padding_invariant: bool = True
+    reads_first_token: bool = False
+    files: dict[str, Path] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)

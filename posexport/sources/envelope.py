@@ -1,0 +1,45 @@
+"""The lengths a model is right for, from its encoding and its numbering."""
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from posexport.encodings.base import Encoding
+from posexport.models.numbering import Numbering
+from posexport.spec import Beyond, Envelope
+
+
+def envelope_of(encoding: Encoding, numbering: Numbering | None = None, beyond: Beyond | None = None) -> Envelope:
+    """The envelope of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
+
+    ``numbering``: rows of the table that it gives to no real token do not count, where the encoding reads the numbers
+    (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
+    chosen, where that is not what the encoding itself says.
+    """
+    cls = type(encoding)
+    reads_numbers = cls.embed is not Encoding.embed or cls.rotate is not Encoding.rotate
+    overhead = numbering.overhead if numbering is not None and reads_numbers else 0
+
+    def usable(length: int | None) -> int | None:
+        return None if length is None else length - overhead
+
+    return Envelope(
+        trained=usable(encoding.trained_length),
+        limit=usable(encoding.limit),
+        beyond=beyond or encoding.beyond,
+        boundaries=sorted({length - overhead for length in encoding.boundaries if length > overhead}),
+    )
+
+
+def envelope_of_module(module: nn.Module) -> Envelope:
+    """What all encodings in a module allow together: the smallest limit, every boundary."""
+    found = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
+    return Envelope(
+        trained=_smallest(e.trained for e in found),
+        limit=_smallest(e.limit for e in found),
+        boundaries=sorted({b for e in found for b in e.boundaries}),
+    )
+
+
+def _smallest(lengths: Iterable[int | None]) -> int | None:
+    return min((length for length in lengths if length is not None), default=None)

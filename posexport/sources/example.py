@@ -1,0 +1,34 @@
+"""Example inputs of chosen sizes, to trace a model with or to see what it gives."""
+
+import torch
+
+from posexport.errors import PosexportError
+from posexport.spec import InputSpec
+
+#: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
+_TRACED_SIZES = (3, 11, 7, 13, 5)
+
+
+def axis_sizes(inputs: list[InputSpec]) -> dict[str, int]:
+    """A size for every named axis to trace at."""
+    names = dict.fromkeys(axis for spec in inputs for axis in spec.axes if isinstance(axis, str))
+    if len(names) > len(_TRACED_SIZES):
+        raise PosexportError(
+            f"a model may have {len(_TRACED_SIZES)} dynamic axes, got {len(names)}: {', '.join(names)}"
+        )
+    return dict(zip(names, _TRACED_SIZES, strict=False))
+
+
+def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.Tensor]:
+    """Seeded inputs of the given sizes, nothing padded."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = {}
+    for spec in inputs:
+        shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
+        if spec.role == "values":
+            drawn[spec.name] = torch.randn(shape, generator=generator)
+        elif spec.role == "mask":
+            drawn[spec.name] = torch.ones(shape, dtype=torch.int64)
+        else:
+            drawn[spec.name] = torch.randint(0, spec.size or 2, shape, generator=generator)
+    return drawn

@@ -1,0 +1,154 @@
+"""The checkpoint decides: every tensor must be used and every parameter filled, or the error lists both sides."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.build import Origin, Plan
+from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.weights import Weights
+
+#: What stands right below an encoder's prefix, so that a checkpoint without the prefix is recognised.
+_ROOTS = ("embeddings.", "encoder.", "pooler.", "embeddings_project.", "LayerNorm.")
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """The tensors of a file by the name that the mapping uses: with the family's prefix, and today's names."""
+
+    stored: dict[str, str]
+    prefix: str
+
+    def shown(self, name: str) -> str:
+        """A name as the file has it, or would have it."""
+        return self.stored.get(name, name.removeprefix(self.prefix))
+
+
+def names_of(weights: Weights, family: Family) -> Names:
+    """Recognise old names and a missing prefix. Raises PosexportError when two tensors have the same name then."""
+    prefix = f"{family.prefix}."
+    prefixed = any(name.startswith(prefix) for name in weights.shapes)
+    stored: dict[str, str] = {}
+    for name in weights.shapes:
+        today = name if prefixed or not name.startswith(_ROOTS) else prefix + name
+        for old, new in _OLD_NAMES.items():
+            if today.endswith(old):
+                today = today.removesuffix(old) + new
+        if today in stored:
+            raise PosexportError(f"{weights.label} has {today} twice, as {stored[today]} and {name}; keep one of them")
+        stored[today] = name
+    return Names(stored, "" if prefixed else prefix)
+
+
+def check(
+    plan: Plan, weights: Weights, names: Names, family: Family, *, task: str, relative: bool, other_heads: bool
+) -> list[str]:
+    """Compare names and shapes: remarks on what is unused and harmless; PosexportError for anything else."""
+    shapes = {name: list(parameter.shape) for name, parameter in plan.model.named_parameters(remove_duplicate=False)}
+    used: set[str] = set()
+    missing: list[str] = []
+    misshapen: list[str] = []
+    for parameter, origin in plan.origins.items():
+        present = [name for name in origin.names if name in names.stored]
+        wanted = [(name, shapes[parameter]) for name in present]
+        if not present:
+            missing.append(names.shown(origin.names[0]))
+        if origin.row is not None:
+            if origin.row[0] in names.stored:
+                wanted.append(origin.row)
+            else:
+                missing.append(names.shown(origin.row[0]))
+        for name, shape in wanted:
+            used.add(name)
+            if (got := weights.shapes[names.stored[name]]) != shape:
+                misshapen.append(f"{names.shown(name)} is {got}, needed {shape}")
+    remarks, unused = _unused([name for name in names.stored if name not in used], family, relative, other_heads)
+    if missing or unused or misshapen:
+        raise PosexportError(
+            f"{weights.label}: the weights do not fit a {family.model_type} for {task}: "
+            f"{_listed('tensors of the file are not used', [names.shown(name) for name in unused])}, "
+            f"{_listed('needed ones are not in the file', missing)}, {_listed('have another shape', misshapen)}; "
+            f"check model_type, position_embedding_type and sizes in config.json, or choose another --task"
+        )
+    return remarks
+
+
+def _unused(left: list[str], family: Family, relative: bool, other_heads: bool) -> tuple[list[str], list[str]]:
+    """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons."""
+    prefix = f"{family.prefix}."
+    # name: reason, and whether the user should hear of it
+    harmless = {
+        f"{prefix}embeddings.position_ids": None,  # 0, 1, 2 ... which older versions stored
+        f"{prefix}embeddings.token_type_ids": None,  # zeros, likewise
+        f"{prefix}pooler.": "the pooler",
+    }
+    if relative:
+        harmless[f"{prefix}embeddings.position_embeddings.weight"] = (
+            "the table of absolute positions beside relative ones"
+        )
+    if other_heads:
+        harmless |= family.other_heads
+    rest: list[str] = []
+    counts: dict[str, int] = {}
+    for name in left:
+        start = next(
+            (start for start in harmless if name == start or (start[-1] == "." and name.startswith(start))), None
+        )
+        if start is None:
+            rest.append(name)
+        elif (reason := harmless[start]) is not None:
+            counts[reason] = counts.get(reason, 0) + 1
+    return [f"not used: {reason} ({count} tensor{'s' * (count > 1)})" for reason, count in counts.items()], rest
+
+
+def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
+    """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file."""
+    if buffers := [name for name, _ in plan.model.named_buffers()]:
+        raise ValueError(f"a definition with buffers ({buffers[0]}) cannot be made without its constructor's work")
+    filled: dict[int, nn.Parameter] = {}
+    by_name = dict(plan.model.named_parameters(remove_duplicate=False))
+    formats: set[torch.dtype] = set()
+    for name, origin in plan.origins.items():
+        stored = [names.stored[known] for known in origin.names if known in names.stored]
+        formats |= {dtype for known in stored if (dtype := weights.dtypes[known]) is not None}
+        value = _float32(weights, stored[0])
+        for other in stored[1:]:
+            if not torch.equal(value, _float32(weights, other)):
+                raise PosexportError(
+                    f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
+                    f"set tie_word_embeddings to false in config.json if the model has both, or remove one"
+                )
+        _apply(value, origin, weights, names)
+        filled[id(by_name[name])] = nn.Parameter(value, requires_grad=False)
+    for module in plan.model.modules():
+        for leaf, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, leaf, filled[id(parameter)])
+    return [
+        f"the weights are {str(dtype).removeprefix('torch.')} in the file and are used as float32"
+        for dtype in sorted(formats - {torch.float32}, key=str)
+    ]
+
+
+def _float32(weights: Weights, name: str) -> Tensor:
+    value = weights.read(name)
+    made = value.to(torch.float32)
+    if value.dtype == torch.float64 and not torch.isfinite(made).all():
+        raise PosexportError(f"{weights.label}: {name} holds numbers that float32 cannot hold")
+    return made
+
+
+def _apply(value: Tensor, origin: Origin, weights: Weights, names: Names) -> None:
+    if origin.factor != 1.0:
+        value.mul_(origin.factor)
+    if origin.row is not None:
+        value.add_(_float32(weights, names.stored[origin.row[0]])[0])
+
+
+def _listed(what: str, found: Iterable[str], most: int = 5) -> str:
+    items = list(found)
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{len(items)} {what}" + (f" ({', '.join(items[:most])}{more})" if items else "")

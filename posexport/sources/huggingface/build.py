@@ -1,0 +1,185 @@
+"""From a family and its config.json to a definition without weights, and where each weight comes from."""
+
+from dataclasses import dataclass
+
+import torch
+
+from posexport.encodings.absolute import Absolute
+from posexport.encodings.base import Encoding
+from posexport.encodings.relative_key import RelativeKey
+from posexport.encodings.relative_key_query import RelativeKeyQuery
+from posexport.errors import PosexportError
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
+from posexport.models.heads import (
+    Features,
+    FillMask,
+    Head,
+    QuestionAnswering,
+    SentenceEmbedding,
+    SequenceClassification,
+    TokenClassification,
+)
+from posexport.models.numbering import AfterPadding, Counted
+from posexport.models.task import EncoderModel
+from posexport.nn.activations import activation
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.sentence_transformers import Pooling
+
+POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a parameter comes from: any of ``names`` (all that are there must be equal), times ``factor``.
+
+    ``row``: name and shape of a table whose row 0 is added to every row of the parameter.
+    """
+
+    names: tuple[str, ...]
+    factor: float = 1.0
+    row: tuple[str, list[int]] | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A definition on the meta device and the origin of each of its parameters, by name."""
+
+    model: EncoderModel
+    origins: dict[str, Origin]
+
+
+def build(family: Family, config: Config, task: str, pooling: Pooling | None) -> Plan:
+    """The definition that a config.json describes; PosexportError where it describes none."""
+    settings = encoder_config(family, config)
+    kind = config.text("position_embedding_type", "absolute")
+    with torch.device("meta"):
+        encoding = _encoding(family, config, settings, kind)
+        numbering = AfterPadding(settings.padding_id) if family.after_padding else Counted()
+        encoder = Encoder(settings, encoding, numbering)
+        head = _head(family, config, settings, task, pooling)
+        model = EncoderModel(encoder, head)
+    if encoding.per_layer:
+        # the template gave every layer its own; what it holds itself is in no checkpoint
+        first = encoder.groups[0]
+        assert isinstance(first, EncoderLayer)
+        encoder.encoding = encoder.embeddings.encoding = first.attention.encoding
+    tied = isinstance(head, FillMask) and config.flag("tie_word_embeddings", True)
+    if tied:
+        assert isinstance(head, FillMask)
+        if head.decoder.weight.shape != encoder.embeddings.token.weight.shape:
+            raise PosexportError(f"{config.label}: the decoder cannot share the token embeddings, their widths differ")
+        head.decoder.weight = encoder.embeddings.token.weight
+    return Plan(model, _origins(family, config, settings, model, task, kind, tied))
+
+
+def encoder_config(family: Family, config: Config) -> EncoderConfig:
+    """Sizes and arrangement; sizes must be said, the rest has transformers' defaults."""
+    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
+    if hidden % heads:
+        raise PosexportError(
+            f"{config.label} says hidden_size = {hidden}, num_attention_heads = {heads}; the heads must divide the size"
+        )
+    vocab = config.size("vocab_size")
+    name = config.text("hidden_act", family.default_activation)
+    try:
+        activation(name)
+    except PosexportError as err:
+        raise PosexportError(f"{config.label}: {err}") from err
+    return EncoderConfig(
+        vocab=vocab,
+        hidden=hidden,
+        heads=heads,
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=config.size("intermediate_size"),
+        types=config.size("type_vocab_size", 2),
+        activation=name,
+        eps=config.number("layer_norm_eps", 1e-12),
+        padding_id=config.size("pad_token_id", family.padding_id, least=0, most=vocab - 1),
+        **family.arrangement,
+        **family.options(config),
+    )
+
+
+def _encoding(family: Family, config: Config, settings: EncoderConfig, kind: str) -> Encoding:
+    longest = config.size("max_position_embeddings")
+    if kind == "absolute":
+        if family.after_padding and longest <= settings.padding_id + 1:
+            raise PosexportError(
+                f"{config.label} says max_position_embeddings = {longest}; positions start at pad_token_id + 1 = "
+                f"{settings.padding_id + 1}, so it must be greater"
+            )
+        return Absolute(max_positions=longest, hidden=settings.embedding or settings.hidden)
+    if kind == "relative_key":
+        return RelativeKey(head_size=settings.head_size, max_positions=longest)
+    if kind == "relative_key_query":
+        return RelativeKeyQuery(head_size=settings.head_size, max_positions=longest)
+    raise PosexportError(
+        f"{config.label} says position_embedding_type = {kind!r:.60}; known: {', '.join(POSITION_TYPES)}"
+    )
+
+
+def _head(family: Family, config: Config, settings: EncoderConfig, task: str, pooling: Pooling | None) -> Head:
+    hidden = settings.hidden
+    if task == "features":
+        return Features(hidden)
+    if task == "sentence-embedding":
+        assert pooling is not None
+        pooling.check_width(hidden)
+        return SentenceEmbedding(hidden, pooling.mode, pooling.normalise)
+    if task == "fill-mask":
+        name = family.fill_mask.activation or settings.activation
+        return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
+    if task == "sequence-classification":
+        return SequenceClassification(hidden, config.labels(), family.classifier.activation)
+    if task == "token-classification":
+        return TokenClassification(hidden, config.labels())
+    return QuestionAnswering(hidden)
+
+
+def _head_names(family: Family, task: str) -> dict[str, str]:
+    if task == "fill-mask":
+        names = family.fill_mask
+        return {"dense": names.dense, "norm": names.norm, "decoder": names.decoder}
+    if task == "sequence-classification":
+        dense = family.classifier.dense.format(prefix=family.prefix)
+        return {"dense": dense, "out": family.classifier.out}
+    return {"out": "classifier" if task == "token-classification" else "qa_outputs"}
+
+
+def _origins(
+    family: Family, config: Config, settings: EncoderConfig, model: EncoderModel, task: str, kind: str, tied: bool
+) -> dict[str, Origin]:
+    stems = {f"encoder.{ours}": f"{family.prefix}.{theirs}" for ours, theirs in family.encoder.items()}
+    for group in range(len(model.encoder.groups)):
+        for ours, theirs in family.layer.items():
+            stems[f"encoder.groups.{group}.{ours}"] = f"{family.prefix}.{theirs.format(i=group)}"
+    stems |= {f"head.{ours}": theirs for ours, theirs in _head_names(family, task).items()}
+    found: dict[str, Origin] = {}
+    for name in _unique(model):
+        module, _, leaf = name.rpartition(".")
+        found[name] = Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
+    if task == "fill-mask":
+        found["head.decoder.bias"] = Origin(family.fill_mask.bias)
+    if tied:
+        token = found["encoder.embeddings.token.weight"]
+        found["encoder.embeddings.token.weight"] = Origin((*token.names, f"{family.fill_mask.decoder}.weight"))
+    if kind != "absolute" and not family.scaled:
+        for name in [name for name in found if name.endswith("attention.encoding.table")]:
+            # the definition scales these scores with the rest, so that the table takes the scale's inverse
+            found[name] = Origin(found[name].names, factor=settings.head_size**0.5)
+    if family.task_table is not None and config.flag("use_task_id", False):
+        shape = [config.size("task_type_vocab_size", 3), settings.embedding or settings.hidden]
+        name = "encoder.embeddings.token_type.weight"
+        found[name] = Origin(found[name].names, row=(f"{family.prefix}.{family.task_table}.weight", shape))
+    return found
+
+
+def _unique(model: EncoderModel) -> list[str]:
+    """Names of the parameters, shared ones once, those of an encoding under the place that checkpoints name."""
+    template = ("encoder.encoding.", "encoder.embeddings.encoding.") if model.encoder.encoding.per_layer else ()
+    names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if not name.startswith(template):
+            names.setdefault(id(parameter), name)
+    return list(names.values())

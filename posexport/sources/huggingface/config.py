@@ -1,0 +1,89 @@
+"""Reads config.json with a type, a range and a sentence for every value."""
+
+import math
+from typing import Any
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.directory import Directory
+
+#: Above any real model, and low enough that sizes multiply without overflow.
+LARGEST = 1 << 24
+MOST_LAYERS = 1000
+#: Values of config.json that change what is computed in a way that the definitions do not have.
+_REFUSED = {
+    "auto_map": "it asks for Python code from the checkpoint, which is never executed; the supported families need none",
+    "is_decoder": "decoders attend to earlier tokens only; the encoder families are read as encoders",
+    "add_cross_attention": "cross attention belongs to a decoder; the encoder families are read as encoders",
+    "is_encoder_decoder": "it is an encoder-decoder; only encoders are read",
+    "pruned_heads": "pruned attention heads make layers of different widths; merge them into full layers first",
+    "quantization_config": "its weights are quantised; give the checkpoint that they were made from",
+}
+
+
+class Config:
+    """The object in a config.json. ``label`` names the file in messages."""
+
+    def __init__(self, directory: Directory, name: str = "config.json") -> None:
+        self.label = f"{directory.path}/{name}"
+        content = directory.json(name)
+        if not isinstance(content, dict):
+            raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
+        self.values: dict[str, Any] = content
+
+    def refuse_unsupported(self) -> None:
+        """PosexportError for what no definition here computes, code in the checkpoint first."""
+        for key, reason in _REFUSED.items():
+            if self.values.get(key):
+                raise PosexportError(f"{self.label} sets {key}: {reason}")
+
+    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
+        """A whole number from ``least`` to ``most``; PosexportError when it is missing without a default."""
+        value = self.values.get(key, default)
+        if value is None and key not in self.values:
+            raise PosexportError(f"{self.label} has no {key}; it must say a whole number, at least {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise PosexportError(
+                f"{self.label} says {key} = {value!r:.60}; it must be a whole number from {least} to {most}"
+            )
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A number above 0 and below 1."""
+        value = self.values.get(key, default)
+        real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not real or not 0 < value < 1:
+            raise PosexportError(f"{self.label} says {key} = {value!r:.60}; it must be a number between 0 and 1")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            raise PosexportError(f"{self.label} says {key} = {value!r:.60}; it must be true or false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string; PosexportError when it is missing without a default."""
+        value = self.values.get(key, default)
+        if not isinstance(value, str):
+            got = f"says {key} = {value!r:.60}" if key in self.values else f"has no {key}"
+            raise PosexportError(f"{self.label} {got}; it must be a string")
+        return value
+
+    def labels(self) -> int:
+        """How many labels a classification head has: ``id2label``, else ``num_labels``, else 2."""
+        named = self.values.get("id2label")
+        if named is None:
+            return self.size("num_labels", 2)
+        if not isinstance(named, dict) or not named:
+            raise PosexportError(f"{self.label} says id2label = {named!r:.60}; it must map numbers to labels")
+        return len(named)
+
+    def architecture(self) -> str | None:
+        """The first of ``architectures``, or None."""
+        listed = self.values.get("architectures")
+        if listed is None or listed == []:
+            return None
+        if not isinstance(listed, list) or not isinstance(listed[0], str):
+            raise PosexportError(f"{self.label} says architectures = {listed!r:.60}; it must be a list of class names")
+        return listed[0]

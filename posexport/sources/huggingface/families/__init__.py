@@ -1,0 +1,22 @@
+"""The families of checkpoints that are read, by ``model_type``."""
+
+from posexport.sources.huggingface.families.albert import ALBERT
+from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
+from posexport.sources.huggingface.families.electra import ELECTRA
+from posexport.sources.huggingface.families.roberta import CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family
+    for family in (
+        BERT,
+        ROBERTA,
+        XLM_ROBERTA,
+        CAMEMBERT,
+        ELECTRA,
+        ALBERT,
+        MEGATRON_BERT,
+        ERNIE,
+        ROBERTA_PRELAYERNORM,
+    )
+}

@@ -1,0 +1,60 @@
+"""ALBERT: narrow embeddings, and groups of layers that share their weights.
+
+In transformers 4.57.6 its relative scores are added after the scaling by the root of the head size, not before as
+everywhere else.
+"""
+
+from typing import Any
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.bert import EMBEDDINGS
+
+_LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
+
+
+def _options(config: Config) -> dict[str, Any]:
+    inner = config.size("inner_group_num", 1)
+    if inner != 1:
+        raise PosexportError(f"{config.label} says inner_group_num = {inner}; only groups of one layer are read")
+    groups = config.size("num_hidden_groups", 1, most=MOST_LAYERS)
+    if (layers := config.size("num_hidden_layers", most=MOST_LAYERS)) % groups:
+        raise PosexportError(
+            f"{config.label} says num_hidden_groups = {groups}; it must divide num_hidden_layers = {layers}"
+        )
+    return {"embedding": config.size("embedding_size", 128), "layer_groups": groups}
+
+
+ALBERT = Family(
+    model_type="albert",
+    prefix="albert",
+    encoder=EMBEDDINGS | {"embeddings.project": "encoder.embedding_hidden_mapping_in"},
+    layer={
+        "attention.query": f"{_LAYER}.attention.query",
+        "attention.key": f"{_LAYER}.attention.key",
+        "attention.value": f"{_LAYER}.attention.value",
+        "attention.output": f"{_LAYER}.attention.dense",
+        "attention.encoding": f"{_LAYER}.attention.distance_embedding",
+        "attention_residual.norm": f"{_LAYER}.attention.LayerNorm",
+        "feedforward.inner": f"{_LAYER}.ffn",
+        "feedforward.outer": f"{_LAYER}.ffn_output",
+        "feedforward_residual.norm": f"{_LAYER}.full_layer_layer_norm",
+    },
+    fill_mask=FillMaskNames(
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        decoder="predictions.decoder",
+        bias=("predictions.bias", "predictions.decoder.bias"),
+    ),
+    classifier=ClassifierNames(dense="{prefix}.pooler", out="classifier"),
+    other_heads={
+        "predictions.": "the fill-mask head",
+        "sop_classifier.": "the sentence-order head",
+        "classifier.": "a classification head",
+        "qa_outputs.": "the question-answering head",
+    },
+    options=_options,
+    default_activation="gelu_new",
+    scaled=False,
+)

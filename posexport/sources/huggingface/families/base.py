@@ -1,0 +1,84 @@
+"""What a family of checkpoints is: its names for the parts of an encoder, and what it computes differently.
+
+Names are module paths: of the definition on the left (below `posexport.models.encoder.Encoder` or a head), of the
+checkpoint on the right (below the family's prefix for the encoder). ``{i}`` is the number of a layer or group.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from posexport.sources.huggingface.config import Config
+
+TASKS = (
+    "features",
+    "sentence-embedding",
+    "fill-mask",
+    "sequence-classification",
+    "token-classification",
+    "question-answering",
+)
+#: the end of a class name in ``architectures`` to its task
+ARCHITECTURES = {
+    "Model": "features",
+    "ForMaskedLM": "fill-mask",
+    "ForPreTraining": "fill-mask",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillMaskNames:
+    """``bias`` lists every name under which the decoder's bias is found; ``activation`` None is the model's own."""
+
+    dense: str
+    norm: str
+    decoder: str
+    bias: tuple[str, ...]
+    activation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierNames:
+    """``dense`` may be the pooler, given with the prefix as ``{prefix}.``."""
+
+    dense: str
+    out: str
+    activation: str = "tanh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One ``model_type``.
+
+    Attributes:
+        prefix: stands before the encoder's tensors in checkpoints that have a head (``base_model_prefix``).
+        encoder: names of the parts that exist once.
+        layer: names of the parts of a layer or group.
+        arrangement: fields of `EncoderConfig` that are the same for the whole family.
+        options: fields of `EncoderConfig` that its config.json decides.
+        after_padding: positions are counted from the padding id on, as RoBERTa does.
+        padding_id: where config.json names none.
+        other_heads: what stands before the tensors of heads, each with what it is.
+        pretraining: the task of the class ``...ForPreTraining``.
+        task_table: an embedding whose row 0 every token gets where config.json sets ``use_task_id``.
+        scaled: the relative scores are scaled like the rest. ALBERT adds them after the scaling.
+    """
+
+    model_type: str
+    prefix: str
+    encoder: Mapping[str, str]
+    layer: Mapping[str, str]
+    fill_mask: FillMaskNames
+    classifier: ClassifierNames
+    other_heads: Mapping[str, str]
+    arrangement: Mapping[str, Any] = field(default_factory=dict)
+    options: Callable[[Config], dict[str, Any]] = lambda _: {}
+    default_activation: str = "gelu"
+    after_padding: bool = False
+    padding_id: int = 0
+    pretraining: str = "fill-mask"
+    task_table: str | None = None
+    scaled: bool = True

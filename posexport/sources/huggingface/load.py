@@ -1,0 +1,136 @@
+"""A Hugging Face checkpoint directory as a source."""
+
+import difflib
+import hashlib
+from pathlib import Path
+
+from posexport.errors import PosexportError
+from posexport.models.encoder import Encoder
+from posexport.sources.base import Source
+from posexport.sources.envelope import envelope_of
+from posexport.sources.huggingface import assign, sentence_transformers
+from posexport.sources.huggingface.build import build
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.families import FAMILIES
+from posexport.sources.huggingface.families.base import ARCHITECTURES, TASKS, Family
+from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
+from posexport.sources.huggingface.weights import Weights, open_weights
+from posexport.spec import EncodingSpec
+
+#: Copied into a bundle where they exist, so that other tools recognise it: those beside the weights, those at the top.
+_BESIDE = (
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "sentence_bert_config.json",
+)
+_TOP = (MODULES, "1_Pooling/config.json", "config_sentence_transformers.json")
+
+
+def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
+    """The checkpoint in ``directory``, for ``task`` or the one that its files name.
+
+    Needs little more memory than the float32 weights. Executes nothing from the directory.
+
+    Raises:
+        PosexportError: what is wrong with the directory, its configuration or its weights, in one sentence.
+    """
+    files = Directory(directory)
+    if task is not None and task not in TASKS:
+        raise PosexportError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
+    pooling = None
+    below = ""
+    if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
+        pooling = sentence_transformers.read(files)
+        below = pooling.below
+    config = Config(files, f"{below}config.json")
+    config.refuse_unsupported()
+    family = _family(config)
+    chosen, remarks, other_heads = _task(task, config, family, pooling)
+    plan = build(family, config, chosen, pooling)
+    weights = open_weights(files, below, allow_pickle=allow_pickle)
+    names = assign.names_of(weights, family)
+    relative = plan.model.encoder.encoding.per_layer
+    remarks += assign.check(plan, weights, names, family, task=chosen, relative=relative, other_heads=other_heads)
+    remarks += assign.fill(plan, weights, names)
+    model = plan.model.eval()
+    encoder: Encoder = model.encoder
+    return Source(
+        name=str(directory),
+        kind="huggingface",
+        module=model,
+        inputs=model.inputs,
+        outputs=model.head.outputs,
+        envelope=envelope_of(encoder.encoding, encoder.embeddings.numbering),
+        encoding=EncodingSpec(name=encoder.encoding.name, parameters=dict(encoder.encoding.parameters_given)),
+        task=chosen,
+        sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
+        shift_invariant=encoder.encoding.shift_invariant,
+        reads_first_token=model.head.reads_first_token,
+        files=_files(files, below),
+        remarks=remarks + (pooling.remarks if pooling else []),
+    )
+
+
+def _family(config: Config) -> Family:
+    known = ", ".join(FAMILIES)
+    if "model_type" not in config.values:
+        raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
+    name = config.text("model_type")
+    if name not in FAMILIES:
+        close = difflib.get_close_matches(name, FAMILIES, n=1)
+        hint = f"; the closest is {close[0]}" if close else ""
+        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}")
+    return FAMILIES[name]
+
+
+def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str], bool]:
+    """The task, remarks on how it was chosen, and whether heads of other tasks may be in the file."""
+    if task == "sentence-embedding" and pooling is None:
+        raise PosexportError(
+            f"{config.label}: the task sentence-embedding needs the {MODULES} of sentence-transformers, which says "
+            f"how to pool; use --task features without it"
+        )
+    if task is not None:
+        return task, [], True
+    if pooling is not None:
+        return "sentence-embedding", [], True
+    architecture = config.architecture()
+    if architecture is None:
+        return "features", [f"{config.label} names no architectures; taken for the task features"], True
+    found = [end for end in ARCHITECTURES if architecture.endswith(end)]
+    if not found or architecture.endswith("LMHeadModel"):
+        raise PosexportError(
+            f"{config.label} says architectures = {architecture}, which is no task here; "
+            f"choose --task out of {', '.join(TASKS)}"
+        )
+    if found[0] == "ForPreTraining":
+        return family.pretraining, [f"{architecture} is taken for the task {family.pretraining}"], True
+    return ARCHITECTURES[found[0]], [], found[0] == "Model"
+
+
+def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
+    paths = dict(weights.files)
+    for name in configurations:
+        path = files.find(name)
+        if path is not None:
+            paths[name] = path
+    found = hashlib.sha256()
+    for name, path in sorted(paths.items()):
+        with path.open("rb") as file:
+            found.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
+    return found.hexdigest()
+
+
+def _files(files: Directory, below: str) -> dict[str, Path]:
+    wanted = {name: f"{below}{name}" for name in _BESIDE} | {name: name for name in _TOP}
+    found = {name: files.find(place) for name, place in wanted.items()}
+    return {name: path for name, path in found.items() if path is not None}

@@ -1,0 +1,199 @@
+"""Reads weights tensor by tensor, so that loading needs little more memory than the weights themselves.
+
+safetensors: the library checks the header, the offsets and the file's length; the bytes are then read straight into the
+parameter (a mapped file would count twice). ``.bin`` is a pickle: read only when allowed, by
+``torch.load(weights_only=True)``.
+"""
+
+import json
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.directory import Directory
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_POINTER = b"version https://git-lfs"
+
+
+class Reader(Protocol):
+    """One file of weights."""
+
+    shapes: dict[str, list[int]]
+    dtypes: dict[str, torch.dtype | None]
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own in the file's dtype."""
+        ...
+
+
+class Safetensors:
+    """A .safetensors file; a dtype that is no plain floating-point number is None."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        self._path, self._label = path, label
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header: dict[str, Any] = json.loads(file.read(length))
+        except (SafetensorError, OSError, ValueError) as err:
+            raise PosexportError(f"{label} is not a whole safetensors file ({err}): {_advice(path)}") from err
+        header.pop("__metadata__", None)
+        self.shapes = {name: entry["shape"] for name, entry in header.items()}
+        self.dtypes = {name: DTYPES.get(entry["dtype"]) for name, entry in header.items()}
+        self._ranges = {name: [8 + length + end for end in entry["data_offsets"]] for name, entry in header.items()}
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own in the file's dtype."""
+        start, end = self._ranges[name]
+        out = torch.empty(self.shapes[name], dtype=self.dtypes[name])
+        with self._path.open("rb") as file:
+            file.seek(start)
+            got = file.readinto(out.view(-1).view(torch.uint8).numpy().data) if end > start else 0
+        if got != end - start:
+            raise PosexportError(
+                f"{self._label} ended inside {name}, at {start + got} bytes: it changed while being read"
+            )
+        return out
+
+
+class Pickle:
+    """A .bin file, read with ``weights_only``."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        try:
+            # only the newer, zipped form can be mapped
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except Exception as err:
+            reason = str(err).strip().splitlines()[0][:200] if str(err).strip() else type(err).__name__
+            raise PosexportError(f"{label} cannot be read with weights only ({reason}): {_advice(path)}") from err
+        whole = isinstance(loaded, dict) and all(
+            isinstance(name, str) and isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+            for name, value in loaded.items()
+        )
+        if not whole:
+            raise PosexportError(f"{label} is not a table of dense tensors by name, as a state dict is")
+        self._tensors: dict[str, Tensor] = loaded
+        self.shapes = {name: list(tensor.shape) for name, tensor in loaded.items()}
+        self.dtypes = {name: t.dtype if t.dtype in DTYPES.values() else None for name, t in loaded.items()}
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own in the file's dtype."""
+        return self._tensors[name].detach().clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All tensors of a checkpoint. ``files``: name to path of what was read, indices included."""
+
+    label: str
+    files: dict[str, Path]
+    readers: dict[str, Reader]
+    shapes: dict[str, list[int]]
+    dtypes: dict[str, torch.dtype | None]
+
+    def read(self, name: str) -> Tensor:
+        """A finite tensor in the file's dtype; PosexportError for NaN, infinity and numbers that are not real."""
+        if self.dtypes[name] is None:
+            raise PosexportError(f"{self.label}: {name} is stored in a format other than {', '.join(DTYPES)}")
+        tensor = self.readers[name].read(name)
+        if tensor.numel() and not all(math.isfinite(end) for end in torch.aminmax(tensor)):
+            raise PosexportError(f"{self.label}: {name} holds NaN or infinity; such a model computes nothing")
+        return tensor
+
+
+def open_weights(directory: Directory, below: str, *, allow_pickle: bool) -> Weights:
+    """The weights in the folder ``below`` of a directory: safetensors, single or sharded, else .bin if allowed."""
+    for suffix, stem in ((".safetensors", "model"), (".bin", "pytorch_model")):
+        single, index = f"{below}{stem}{suffix}", f"{below}{stem}{suffix}.index.json"
+        file = directory.find(single)
+        indexed = directory.find(index)
+        if file is None and indexed is None:
+            continue
+        if suffix == ".bin" and not allow_pickle:
+            raise PosexportError(
+                f"{directory.path} has its weights as .bin, a pickle; if you trust it use --allow-pickle, "
+                f"or save it as model.safetensors"
+            )
+        if file is not None:
+            return _joined(directory, {single: file}, {single: file}, suffix, None)
+        assert indexed is not None
+        where = _weight_map(directory, index, suffix)
+        files = {below + name: directory.find(below + name) for name in sorted(set(where.values()))}
+        if absent := [name for name, path in files.items() if path is None]:
+            raise PosexportError(
+                f"{directory.path} lacks {_some(absent)} which {index} lists: download the missing files"
+            )
+        present = {name: path for name, path in files.items() if path is not None}
+        expected = {tensor: below + name for tensor, name in where.items()}
+        return _joined(directory, present, {index: indexed, **present}, suffix, expected)
+    raise PosexportError(
+        f"{directory.path}/{below} has no weights: it needs model.safetensors, "
+        f"or model.safetensors.index.json with its shards"
+    )
+
+
+def _joined(
+    directory: Directory, shards: dict[str, Path], files: dict[str, Path], suffix: str, expected: dict[str, str] | None
+) -> Weights:
+    readers: dict[str, Reader] = {}
+    found: dict[str, str] = {}
+    for name, path in shards.items():
+        label = f"{directory.path}/{name}"
+        reader = Safetensors(path, label) if suffix == ".safetensors" else Pickle(path, label)
+        for tensor in reader.shapes:
+            if tensor in found:
+                raise PosexportError(
+                    f"{directory.path}: {tensor} is in {found[tensor]} and in {name}; keep one of them"
+                )
+            found[tensor], readers[tensor] = name, reader
+    if not found:
+        raise PosexportError(f"{directory.path}: {', '.join(shards)} holds no tensors: download it again")
+    if expected is not None and expected != found:
+        absent = sorted(set(expected) - set(found))
+        extra = sorted(set(found) - set(expected))
+        moved = sorted(name for name in set(found) & set(expected) if found[name] != expected[name])
+        raise PosexportError(
+            f"{directory.path}: the index and its shards disagree: {len(absent)} tensors are only in the index "
+            f"({_some(absent)}), {len(extra)} only in the shards ({_some(extra)}), {len(moved)} in another shard "
+            f"({_some(moved)}); download the checkpoint again"
+        )
+    shapes = {tensor: reader.shapes[tensor] for tensor, reader in readers.items()}
+    dtypes = {tensor: reader.dtypes[tensor] for tensor, reader in readers.items()}
+    return Weights(str(directory.path), files, readers, shapes, dtypes)
+
+
+def _weight_map(directory: Directory, index: str, suffix: str) -> dict[str, str]:
+    content = directory.json(index)
+    where = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
+        raise PosexportError(f"{directory.path}/{index} has no weight_map from tensors to files: download it again")
+    for name in where.values():
+        if "/" in name or "\\" in name or not name.endswith(suffix):
+            raise PosexportError(
+                f"{directory.path}/{index} names the file {name!r:.80}; shards are {suffix} files in the same directory"
+            )
+    return where
+
+
+def _advice(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            pointer = file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return "make it readable"
+    return "it is a Git LFS pointer, fetch the file itself with git lfs pull" if pointer else "download it again"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more

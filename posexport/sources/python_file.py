@@ -1,0 +1,174 @@
+"""``path/to/file.py:factory``: a module of the user's own.
+
+The factory takes no arguments and returns the module alone, ``(module, inputs)`` or ``(module, inputs, axes)``:
+``inputs`` maps the names of ``forward``'s arguments to example tensors, ``axes`` maps an input's name to its axes'
+names, ``{"x": ["batch_size", "sequence_length", 16]}``. A module with an attribute ``inputs`` (a list of `InputSpec`,
+as posexport's own definitions have) needs neither.
+
+The file is executed: it is run only because the user named it.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.errors import PosexportError
+from posexport.sources.base import Source
+from posexport.sources.envelope import envelope_of_module
+from posexport.sources.example import axis_sizes, example
+from posexport.sources.weights import digest
+from posexport.spec import BATCH, SEQUENCE, Axis, EncodingSpec, InputSpec, OutputSpec
+
+
+class NamedOutputs(nn.Module):
+    """A module called by keyword whose answer, whatever its shape, comes back as a tuple of tensors."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(named_outputs(self.module(**inputs)).values())
+
+
+def named_outputs(answer: Any) -> dict[str, Tensor]:
+    """A tensor, a tuple or a mapping of tensors, as names and tensors; entries that are None are left out."""
+    if isinstance(answer, Tensor):
+        return {"output": answer}
+    if isinstance(answer, Mapping):
+        found = {str(name): value for name, value in answer.items() if value is not None}
+    elif isinstance(answer, tuple | list):
+        found = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
+    else:
+        found = {}
+    if not found or not all(isinstance(value, Tensor) for value in found.values()):
+        raise PosexportError(
+            f"the module must return a tensor, a tuple or a dict of tensors, got {type(answer).__name__}"
+        )
+    return found
+
+
+def load(argument: str) -> Source:
+    """Run the file, call the factory, and find out what the module takes and gives.
+
+    Raises:
+        PosexportError: no such file or factory, the factory failed, or its answer is not one of the three forms.
+    """
+    path_text, _, factory_name = argument.rpartition(":")
+    path = Path(path_text)
+    answer = _call(path, factory_name)
+    parts = answer if isinstance(answer, tuple) else (answer,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], nn.Module):
+        raise PosexportError(
+            f"{argument} must return a torch module, (module, inputs) or (module, inputs, axes), "
+            f"got {type(answer).__name__}"
+        )
+    module = parts[0].eval().float()
+    inputs = _specs(argument, module, *parts[1:])
+    wrapped = NamedOutputs(module).eval()
+    outputs, names = _outputs(argument, module, inputs)
+    encodings = [m for m in module.modules() if isinstance(m, Encoding)]
+    first = encodings[0] if encodings else None
+    return Source(
+        name=argument,
+        kind="python",
+        module=wrapped,
+        inputs=inputs,
+        outputs=[OutputSpec(name=name, axes=axes) for name, axes in zip(names, outputs, strict=True)],
+        envelope=envelope_of_module(module),
+        encoding=None if first is None else EncodingSpec(name=first.name, parameters=dict(first.parameters_given)),
+        task="features",
+        sha256=hashlib.sha256(path.read_bytes() + digest(module).encode()).hexdigest(),
+        padding_invariant=False,
+    )
+
+
+def _call(path: Path, factory_name: str) -> Any:
+    if not path.is_file():
+        raise PosexportError(f"no such Python file: {path}")
+    spec = importlib.util.spec_from_file_location(f"posexport_user_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise PosexportError(f"{path} cannot be run as a Python file: its name must end in .py")
+    namespace = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        sys.modules[spec.name] = namespace  # dataclasses and pickling look their module up
+        spec.loader.exec_module(namespace)
+        factory = getattr(namespace, factory_name, None)
+        if not callable(factory):
+            names = [name for name, value in vars(namespace).items() if callable(value) and not name.startswith("_")]
+            raise PosexportError(f"{path} has no factory {factory_name!r}; it has {', '.join(names) or 'none'}")
+        return factory()
+    except PosexportError:
+        raise
+    except Exception as err:
+        raise PosexportError(f"{path}:{factory_name} failed: {type(err).__name__}: {err}") from err
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+
+
+def _specs(argument: str, module: nn.Module, inputs: Any = None, axes: Any = None) -> list[InputSpec]:
+    declared = getattr(module, "inputs", None)
+    if inputs is None:
+        if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
+            return declared
+        raise PosexportError(
+            f"{argument} returned a module alone, and posexport cannot tell its inputs: "
+            "return (module, {'input_ids': example, ...}) with an example tensor for every argument of forward"
+        )
+    if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(t, Tensor) for t in inputs.values()):
+        raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
+    axes = axes or {}
+    unknown = set(axes) - set(inputs)
+    if unknown:
+        raise PosexportError(f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(inputs)}")
+    return [_spec(name, tensor, axes.get(name)) for name, tensor in inputs.items()]
+
+
+def _spec(name: str, tensor: Tensor, axes: list[Axis] | None) -> InputSpec:
+    named: list[Axis] = [BATCH, SEQUENCE]
+    shape = list(axes) if axes is not None else [*named[: tensor.dim()], *tensor.shape[2:]]
+    if len(shape) != tensor.dim():
+        raise PosexportError(f"input {name} has {tensor.dim()} axes, {len(shape)} are named: {shape}")
+    if tensor.is_floating_point():
+        return InputSpec(name=name, dtype="float32", axes=shape, role="values")
+    if "mask" in name:
+        return InputSpec(name=name, dtype="int64", axes=shape, role="mask")
+    # the only bound an example can give: what it holds is in range
+    return InputSpec(name=name, dtype="int64", axes=shape, role="tokens", size=int(tensor.max()) + 1)
+
+
+def _outputs(argument: str, module: nn.Module, inputs: list[InputSpec]) -> tuple[list[list[Axis]], list[str]]:
+    """Run twice at different sizes: an output's axis is the named one it varies with."""
+    first = axis_sizes(inputs)
+    second = {name: size + 4 for name, size in first.items()}
+    answers = []
+    for sizes in (first, second):
+        try:
+            with torch.no_grad():
+                answers.append(named_outputs(module(**example(inputs, sizes))))
+        except PosexportError:
+            raise
+        except Exception as err:
+            raise PosexportError(
+                f"{argument}: the module failed at sizes {sizes}: {type(err).__name__}: {err}"
+            ) from err
+    found: list[list[Axis]] = []
+    for name, tensor in answers[0].items():
+        axes: list[Axis] = []
+        for a, b in zip(tensor.shape, answers[1][name].shape, strict=True):
+            match = [axis for axis in first if (first[axis], second[axis]) == (a, b)]
+            if a != b and not match:
+                raise PosexportError(
+                    f"{argument}: output {name} has an axis of {a}, then {b}, at sizes {first}, {second}"
+                )
+            axes.append(match[0] if match and a != b else int(a))
+        found.append(axes)
+    return found, list(answers[0])

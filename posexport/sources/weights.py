@@ -1,0 +1,39 @@
+"""Seeded random weights in which positions matter, and the digest of a module's weights."""
+
+import hashlib
+
+import torch
+from torch import nn
+
+from posexport.encodings.base import Encoding
+
+
+def draw(module: nn.Module, seed: int) -> None:
+    """Fill all parameters: maps keep the scale of what they map, tables and embeddings have entries of size 1.
+
+    Entries this large make attention pick out positions, so that a lost or shifted position shows far above rounding.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tables = {id(p) for m in module.modules() if isinstance(m, Encoding) for p in m.parameters(recurse=False)}
+    norms = {id(m.weight) for m in module.modules() if isinstance(m, nn.LayerNorm)}
+    embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if id(parameter) in tables | embeddings:
+                parameter.copy_(noise)
+            elif id(parameter) in norms:
+                parameter.copy_(1 + 0.1 * noise)
+            elif parameter.dim() == 1:
+                parameter.copy_(0.1 * noise)
+            else:
+                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+
+
+def digest(module: nn.Module) -> str:
+    """sha256 of all parameters and buffers, by name."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()

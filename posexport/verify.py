@@ -1,0 +1,77 @@
+"""Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from posexport.bundle.manifest import MODEL, Manifest
+from posexport.bundle.read import check_hashes, read
+from posexport.errors import PosexportError
+from posexport.spec import Envelope
+
+if TYPE_CHECKING:
+    from posexport.parity.report import Report
+    from posexport.sources.load import LoadOptions
+
+
+def verify(
+    target: Path,
+    *,
+    against: str | None = None,
+    options: "LoadOptions | None" = None,
+    provider: str = "cpu",
+    lengths: Sequence[int] | None = None,
+    threads: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+    remark: Callable[[str], None] = lambda _: None,
+) -> "Report":
+    """The report on ``target``, a bundle or an .onnx file.
+
+    Without ``against`` a bundle's stored sample is checked, which needs no PyTorch. Raises PosexportError where there is
+    nothing to check with, the bundle is damaged, or the provider does not load.
+    """
+    manifest = None
+    if target.is_dir():
+        manifest = read(target)
+        check_hashes(target, manifest)
+    elif not target.is_file():
+        raise PosexportError(f"no such bundle or .onnx file: {target}")
+    if against is None:
+        if manifest is None:
+            raise PosexportError(f"{target} is a lone .onnx without a stored sample; say what it came from with --against")
+        if lengths:
+            raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
+        from posexport.parity.sample import check_sample
+
+        return check_sample(target, provider=provider, threads=threads)
+
+    from posexport.parity.run import prove
+    from posexport.sources.extend import extend
+    from posexport.sources.load import LoadOptions, load
+
+    source = load(against, options or LoadOptions())
+    if manifest is not None and manifest.source.sha256 != source.sha256:
+        remark(f"{against} is not what {target} was made from ({manifest.source.name}): its weights or files differ")
+    envelope = _envelope(target, manifest)
+    if envelope is not None:
+        longest = None if envelope.limit == source.envelope.limit else envelope.limit
+        source = extend(source, envelope.beyond, longest)
+    model = target / MODEL if manifest is not None else target
+    return prove(source, model, provider=provider, lengths=lengths, threads=threads, progress=progress)
+
+
+def _envelope(target: Path, manifest: Manifest | None) -> Envelope | None:
+    """What the bundle, or the model's own metadata, says about lengths."""
+    if manifest is not None:
+        return manifest.envelope
+    import onnx
+
+    try:
+        model = onnx.load(str(target), load_external_data=False)
+    except Exception as err:  # protobuf's parser raises its own kinds
+        raise PosexportError(f"{target} is not an ONNX model: {err}") from err
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    found = entries.get("posexport.envelope")
+    return None if found is None else msgspec.json.decode(found, type=Envelope)
