@@ -17,7 +17,7 @@ Role = Literal["tokens", "mask", "types", "values"]
 Beyond = Literal["error", "clip", "interpolate"]
 
 
-class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
+class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One input. ``size`` is the exclusive upper bound of ids; ``padding`` is the id that fills padded places.
 
     Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its
@@ -33,14 +33,14 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True):
     padding: int = 0
 
 
-class OutputSpec(msgspec.Struct, frozen=True, kw_only=True):
+class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One output. Where ``sequence_length`` is among the axes, entries of padded tokens are not compared."""
 
     name: str
     axes: list[Axis]
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The lengths a model is right for.
 
     ``trained``: the length its tables were made for (None: it has none). ``limit``: the longest input it takes (None:
@@ -57,7 +57,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     limited_axes: list[str] = msgspec.field(default_factory=lambda: [SEQUENCE])
 
 
-class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True):
+class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which encoding a model uses, with the parameters its constructor was given."""
 
     name: str

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -36,7 +38,12 @@ def only(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-# -- the manifest --------------------------------------------------------------------------------------------------------
+def stage(target: Path, write: Callable[[Path], object], *, force: bool = False) -> None:
+    with staged(target, force=force) as staging:
+        write(staging)
+
+
+# -- the manifest ----------------------------------------------------------------------------------
 
 texts = st.text(max_size=12)
 hashes = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -171,7 +178,7 @@ def test_ordinary_file_names_are_taken(name):
     assert plain(name)
 
 
-# -- reading -------------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def test_a_written_bundle_reads_back(tmp_path):
@@ -244,7 +251,7 @@ def test_what_is_not_a_bundle_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(PosexportError, match="is a file"):
         read(tmp_path / "file")
-    with pytest.raises(PosexportError, match="it has no posexport.json"):
+    with pytest.raises(PosexportError, match=r"it has no posexport.json"):
         read(tmp_path)
 
 
@@ -282,7 +289,7 @@ def test_a_link_within_the_bundle_is_fine(tmp_path):
     assert locate(bundle, "model.onnx") == (bundle / "real").resolve()
 
 
-# -- writing: what may become a bundle -----------------------------------------------------------------------------------
+# -- writing: what may become a bundle -------------------------------------------------------------
 
 
 def test_an_existing_bundle_needs_force(tmp_path):
@@ -343,12 +350,32 @@ def test_an_empty_directory_is_replaced_with_force(tmp_path):
 
 
 def test_missing_parents_are_made_at_the_end(tmp_path):
-    with pytest.raises(RuntimeError, match="stop"), staged(tmp_path / "x" / "y" / "b", force=False) as staging:
+    def write(staging):
         assert staging.parent == tmp_path
         raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stage(tmp_path / "x" / "y" / "b", write)
     assert only(tmp_path) == []
     read(write_bundle(tmp_path / "x" / "y" / "b"))
     assert only(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("name", ["b", "./b", "x/../b", "../here/b"])
+def test_relative_targets_mean_the_current_directory(tmp_path, monkeypatch, name):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    write_bundle(Path(name))
+    read(tmp_path / "here" / "b")
+    assert only(tmp_path / "here") == ["b"]
+
+
+def test_the_current_directory_itself_is_no_target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(PosexportError, match="is not a bundle"):
+        write_bundle(Path("."), force=True)
+    assert only(tmp_path) == ["thesis.tex"]
 
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path):
@@ -358,16 +385,19 @@ def test_a_parent_that_is_a_file_is_refused(tmp_path):
 
 
 def test_a_name_that_the_disk_refuses_is_a_sentence(tmp_path):
-    with pytest.raises(PosexportError, match="cannot write .*File name too long"):
+    with pytest.raises(PosexportError, match=r"cannot write .*File name too long"):
         write_bundle(tmp_path / ("b" * 250))
     assert only(tmp_path) == []
 
 
 def test_links_do_not_get_into_a_bundle(tmp_path):
-    with pytest.raises(ValueError, match="config.json is a link"), staged(tmp_path / "b", force=False) as staging:
+    def write(staging):
         (staging / "model.onnx").write_bytes(b"abc")
         (staging / "config.json").symlink_to("model.onnx")
         seal(staging, MANIFEST)
+
+    with pytest.raises(ValueError, match=r"config\.json is a link"):
+        stage(tmp_path / "b", write)
     assert only(tmp_path) == []
 
 
@@ -399,7 +429,7 @@ def test_permissions_are_those_of_new_files(tmp_path, umask, file, folder):
     assert modes == wanted
 
 
-# -- writing: interruptions ----------------------------------------------------------------------------------------------
+# -- writing: interruptions ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, PosexportError])
@@ -408,9 +438,13 @@ def test_an_interrupted_write_changes_nothing(tmp_path, error, old):
     if old:
         write_bundle(tmp_path / "b")
     before = contents(tmp_path)
-    with pytest.raises(error), staged(tmp_path / "b", force=True) as staging:
+
+    def write(staging):
         (staging / "model.onnx").write_bytes(b"half")
         raise error("interrupted")
+
+    with pytest.raises(error):
+        stage(tmp_path / "b", write, force=True)
     assert contents(tmp_path) == before
     assert only(tmp_path) == (["b"] if old else [])
 
@@ -450,10 +484,13 @@ def test_without_an_exchange_a_bundle_is_replaced_too(tmp_path, monkeypatch):
 
 
 def test_a_target_that_appears_meanwhile_is_not_overwritten(tmp_path):
-    with pytest.raises(PosexportError, match="--force"), staged(tmp_path / "b", force=False) as staging:
+    def write(staging):
         (staging / "model.onnx").write_bytes(b"abc")
         seal(staging, MANIFEST)
         write_bundle(tmp_path / "b", texts=True)
+
+    with pytest.raises(PosexportError, match="--force"):
+        stage(tmp_path / "b", write)
     assert "tokenizer.json" in contents(tmp_path / "b")
     assert only(tmp_path) == ["b"]
 
@@ -584,18 +621,41 @@ def test_a_disk_that_takes_no_more_is_a_sentence_and_loses_nothing(tmp_path, old
 
 
 def test_an_os_error_that_is_not_the_disks_is_not_disguised(tmp_path):
-    with pytest.raises(FileNotFoundError), staged(tmp_path / "b", force=False):
-        (tmp_path / "no" / "such").read_bytes()
+    with pytest.raises(FileNotFoundError):
+        stage(tmp_path / "b", lambda _: (tmp_path / "no" / "such").read_bytes())
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_parent_that_cannot_be_written_is_a_sentence(tmp_path):
-    tmp_path.chmod(0o500)
+NOBODY = """
+import os, sys
+from pathlib import Path
+from posexport.bundle.write import staged
+from posexport.errors import PosexportError
+if os.geteuid() == 0:  # who may write everywhere
+    os.setuid(65534)
+for target in map(Path, sys.argv[1:]):
     try:
-        with pytest.raises(PosexportError, match="cannot write .*Permission denied"):
-            write_bundle(tmp_path / "b")
-    finally:
-        tmp_path.chmod(0o700)
+        with staged(target, force=True) as staging:
+            (staging / "model.onnx").write_bytes(b"abc")
+    except PosexportError as err:
+        sys.stdout.write(f"{err}\\n")
+"""
+
+
+def test_a_parent_that_cannot_be_written_or_looked_into_is_a_sentence():
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is closed to others
+        open_, shut = Path(name), Path(name) / "shut"
+        shut.mkdir()
+        targets = [open_ / "b", open_ / "x" / "b", shut / "b", shut / "x" / "b"]
+        shut.chmod(0)
+        open_.chmod(0o555)
+        with python(NOBODY, *targets) as process:
+            out, err = process.communicate(timeout=30)
+        open_.chmod(0o700)
+        shut.chmod(0o700)
+        assert err == ""
+        assert [line.split(":")[0] for line in out.splitlines()] == [f"cannot write {target}" for target in targets]
+        assert out.count("Permission denied; nothing is left there") == len(targets)
+        assert only(open_) == ["shut"]
 
 
 def test_a_read_only_file_system_is_a_sentence():

@@ -15,7 +15,7 @@ from posexport.ops.window import skew, unskew
 
 EVERY = [pytest.param(o, id=o.name) for o in OPERATORS.values()]
 EVERY_CASE = [pytest.param(o, c, id=f"{o.name}-{i}") for o in OPERATORS.values() for i, c in enumerate(o.cases)]
-#: sizes at which one tensor of [T, S, D] would tower over all that an operator may need: all pairs, and one block of queries
+#: sizes at which a tensor of [T, S, D] would tower over all that an operator may need: all pairs, a block of queries
 LARGE = [
     pytest.param(Case(batch=1, heads=2, queries=97, keys=89, head_size=48, table=100), id="whole"),
     pytest.param(Case(batch=1, heads=2, queries=16, keys=389, head_size=48, table=400, offset=100), id="block"),
@@ -183,7 +183,10 @@ def test_onnx_function_makes_no_tensor_per_pair_and_channel(operator, case):
     assert {name: a.shape for name, a in tensors.items() if a.size > widest} == {}
 
 
-@pytest.mark.parametrize("case", LARGE)
+FEW_KEYS = pytest.param(Case(batch=1, heads=2, queries=389, keys=16, head_size=48, table=400), id="few keys")
+
+
+@pytest.mark.parametrize("case", [*LARGE, FEW_KEYS])
 @pytest.mark.parametrize("operator", EVERY)
 def test_onnx_function_multiplies_little(operator, case):
     given = inputs(operator, case, np.float32)

@@ -37,7 +37,7 @@ def cuda_devices() -> int:
     return 0 if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else count.value
 
 
-# -- sessions ------------------------------------------------------------------------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -117,12 +117,12 @@ def test_cuda_without_its_libraries_names_what_is_missing(capfd):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(cuda_devices() == 0, reason="no CUDA device on this machine")
-def test_cuda_is_what_runs_where_it_is_asked_for():
+def test_cuda_is_what_runs_where_it_is_asked_for(agree):
     data = tiny_model().SerializeToString()
     session = make_session(data, provider="cuda")
     assert session.get_providers()[0] == CUDA
     for got, wanted in zip(session.run(None, feeds()), make_session(data).run(None, feeds()), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=16 * np.finfo(np.float32).eps)
+        agree(got, wanted, "operator", np.float32)
     assert strays(placement(data, feeds(), "cuda"), CUDA) == []
 
 
@@ -138,7 +138,9 @@ def test_a_provider_that_silently_falls_back_is_an_error(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(providers, "_preload", lambda: None)
     monkeypatch.setattr(providers, "missing_library", lambda: "the library libcudart.so.13 is missing")
-    with pytest.raises(PosexportError, match="CUDAExecutionProvider was asked for and did not load: .*libcudart.so.13"):
+    with pytest.raises(
+        PosexportError, match=r"CUDAExecutionProvider was asked for and did not load: .*libcudart.so.13"
+    ):
         make_session(data, provider="cuda")
 
 
@@ -150,7 +152,7 @@ def test_a_device_failure_at_creation_is_named(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(providers, "_preload", lambda: None)
     monkeypatch.setattr(providers, "missing_library", lambda: None)
-    with pytest.raises(PosexportError, match="did not load: CUDA failure 100, no CUDA-capable device is detected$"):
+    with pytest.raises(PosexportError, match=r"did not load: CUDA failure 100, no CUDA-capable device is detected$"):
         make_session(b"", provider="cuda")
 
 
@@ -171,7 +173,7 @@ def test_float32_on_cuda_is_asked_for_as_float32(monkeypatch):
     assert asked["enable_fallback"] == 0
 
 
-# -- placement -----------------------------------------------------------------------------------------------------------
+# -- placement -------------------------------------------------------------------------------------
 
 
 def test_placement_names_every_node_that_ran(tmp_path, monkeypatch):
@@ -253,7 +255,7 @@ def test_a_profile_without_nodes_is_not_taken_for_a_clean_one(monkeypatch):
         placement(tiny_model().SerializeToString(), feeds())
 
 
-# -- imports -------------------------------------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
     OSError of the disk (full, read-only, file too large).
     """
     target = Path(os.path.abspath(target))
-    check_target(target, force=force)
-    parent = next(path for path in target.parents if path.exists())
-    with _disk_errors(target, parent), _terminated_as_exit():
+    with _disk_errors(target), _terminated_as_exit():
+        check_target(target, force=force)
+        parent = next(path for path in target.parents if path.exists())
         leftovers.clean(parent, target.name)
         staging = leftovers.create(parent, target.name)
         try:
@@ -157,16 +157,16 @@ def _move(staging: Path, target: Path, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def _disk_errors(target: Path, parent: Path) -> Iterator[None]:
+def _disk_errors(target: Path) -> Iterator[None]:
     """Failures to write, as sentences; other OSErrors pass as they are."""
     try:
         yield
     except OSError as err:
-        prefix = str(parent / f".{target.name}.posexport-")
-        ours = any(isinstance(name, str) and name.startswith(prefix) for name in (err.filename, err.filename2))
-        if not ours and err.errno not in _DISK and err.filename not in {str(path) for path in target.parents}:
+        named = [Path(name) for name in (err.filename, err.filename2) if isinstance(name, str | os.PathLike)]
+        ours = any(part.startswith(f".{target.name}.posexport-") for path in named for part in path.parts)
+        if not ours and err.errno not in _DISK and not any(path in (target, *target.parents) for path in named):
             raise
-        kept = "the bundle that is there is unchanged" if target.exists() else "nothing is left there"
+        kept = "the bundle that is there is unchanged" if os.path.exists(target) else "nothing is left there"
         raise PosexportError(f"cannot write {target}: {err.strerror}; {kept}: free or choose another disk") from err
 
 

@@ -26,10 +26,11 @@ def extend(module: nn.Module, beyond: Beyond, length: int | None = None, *, over
         raise PosexportError(
             f"--beyond {beyond} is for a model that holds encodings, got the encoding {module.name} itself"
         )
-    fresh: dict[int, Encoding] = {}
-    for _, old in places:
-        if id(old) not in fresh:
-            fresh[id(old)] = old.clipped() if length is None else old.interpolated(length, overhead=overhead)
+    distinct = {id(old): old for _, old in places}
+    fresh = {
+        key: old.clipped() if length is None else old.interpolated(length, overhead=overhead)
+        for key, old in distinct.items()
+    }
     parents = [module.get_submodule(path.rpartition(".")[0]) for path, _ in places]
     for parent, (path, old) in zip(parents, places, strict=True):
         setattr(parent, path.rpartition(".")[2], fresh[id(old)])

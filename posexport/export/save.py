@@ -18,9 +18,9 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
-def save(model: ir.Model, path: Path, *, external_above: int = EXTERNAL_ABOVE) -> None:
+def save(model: ir.Model, path: Path) -> None:
     """Write ``path`` (and ``model.onnx.data`` beside it) and check the result with onnx's full check."""
-    if weight_bytes(model) > external_above:
+    if weight_bytes(model) > EXTERNAL_ABOVE:
         ir.save(model, path, external_data=DATA_NAME, size_threshold_bytes=KEEP_INSIDE)
     else:
         ir.save(model, path)

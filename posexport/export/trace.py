@@ -15,8 +15,10 @@ from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
 
 
-def trace(source: Source, opset: int) -> ir.Model:
+def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     """The graph of ``source`` at ``opset``: named inputs and outputs, axes that the tracer did not specialise.
+
+    ``optimize``: let the exporter run onnxscript's optimiser.
 
     Raises:
         PosexportError: the module cannot be traced, or fixes an axis that it declares dynamic.
@@ -39,13 +41,18 @@ def trace(source: Source, opset: int) -> ir.Model:
                 input_names=[spec.name for spec in source.inputs],
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
-                optimize=True,
+                optimize=optimize,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
         raise PosexportError(f"{source.name} cannot be traced: {_cause(err)}") from err
     if program is None:
         raise PosexportError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
+    got = program.model.opset_imports.get("")
+    if got != opset:  # beyond the opsets it knows the exporter mixes two, without a word
+        raise PosexportError(
+            f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
+        )
     _name_axes(program.model, source)
     return program.model
 

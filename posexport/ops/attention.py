@@ -1,8 +1,8 @@
 """Names for attention with position terms: one function of domain ``posexport`` per kind.
 
 A kind is which score operator, which value operator and which mask take part. Its node takes
-``q [B, H, T, D], k [B, H, S, D], v [B, H, S, V], (mask), the score term's tensors, the value term's, qpos [T], kpos [S]``
-and the attribute ``scale``; it gives the context [B, H, T, V]:
+``q [B, H, T, D], k [B, H, S, D], v [B, H, S, V], (mask), tensors of the score term, of the value term,
+qpos [T], kpos [S]`` and the attribute ``scale``; it gives the context [B, H, T, V]:
 ``softmax(scale * (q k^T + scores) + mask) v + values``.
 """
 

@@ -34,8 +34,8 @@ class Case:
     keys: int
     head_size: int
     table: int
-    #: position of the first query minus position of the first key; below 2**31, where ONNX Runtime's Min and Max of int64
-    #: begin to go wrong on x86 (Eigen's SSE2 code; onnxruntime pull request 25280)
+    #: position of the first query minus position of the first key; below 2**31, where ONNX Runtime's Min and Max of
+    #: int64 begin to go wrong on x86 (Eigen's SSE2 code; onnxruntime pull request 25280)
     offset: int = 0
 
 

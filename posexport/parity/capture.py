@@ -16,12 +16,13 @@ Side = Literal["in", "scores", "softmax", "out"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One value. ``call`` counts the calls of the same module, or, for scores and softmax, all softmaxes."""
+    """One value. ``call`` counts the calls of the same module, ``softmax`` all softmaxes of the run."""
 
     module: str
     call: int
     side: Side
     value: Array
+    softmax: int = 0
 
 
 class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -49,9 +50,11 @@ def capture(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[Checkpoint
     softmaxes = 0
 
     def keep(name: str, call: int, side: Side, value: object) -> None:
-        value = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(value, tuple):
+            # several outputs of one shape could not be told apart in the graph
+            value = value[0] if len(value) == 1 or (side == "in" and value) else None
         if isinstance(value, Tensor) and value.is_floating_point():
-            found.append(Checkpoint(name, call, side, value.detach().cpu().numpy().copy()))
+            found.append(Checkpoint(name, call, side, value.detach().cpu().numpy().copy(), softmaxes))
 
     def before(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], __: dict[str, Any]) -> None:
@@ -71,8 +74,8 @@ def capture(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[Checkpoint
     def softmax(scores: Tensor, probs: Tensor) -> None:
         nonlocal softmaxes
         place = inside[-1] if inside else ""
-        keep(place, softmaxes, "scores", scores)
-        keep(place, softmaxes, "softmax", probs)
+        keep(place, calls.get(place, 0), "scores", scores)
+        keep(place, calls.get(place, 0), "softmax", probs)
         softmaxes += 1
 
     handles = []

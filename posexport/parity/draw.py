@@ -14,12 +14,14 @@ Feeds = dict[str, Array]
 _SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE)
 
 
-def draw(point: GridPoint, inputs: Sequence[InputSpec]) -> Feeds:
+def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Feeds:
     """An array for every input: random ids that are not the padding id, N(0, 1) values, and the point's padding.
+
+    A ``variant`` has other ids and values and the same padding.
 
     Padded places hold the padding id, type 0, mask 0, and values that are random like all others: who reads them errs.
     """
-    rng = np.random.default_rng(_seed(point))
+    rng = np.random.default_rng([*_seed(point), *([variant] if variant else [])])
     return {spec.name: _one(spec, point, rng) for spec in inputs}
 
 

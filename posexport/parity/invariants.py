@@ -115,10 +115,16 @@ def _compared(
 def _alone(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
     feeds, keep_BT = draw(point, promise.inputs), kept(point)
     whole = promise.run(feeds)
-    for row in range(point.batch):
-        alone = promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, [row]) for s in promise.inputs})
-        part = [_take(y, spec.axes, BATCH, [row]) for y, spec in zip(whole, promise.outputs, strict=True)]
-        yield from _compared(promise, alone, part, keep_BT[[row]], by_token=False)
+    alone = [
+        promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, [row]) for s in promise.inputs})
+        for row in range(point.batch)
+    ]
+    # put together again: the scale is the batch's, as one row's may be small by luck
+    joined = [
+        np.concatenate(parts, axis=spec.axes.index(BATCH)) if BATCH in spec.axes else parts[0]
+        for spec, parts in zip(promise.outputs, zip(*alone, strict=True), strict=True)
+    ]
+    yield from _compared(promise, joined, whole, keep_BT, by_token=False)
 
 
 def _rows(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.capture import Checkpoint, capture
 from posexport.parity.criterion import Array, tolerance
-from posexport.parity.draw import draw, kept
+from posexport.parity.draw import kept
 from posexport.parity.expose import Exposed, expose
 from posexport.parity.grid import GridPoint
+from posexport.parity.luck import inputs_of
 from posexport.parity.ort import RunError
 from posexport.parity.reference import DTYPES, Reference
 from posexport.parity.report import Point
@@ -88,7 +89,8 @@ def _load(model: Path | bytes) -> "ModelProto":
 
 
 def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, threads: int) -> list[_Compared]:
-    feeds = draw(point, source.inputs)
+    definition = Reference(source.module, DTYPES[wrong.precision], outputs=len(source.outputs), fresh=True)
+    feeds = inputs_of(point, source.inputs, source.outputs, definition)
     truth = _captured(source, feeds, torch.float64)
     own = {_key(item): item.value for item in _captured(source, feeds, DTYPES[wrong.precision])}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)
@@ -120,14 +122,14 @@ def _captured(source: Source, feeds: Mapping[str, Array], dtype: torch.dtype) ->
     return capture(copy.deepcopy(source.module).to(dtype).eval(), reference.tensors(dict(feeds)))
 
 
-def _key(item: Checkpoint) -> tuple[str, int, str]:
-    return item.module, item.call, item.side
+def _key(item: Checkpoint) -> tuple[str, int, str, int]:
+    return item.module, item.call, item.side, item.softmax
 
 
 def _names(item: Checkpoint, exposed: Exposed, calls: int, softmaxes: int) -> list[str]:
     if item.side in ("scores", "softmax"):
         # an attention computed in another way (in blocks, by a fused operator) has no softmax to look at
-        return [exposed.softmaxes[item.call][item.side == "softmax"]] if len(exposed.softmaxes) == softmaxes else []
+        return [exposed.softmaxes[item.softmax][item.side == "softmax"]] if len(exposed.softmaxes) == softmaxes else []
     segments = exposed.segments.get(item.module, [])
     if len(segments) != calls:
         return []  # calls of a shared module that follow each other cannot be told apart
@@ -186,8 +188,9 @@ def _all_right(compared: list[_Compared], parameters: list[str]) -> str:
         return f"Every module that was looked at is right, but {_differ(parameters)}."
     last = compared[-1].checkpoint.module
     return (
-        f"{_NOWHERE}: without ONNX Runtime's graph optimisations all {len(compared)} values that were looked at, up to "
-        f"{last}, are right, so an optimisation or what follows {last} is at fault."
+        f"{_NOWHERE}: without ONNX Runtime's graph optimisations none of {len(compared)} values, up to {last}, is off "
+        f"by more than {SLACK} times what is allowed; at fault is an optimisation, what follows {last}, or many small "
+        "errors."
     )
 
 
@@ -197,7 +200,7 @@ def _sentence(compared: list[_Compared], first: _Compared, parameters: list[str]
     calls = max(c.checkpoint.call for c in compared if c.checkpoint.module == item.module) + 1
     path = item.module if item.side != "in" else item.module.rpartition(".")[0]
     stage = _stage(item, path, {c.checkpoint.side for c in before if c.checkpoint.module == path})
-    layer = _layer(item, calls if item.side in ("in", "out") else 1)
+    layer = _layer(item, calls)
     where = ", ".join(part for part in (layer, stage) if part)
     side = {"in": f"what enters {item.module}", "out": f"what leaves {item.module}"}
     what = side.get(item.side, f"the {item.side} in {item.module}")

@@ -66,7 +66,8 @@ class Runner:
 def _session(model: Path | bytes, provider: str, threads: int, level: str) -> "onnxruntime.InferenceSession":
     from posexport.runtime.providers import make_session
 
-    return make_session(model, provider=provider, threads=threads, level=level)
+    # PyTorch runs in turn with it: threads that wait busily would take its processors
+    return make_session(model, provider=provider, threads=threads, level=level, spinning=False)
 
 
 def _same(kind: str, wanted: set[str], found: set[str]) -> None:

@@ -16,6 +16,7 @@ from posexport.parity.criterion import Array, Measured, Precision, floor, measur
 from posexport.parity.draw import draw, token_mask
 from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
+from posexport.parity.luck import inputs_of
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.reference import DTYPES, Reference, fingerprint, torch_threads
 from posexport.parity.refusal import refused
@@ -132,15 +133,15 @@ def _values(
     taken = [point for point in job.points if not point.refusal and _fits(job, point)]
     if job.sample is not None:
         job.sample.choose(taken, source)
-    first = ""
+    first, first_feeds = "", {}
     for done, point in enumerate(taken):
         job.progress(done, len(taken), str(point))
-        feeds = draw(point, source.inputs)
+        feeds = inputs_of(point, source.inputs, source.outputs, own)
         keep_BT = token_mask(point, source.inputs)
         y64 = truth(feeds)
         y_own = own(feeds)
         if done == 0:
-            first = fingerprint([*y64, *y_own])
+            first, first_feeds = fingerprint([*y64, *y_own]), feeds
         errors = [measure(y, t, s.axes, keep_BT) for y, t, s in zip(y_own, y64, source.outputs, strict=True)]
         del y_own  # one precision's outputs at a time: logits over a vocabulary are large
         found: list[Measured | None]
@@ -159,8 +160,7 @@ def _values(
             job.sample.add(point, feeds, y64, keep_BT)
     stateful = False
     if taken and not fresh:
-        feeds = draw(taken[0], source.inputs)
-        stateful = fingerprint([*truth(feeds), *own(feeds)]) != first
+        stateful = fingerprint([*truth(first_feeds), *own(first_feeds)]) != first
     job.progress(len(taken), len(taken), "")
     return values, {key: tolerance(job.precision, key[1], error) for key, error in worst.items()}, stateful
 

@@ -16,7 +16,7 @@ _COLOURS = {"FAIL": "bold red", "skipped": "yellow"}
 def table(report: Report) -> "Table":
     """One row a length; a cell is the worst error over batches and outputs with that padding.
 
-    The columns on the right are about the output that came nearest to its tolerance; PyTorch's own error is its largest.
+    The columns on the right are about the output that came nearest to its tolerance; PyTorch's is its largest.
     """
     from rich.table import Table
     from rich.text import Text

@@ -49,8 +49,8 @@ def make_session(
 ) -> "InferenceSession":
     """A session for ``model`` (a path where weights lie beside it) on ``provider``, float32 computed as float32.
 
-    ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile whose
-    name begins so.
+    ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile
+    whose name begins so.
     ``spinning``: idle threads wait busily, which is faster alone and slower beside other work.
 
     Raises PosexportError for an unknown provider or level, for a provider that does not load (naming the library), for

@@ -44,9 +44,7 @@ def names_of(weights: Weights, family: Family) -> Names:
     return Names(stored, "" if prefixed else prefix)
 
 
-def check(
-    plan: Plan, weights: Weights, names: Names, family: Family, *, task: str, relative: bool, other_heads: bool
-) -> list[str]:
+def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: str, other_heads: bool) -> list[str]:
     """Compare names and shapes: remarks on what is unused and harmless; PosexportError for anything else."""
     shapes = {name: list(parameter.shape) for name, parameter in plan.model.named_parameters(remove_duplicate=False)}
     used: set[str] = set()
@@ -66,7 +64,7 @@ def check(
             used.add(name)
             if (got := weights.shapes[names.stored[name]]) != shape:
                 misshapen.append(f"{names.shown(name)} is {got}, needed {shape}")
-    remarks, unused = _unused([name for name in names.stored if name not in used], family, relative, other_heads)
+    remarks, unused = _unused([name for name in names.stored if name not in used], family, other_heads)
     if missing or unused or misshapen:
         raise PosexportError(
             f"{weights.label}: the weights do not fit a {family.model_type} for {task}: "
@@ -77,7 +75,7 @@ def check(
     return remarks
 
 
-def _unused(left: list[str], family: Family, relative: bool, other_heads: bool) -> tuple[list[str], list[str]]:
+def _unused(left: list[str], family: Family, other_heads: bool) -> tuple[list[str], list[str]]:
     """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons."""
     prefix = f"{family.prefix}."
     # name: reason, and whether the user should hear of it
@@ -85,11 +83,9 @@ def _unused(left: list[str], family: Family, relative: bool, other_heads: bool) 
         f"{prefix}embeddings.position_ids": None,  # 0, 1, 2 ... which older versions stored
         f"{prefix}embeddings.token_type_ids": None,  # zeros, likewise
         f"{prefix}pooler.": "the pooler",
+        # always used by an absolute checkpoint, and in 4.57.6 by no family beside relative positions
+        f"{prefix}embeddings.position_embeddings.weight": "the table of absolute positions beside relative ones",
     }
-    if relative:
-        harmless[f"{prefix}embeddings.position_embeddings.weight"] = (
-            "the table of absolute positions beside relative ones"
-        )
     if other_heads:
         harmless |= family.other_heads
     rest: list[str] = []

@@ -67,8 +67,6 @@ def build(family: Family, config: Config, task: str, pooling: Pooling | None) ->
     tied = isinstance(head, FillMask) and config.flag("tie_word_embeddings", True)
     if tied:
         assert isinstance(head, FillMask)
-        if head.decoder.weight.shape != encoder.embeddings.token.weight.shape:
-            raise PosexportError(f"{config.label}: the decoder cannot share the token embeddings, their widths differ")
         head.decoder.weight = encoder.embeddings.token.weight
     return Plan(model, _origins(family, config, settings, model, task, kind, tied))
 
@@ -81,6 +79,10 @@ def encoder_config(family: Family, config: Config) -> EncoderConfig:
             f"{config.label} says hidden_size = {hidden}, num_attention_heads = {heads}; the heads must divide the size"
         )
     vocab = config.size("vocab_size")
+    if config.values.get("pad_token_id", ...) is None and not family.after_padding:
+        padding = family.padding_id  # null: there it only says which row was not trained
+    else:
+        padding = config.size("pad_token_id", family.padding_id, least=0, most=vocab - 1)
     name = config.text("hidden_act", family.default_activation)
     try:
         activation(name)
@@ -95,7 +97,7 @@ def encoder_config(family: Family, config: Config) -> EncoderConfig:
         types=config.size("type_vocab_size", 2),
         activation=name,
         eps=config.number("layer_norm_eps", 1e-12),
-        padding_id=config.size("pad_token_id", family.padding_id, least=0, most=vocab - 1),
+        padding_id=padding,
         **family.arrangement,
         **family.options(config),
     )

@@ -11,7 +11,7 @@ LARGEST = 1 << 24
 MOST_LAYERS = 1000
 #: Values of config.json that change what is computed in a way that the definitions do not have.
 _REFUSED = {
-    "auto_map": "it asks for Python code from the checkpoint, which is never executed; the supported families need none",
+    "auto_map": "it asks for Python code from the checkpoint, which is never executed; no supported family needs any",
     "is_decoder": "decoders attend to earlier tokens only; the encoder families are read as encoders",
     "add_cross_attention": "cross attention belongs to a decoder; the encoder families are read as encoders",
     "is_encoder_decoder": "it is an encoder-decoder; only encoders are read",

@@ -4,6 +4,7 @@ Symbolic links are followed only to files of the directory itself or, in a Huggi
 (``models--<name>/snapshots/<revision>/<file>``), to the ``blobs`` of the same entry.
 """
 
+import errno
 import json
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -50,6 +51,9 @@ class Directory:
                 return None
             found = path.resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as err:
+            # a circle of links is a RuntimeError up to Python 3.12
+            if isinstance(err, OSError) and err.errno not in (errno.ENOENT, errno.ELOOP):
+                raise PosexportError(f"{self.path}/{name} cannot be read: {err.strerror}") from err
             raise PosexportError(f"{self.path}/{name} is a link that leads nowhere: download the file again") from err
         if not any(found.is_relative_to(allowed) for allowed in self._allowed):
             raise PosexportError(

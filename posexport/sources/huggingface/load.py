@@ -58,8 +58,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     plan = build(family, config, chosen, pooling)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
-    relative = plan.model.encoder.encoding.per_layer
-    remarks += assign.check(plan, weights, names, family, task=chosen, relative=relative, other_heads=other_heads)
+    remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
     remarks += assign.fill(plan, weights, names)
     model = plan.model.eval()
     encoder: Encoder = model.encoder

@@ -1,0 +1,110 @@
+"""The CUDA suite: every built-in model and golden checkpoint, proven on the CUDA provider in float32."""
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+#: Seconds after which no further model is begun; what was left out is written down.
+BUDGET = 460
+GOLDEN = Path("tests/golden")
+
+
+def main() -> int:
+    """Exit code 0: all proven; 1: something missed; 2: no CUDA."""
+    parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--provider", default="cuda", help="cpu runs the same suite without a GPU, and writes nothing")
+    args = parser.parse_args()
+
+    from posexport.errors import PosexportError
+
+    try:
+        rows = list(suite(args.provider))
+    except PosexportError as err:
+        print(f"ci/gpu: {err}", file=sys.stderr)
+        return 2
+    for row in rows:
+        print(f"{row['verdict']:8} {row['model']:40} {row.get('worst_error') or 0:9.1e} {row['seconds']:6.1f} s  {row['note']}")
+    if args.provider == "cuda":
+        device = gpu()
+        record = {"date": datetime.date.today().isoformat(), "device": device, "versions": versions(), "commit": commit()}
+        args.directory.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^a-z0-9]+", "-", device["name"].lower()).strip("-")
+        path = args.directory / f"cuda-{name}.json"
+        path.write_text(json.dumps({**record, "models": rows}, indent=1) + "\n")
+        print(f"wrote {path}")
+    return 0 if all(row["verdict"] == "proven" for row in rows) else 1
+
+
+def suite(provider: str) -> Any:
+    """A row per model."""
+    from posexport.sources import builtin
+
+    started = time.perf_counter()
+    names = [*builtin.names(), *(str(path) for path in sorted(GOLDEN.iterdir()) if (path / "config.json").is_file())]
+    for name in names:
+        if time.perf_counter() - started > BUDGET:
+            yield {"model": name, "verdict": "left out", "note": f"the suite's {BUDGET} s were over", "seconds": 0.0}
+        else:
+            yield one(name, provider)
+
+
+def one(name: str, provider: str) -> dict[str, Any]:
+    """Convert one model and prove it on the provider."""
+    from posexport.export.build import build
+    from posexport.parity.run import prove
+    from posexport.sources.load import LoadOptions, load
+
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        source = load(name, LoadOptions())
+        path = Path(folder) / "model.onnx"
+        build(source, path, opset=18, ir_version=10)
+        report = prove(source, path, provider=provider, placement_check=True)
+    summary = report.summary()
+    return {
+        "model": name,
+        "verdict": "proven" if report.passed else "MISSED",
+        "points": summary.points,
+        "passed": summary.passed,
+        "refused": summary.refused,
+        "skipped": summary.skipped,
+        "worst_error": summary.worst_error,
+        "worst_tolerance": summary.worst_tolerance,
+        "invariants": {f"{i.name} at {i.length}": i.verdict for i in report.invariants},
+        "strays": report.strays,
+        "seconds": round(time.perf_counter() - started, 1),
+        "note": "" if report.passed else report.describe(),
+    }
+
+
+def gpu() -> dict[str, str]:
+    """Name and driver, from the driver's own tool."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    name, driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].split(", ")
+    return {"name": name, "driver": driver}
+
+
+def versions() -> dict[str, str]:
+    """What took part."""
+    packages = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "numpy")
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def commit() -> str:
+    """The commit of the checkout, or why it is not known."""
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "not a git checkout"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

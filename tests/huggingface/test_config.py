@@ -1,0 +1,117 @@
+"""Odd, broken and hostile config.json."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import configure, read, refusal, same
+
+from posexport.sources.huggingface.directory import JSON_BYTES
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b'{"layer_norm_eps": NaN}', "not valid JSON"),
+        (b'{"vocab_size": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b"[]", "holds a list"),
+        (b"3", "holds a int"),
+        (b'{"a": ' * 40 + b"1" + b"}" * 40, "nested deeper than 32"),
+        (b"[" * 200_000, "nested deeper than 32"),
+        (b'{"a": "' + b"x" * JSON_BYTES + b'"}', "more than the 10000000"),
+    ],
+)
+def test_odd_json(bert: Path, content: bytes, said: str) -> None:
+    (bert / "config.json").write_bytes(content)
+    assert said in refusal(bert)
+
+
+def test_unknown_families_name_the_known_and_the_closest(bert: Path) -> None:
+    configure(bert, model_type="xlm-roberta-xl")
+    sentence = refusal(bert)
+    assert "the closest is xlm-roberta" in sentence
+    for family in ("bert", "albert", "electra", "megatron-bert", "ernie", "camembert", "roberta-prelayernorm"):
+        assert family in sentence
+    configure(bert, model_type="zzz")
+    assert "closest" not in refusal(bert)
+    configure(bert, model_type=...)
+    assert "has no model_type" in refusal(bert)
+
+
+def test_code_in_a_checkpoint_is_refused_and_not_executed(bert: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    (bert / "modeling.py").write_text(f"open({str(mark)!r}, 'w')")
+    configure(bert, auto_map={"AutoModel": "modeling.Model"}, model_type="unheard-of")
+    assert "auto_map" in refusal(bert)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"position_embedding_type": "rotary"}, "known: absolute, relative_key, relative_key_query"),
+        ({"position_embedding_type": None}, "must be a string"),
+        ({"is_decoder": True}, "is_decoder"),
+        ({"add_cross_attention": True}, "add_cross_attention"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"num_attention_heads": 3}, "the heads must divide the size"),
+        ({"hidden_size": ...}, "has no hidden_size"),
+        ({"max_position_embeddings": ...}, "has no max_position_embeddings"),
+        ({"hidden_size": -20}, "hidden_size = -20"),
+        ({"vocab_size": 0}, "vocab_size = 0"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
+        ({"intermediate_size": 10**18}, "intermediate_size"),
+        ({"intermediate_size": 29.0}, "intermediate_size = 29.0"),
+        ({"intermediate_size": "29"}, "intermediate_size = '29'"),
+        ({"num_hidden_layers": True}, "num_hidden_layers = True"),
+        ({"max_position_embeddings": None}, "max_position_embeddings = None"),
+        ({"layer_norm_eps": -1e-12}, "layer_norm_eps"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps"),
+        ({"hidden_act": "mystery"}, "unknown activation 'mystery'"),
+        ({"hidden_act": 3}, "hidden_act = 3"),
+        ({"pad_token_id": 43}, "pad_token_id = 43"),
+        ({"pad_token_id": -1}, "pad_token_id = -1"),
+        ({"num_hidden_layers": 3}, "needed ones are not in the file"),
+        ({"num_hidden_layers": 1}, "tensors of the file are not used"),
+    ],
+)
+def test_odd_values(bert: Path, values: dict[str, Any], said: str) -> None:
+    configure(bert, **values)
+    assert said in refusal(bert)
+
+
+def test_defaults_of_transformers(copy: Callable[[str], Path]) -> None:
+    """Old files lack the newer keys; 4.57.6 then takes its classes' values."""
+    directory = copy("megatron-bert-absolute")
+    before = read(directory)
+    for key in ("layer_norm_eps", "type_vocab_size", "pad_token_id", "hidden_act", "position_embedding_type"):
+        configure(directory, **{key: ...})
+    assert same(before, read(directory))
+    configure(directory, pad_token_id=None)
+    assert same(before, read(directory))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("roberta-absolute", {"pad_token_id": None}, "pad_token_id = None"),
+        ("albert-absolute", {"inner_group_num": 2}, "only groups of one layer"),
+        ("albert-absolute", {"num_hidden_groups": 3}, "must divide"),
+        ("roberta-absolute", {"pad_token_id": 40}, "positions start at pad_token_id + 1"),
+        ("electra-absolute", {"embedding_size": 20}, "electra.embeddings_project.weight"),
+        ("ernie-absolute", {"use_task_id": False}, "ernie.embeddings.task_type_embeddings.weight"),
+        ("ernie-relative_key_query", {"use_task_id": True}, "ernie.embeddings.task_type_embeddings.weight"),
+        ("ernie-absolute", {"task_type_vocab_size": 4}, "task_type_embeddings.weight is [3, 20], needed [4, 20]"),
+        ("bert-relative_key_query", {"id2label": {"0": "a"}}, "classifier.weight is [3, 20], needed [1, 20]"),
+        ("bert-relative_key_query", {"id2label": []}, "id2label"),
+    ],
+)
+def test_options_of_families(copy: Callable[[str], Path], name: str, values: dict[str, Any], said: str) -> None:
+    directory = copy(name)
+    configure(directory, **values)
+    assert said in refusal(directory)

@@ -1,0 +1,88 @@
+"""Directories with a modules.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoints import outputs, read, refusal
+
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
+
+
+def sentences(directory: Path, modules: Any, **pooling: Any) -> None:
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    content = {"word_embedding_dimension": 20, "pooling_mode_max_tokens": False} | pooling
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+def test_sentence_embeddings(bert: Path, mode: str, normalise: bool) -> None:
+    states = outputs(read(bert))[0]
+    key = "pooling_mode_mean_tokens" if mode == "mean" else "pooling_mode_cls_token"
+    sentences(bert, [TRANSFORMER, POOLING, NORMALIZE][: 3 if normalise else 2], **{key: True})
+    (bert / "sentence_bert_config.json").write_text('{"max_seq_length": 17, "do_lower_case": false}')
+    source = read(bert)
+    assert source.task == "sentence-embedding"
+    assert source.reads_first_token == (mode == "cls")
+    assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(source.files)
+    assert any("17 tokens" in remark for remark in source.remarks)
+    wanted = states.mean(1) if mode == "mean" else states[:, 0]
+    wanted = wanted / wanted.norm(dim=-1, keepdim=True) if normalise else wanted
+    found = outputs(source)
+    assert torch.equal(found[0], states)
+    assert torch.allclose(found[1], wanted, atol=1e-6)
+    assert read(bert, "features").task == "features"
+
+
+def test_a_transformer_in_a_folder_of_its_own(bert: Path) -> None:
+    states = outputs(read(bert))[0]
+    (bert / "0_Transformer").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (bert / name).rename(bert / "0_Transformer" / name)
+    sentences(bert, [TRANSFORMER | {"path": "0_Transformer"}, POOLING], pooling_mode_mean_tokens=True)
+    source = read(bert)
+    assert torch.equal(outputs(source)[0], states)
+    assert source.files["config.json"].parent.name == "0_Transformer"
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "said"),
+    [
+        ({}, {}, "is not a list of modules"),
+        ([TRANSFORMER], {}, "only Transformer, Pooling"),
+        (
+            [TRANSFORMER, POOLING, {**NORMALIZE, "type": "sentence_transformers.models.Dense"}],
+            {},
+            "lists Transformer, Pooling, Dense",
+        ),
+        ([TRANSFORMER, {**POOLING, "type": "custom.Pooling"}], {}, "code from a checkpoint is never executed"),
+        ([TRANSFORMER, {**POOLING, "path": "../outside"}], {}, "points outside the directory"),
+        ([TRANSFORMER | {"path": "/"}, POOLING], {"pooling_mode_mean_tokens": True}, "points outside the directory"),
+        ([TRANSFORMER, {**POOLING, "path": "absent"}], {}, "has no absent/config.json"),
+        ([TRANSFORMER, POOLING], {}, "chooses no pooling"),
+        ([TRANSFORMER, POOLING], {"pooling_mode_max_tokens": True}, "chooses pooling_mode_max_tokens"),
+        (
+            [TRANSFORMER, POOLING],
+            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+            "chooses pooling_mode_cls_token, pooling_mode_mean_tokens",
+        ),
+        (
+            [TRANSFORMER, POOLING],
+            {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 21},
+            "word_embedding_dimension = 21",
+        ),
+    ],
+)
+def test_other_modules_are_refused(bert: Path, modules: Any, pooling: dict[str, Any], said: str) -> None:
+    sentences(bert, modules, **pooling)
+    assert said in refusal(bert)
+
+
+def test_sentence_embedding_without_modules(bert: Path) -> None:
+    assert "needs the modules.json" in refusal(bert, "sentence-embedding")

@@ -1,0 +1,124 @@
+"""Small models for the tests of parity, and ways to break them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from posexport.export.build import build
+from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.numbering import AfterPadding
+from posexport.models.task import EncoderModel
+from posexport.sources import builtin
+from posexport.sources.base import Source
+
+#: small enough for a test, and no two alike
+SIZES = ("max_positions=20", "hidden=20", "feedforward=37", "vocab=61")
+
+
+def source(name: str = "encoder-absolute", *settings: str, task: str | None = None) -> Source:
+    sizes = SIZES if name not in ("encoder-nope", "encoder-sinusoidal", "encoder-shaw-kv") else SIZES[1:]
+    layers = () if any(given.startswith("layers=") for given in settings) else ("layers=1",)
+    return builtin.load(name, task=task, settings_given=(*sizes, *layers, *settings))
+
+
+def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.ModelProto:
+    path = folder / "model.onnx"
+    build(made_from, path, opset=18, ir_version=10, lowering=lowering)
+    return onnx.load(path)
+
+
+class Wrapped(nn.Module):
+    """A model's answer, changed by ``change(outputs, mask)``, from inputs changed by ``before(inputs)``."""
+
+    def __init__(
+        self,
+        inner: nn.Module,
+        change: Callable[[tuple[Tensor, ...], Tensor], tuple[Tensor, ...]] = lambda y, _: y,
+        before: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = lambda *x: x,
+    ) -> None:
+        super().__init__()
+        self.inner, self.change, self.before = inner, change, before
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, ...]:
+        answer = self.inner(*self.before(input_ids, attention_mask, token_type_ids))
+        return self.change(answer, attention_mask)
+
+
+def wrapped(right: Source, **changes: Any) -> Source:
+    return dataclasses.replace(right, module=Wrapped(right.module, **changes).eval())
+
+
+class Stateful(nn.Module):
+    """Adds a little more at every call, as modules do that grow a cache in ``forward``."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.calls = 0
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
+        answer: tuple[Tensor, ...] = tuple(y + 0.01 * self.calls for y in self.inner(**inputs))
+        self.calls += 1
+        return answer
+
+
+class Kept(nn.Module):
+    """A table and its rows, read one by one: what is exported is what a test asks for."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token = nn.Embedding(61, 20)
+        self.change = change
+
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
+        return (self.change(self.token(input_ids)),)
+
+
+def numbered_by_ids(right: Source) -> Source:
+    """RoBERTa's numbering: the ids of padded tokens matter, by definition."""
+    config: EncoderConfig = right.module.encoder.config
+    encoder = Encoder(config, right.module.encoder.encoding, AfterPadding(config.padding_id))
+    module = EncoderModel(encoder, right.module.head).eval()
+    envelope = dataclass_limit(right, right.envelope.limit - 1)
+    return dataclasses.replace(right, module=module, envelope=envelope)
+
+
+def dataclass_limit(right: Source, limit: int | None) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(right.envelope, limit=limit, trained=limit, boundaries=[limit] if limit else [])
+
+
+def copied(model: onnx.ModelProto) -> onnx.ModelProto:
+    return onnx.ModelProto.FromString(model.SerializeToString())
+
+
+def with_weights(model: onnx.ModelProto, part: str, change: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:
+    """The initializers whose names end in ``part``, changed."""
+    model = copied(model)
+    found = [tensor for tensor in model.graph.initializer if tensor.name.endswith(part)]
+    assert found, [tensor.name for tensor in model.graph.initializer]
+    for tensor in found:
+        changed = change(numpy_helper.to_array(tensor).copy())
+        tensor.CopyFrom(numpy_helper.from_array(changed.astype(np.float32), tensor.name))
+    return model
+
+
+def with_nodes(model: onnx.ModelProto, change: Callable[[onnx.NodeProto], bool]) -> onnx.ModelProto:
+    """Nodes of the graph, of functions and of their loops; ``change`` says whether it changed one, and one must be."""
+    model = copied(model)
+    bodies: list[Iterable[onnx.NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
+    nodes = [node for body in bodies for node in body]
+    nodes += [inner for node in nodes for a in node.attribute for inner in a.g.node]
+    assert sum([change(node) for node in nodes]) >= 1
+    return model

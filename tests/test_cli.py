@@ -1,0 +1,161 @@
+"""The command line as a user meets it: help, results on stdout, exit codes, the README's promises."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import onnx_ir as ir
+import pytest
+from click.testing import CliRunner
+
+from posexport.bundle.read import read
+from posexport.cli import COMMANDS, group
+from posexport.export import build
+
+ROOT = Path(__file__).parent.parent
+TINY = ["--set", "layers=1", "--set", "hidden=20", "--set", "feedforward=37", "--set", "vocab=61"]
+
+
+def posexport(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "posexport", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A proven bundle of a tiny relative model, made by the command."""
+    target = tmp_path_factory.mktemp("bundles") / "relative"
+    lengths = ["--length", "1", "--length", "17", "--length", "23"]
+    done = posexport("convert", "encoder-relative-key", "-o", target, *TINY, "--set", "max_positions=23", *lengths)
+    assert done.returncode == 0, done.stderr
+    assert "proven" in done.stdout
+    assert done.stderr == ""
+    return target
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_and_is_in_the_readme(name: str) -> None:
+    done = CliRunner().invoke(group, [name, "--help"])
+    assert done.exit_code == 0
+    assert "Example:" in done.output
+    assert f"posexport {name}" in done.output
+    assert f"posexport {name}" in (ROOT / "README.md").read_text()
+
+
+def test_every_option_in_the_readme_exists() -> None:
+    helps = "".join(CliRunner().invoke(group, [name, "--help"]).output for name in COMMANDS)
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"posexport (?:convert|verify|run|list)[^\n`]*", readme)
+    options = {option for block in blocks for option in re.findall(r"(?<!\S)--[a-z-]+", block)}
+    assert options
+    assert not {option for option in options if option not in helps}
+
+
+def test_verify_checks_the_stored_sample(bundle: Path) -> None:
+    done = posexport("verify", bundle)
+    assert done.returncode == 0, done.stderr
+    assert "stored sample" in done.stdout
+
+
+def test_verify_against_the_source_checks_the_grid(bundle: Path) -> None:
+    source = ["--against", "encoder-relative-key", *TINY, "--set", "max_positions=23"]
+    done = posexport("verify", bundle, *source, "--length", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["scope"] == "grid"
+    assert {point["length"] for point in report["points"]} >= {5}
+
+
+def test_verify_against_another_source_is_a_finding(bundle: Path) -> None:
+    source = ["--against", "encoder-relative-key", *TINY, "--set", "max_positions=23", "--set", "seed=9"]
+    done = posexport("verify", bundle / "model.onnx", *source, "--length", "5")
+    assert done.returncode == 1
+    assert "FAIL" in done.stdout
+
+
+def test_convert_json_is_one_document(tmp_path: Path) -> None:
+    done = posexport("convert", "encoder-nope", "-o", tmp_path / "b", *TINY, "--length", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["good"]
+    assert found["manifest"]["proven"]
+    assert msgspec.convert(found["manifest"], type(read(tmp_path / "b"))) == read(tmp_path / "b")
+
+
+def test_an_unproven_bundle_says_so(tmp_path: Path) -> None:
+    done = posexport("convert", "encoder-nope", "-o", tmp_path / "b", *TINY, "--no-verify")
+    assert done.returncode == 0, done.stderr
+    assert "NOT proven" in done.stdout
+    assert not read(tmp_path / "b").proven
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_miss_exits_1_and_leaves_nothing_unless_kept(
+    keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = build.trace
+
+    def mirrored(source: object, opset: int) -> object:
+        model = real(source, opset)  # type: ignore[arg-type]
+        for name, value in model.graph.initializers.items():
+            if name.endswith("encoding.table"):
+                value.const_value = ir.tensor(value.const_value.numpy()[::-1].copy())
+        return model
+
+    monkeypatch.setattr(build, "trace", mirrored)
+    args = ["convert", "encoder-relative-key", "-o", str(tmp_path / "b"), *TINY, "--length", "17"]
+    done = CliRunner().invoke(group, args + ["--keep"] * keep)
+    assert done.exit_code == 1
+    assert "FAIL" in done.output
+    assert (tmp_path / "b").exists() == keep
+    assert [p.name for p in tmp_path.iterdir()] == ["b"] * keep
+    if keep:
+        assert not read(tmp_path / "b").proven
+        assert "NOT proven" in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["convert", "no-such-model", "-o", "out"], "neither a directory, a file.py:factory nor a built-in model"),
+        (["convert", "./nowhere", "-o", "out"], "no such directory: ./nowhere"),
+        (["convert", "encoder-nope", "-o", "out", "--opset", "99"], "--opset 99 cannot be used"),
+        (["convert", "encoder-nope", "-o", "out", "--provider", "tpu"], "unknown provider 'tpu'; known: cpu, cuda"),
+        (["convert", "encoder-nope", "-o", "out", "--lowering", "fast"], "unknown lowering 'fast'"),
+        (["convert", "encoder-nope", "-o", "out", "--task", "sing"], "unknown task 'sing'"),
+        (["convert", "encoder-absolute", "-o", "out", "--length", "200"], "200"),
+        (["verify", "nowhere"], "no such bundle or .onnx file: nowhere"),
+        (["run", "nowhere", "--text", "x"], "nowhere"),
+        (["list", "cats"], "'cats' is not one of"),
+        (["convert", "encoder-nope"], "Missing option '-o'"),
+        (["convert", "encoder-nope", "-o", "out", "--length", "0"], "0 is not in the range"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(args: list[str], sentence: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "posexport", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == [], "nothing half-written"
+
+
+def test_an_existing_output_needs_force(bundle: Path) -> None:
+    before = (bundle / "posexport.json").read_bytes()
+    done = posexport("convert", "encoder-nope", "-o", bundle, *TINY, "--no-verify")
+    assert done.returncode == 2
+    assert "--force" in done.stderr
+    assert (bundle / "posexport.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["encodings", "models", "ops", "providers", "tasks", "families"])
+def test_list_shows_every_registry(kind: str) -> None:
+    done = CliRunner().invoke(group, ["list", kind, "--json"])
+    assert done.exit_code == 0
+    rows = json.loads(done.output)
+    assert rows
+    assert all(row["name"] and row["what"] for row in rows)

@@ -1,0 +1,205 @@
+"""What stands in an exported file: functions, opsets, metadata, external data."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from posexport.errors import PosexportError
+from posexport.export import negotiate
+from posexport.export.build import build
+from posexport.export.save import DATA_NAME
+from posexport.export.trace import trace
+from posexport.lowering.plan import LOWERINGS, choose
+from posexport.ops.attention import kinds
+from posexport.sources.example import axis_sizes, example
+from tests.small import source
+
+WITH_TERMS = {
+    "relative-key": {"MaskedRelativeKeyAttention", "RelativeKeyScores"},
+    "relative-key-query": {"MaskedRelativeKeyQueryAttention", "RelativeKeyQueryScores"},
+    "shaw-k": {"MaskedClippedAttention", "ClippedScores"},
+    "shaw-kv": {"MaskedClippedClippedValuesAttention", "ClippedScores", "ClippedValues"},
+}
+
+
+def outputs(path: Path, made: object) -> list[np.ndarray]:
+    feeds = {name: tensor.numpy() for name, tensor in example(made.inputs, axis_sizes(made.inputs)).items()}  # type: ignore[attr-defined]
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+@pytest.mark.parametrize("encoding", WITH_TERMS)
+def test_functions_are_visible_and_standard_inside(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    built = build(source(encoding), path, opset=18, ir_version=10)
+    model = onnx.load(path)
+    assert {f.name for f in model.functions} == WITH_TERMS[encoding] == set(built.functions)
+    assert {n.op_type for n in model.graph.node if n.domain == "posexport"} <= WITH_TERMS[encoding]
+    assert any(n.domain == "posexport" for n in model.graph.node)
+    for function in model.functions:
+        assert {n.domain for n in function.node} <= {"", "posexport"}, "bodies use standard operators only"
+        assert {e.domain: e.version for e in function.opset_import}[""] == 18
+    names = [f.name for f in model.functions]
+    assert names.index(next(n for n in names if n.endswith("Attention"))) == len(names) - 1, "callees come first"
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "sinusoidal", "nope"])
+def test_no_functions_without_terms(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    assert build(source(encoding), path, opset=18, ir_version=10).functions == []
+    assert {e.domain for e in onnx.load(path).opset_import} == {""}
+
+
+@pytest.mark.parametrize("encoding", WITH_TERMS)
+@pytest.mark.parametrize("lowering", [lowering.name for lowering in LOWERINGS])
+def test_every_lowering_and_inline_agree(encoding: str, lowering: str, tmp_path: Path) -> None:
+    made = source(encoding)
+    build(made, tmp_path / "formula.onnx", opset=18, ir_version=10, lowering="formula")
+    build(made, tmp_path / "other.onnx", opset=18, ir_version=10, lowering=lowering)
+    build(made, tmp_path / "flat.onnx", opset=18, ir_version=10, lowering=lowering, inline=True)
+    flat = onnx.load(tmp_path / "flat.onnx")
+    assert not flat.functions
+    assert {e.domain for e in flat.opset_import} == {""}
+    want = outputs(tmp_path / "formula.onnx", made)[0]
+    scale = np.abs(want).max()
+    for name in ("other", "flat"):
+        assert np.abs(outputs(tmp_path / f"{name}.onnx", made)[0] - want).max() <= 16 * np.finfo(np.float32).eps * scale
+
+
+@pytest.mark.parametrize("length", [1, 127, 128, 129, 301])
+def test_blockwise_at_the_edges_of_its_blocks(length: int, tmp_path: Path) -> None:
+    made = source("relative-key-query", "max_positions=320")
+    sizes = {"batch_size": 2, "sequence_length": length}
+    feeds = {name: tensor.numpy() for name, tensor in example(made.inputs, sizes).items()}
+    feeds["attention_mask"][1, length // 2 + 1 :] = 0
+    got = []
+    for lowering in ("formula", "blockwise"):
+        path = tmp_path / f"{lowering}.onnx"
+        build(made, path, opset=18, ir_version=10, lowering=lowering)
+        got.append(onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)[0])
+    assert np.abs(got[0] - got[1]).max() <= 16 * np.finfo(np.float32).eps * np.abs(got[0]).max()
+
+
+def test_refusal_of_a_lowering_says_why() -> None:
+    kind = next(kind for kind in kinds().values() if kind.mask == "pairs")
+    with pytest.raises(PosexportError, match=f"blockwise does not apply to {kind.name}: the mask has a row for every"):
+        choose(kind, "blockwise")
+    assert choose(kind).name == "formula"
+    with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, blockwise, formula"):
+        choose(kind, "fast")
+
+
+@pytest.mark.parametrize("opset", [18, 20, 23, 25])
+def test_opsets_that_the_runtime_takes(opset: int, tmp_path: Path) -> None:
+    made = source("shaw-kv")
+    path = tmp_path / "m.onnx"
+    assert build(made, path, opset=opset, ir_version=10).opset == opset
+    with_default = tmp_path / "d.onnx"
+    build(made, with_default, opset=18, ir_version=10)
+    np.testing.assert_allclose(
+        outputs(path, made)[0], outputs(with_default, made)[0], rtol=0, atol=16 * np.finfo(np.float32).eps * 10
+    )
+
+
+def test_opset_is_negotiated_with_the_runtime() -> None:
+    assert negotiate.opset(None) == 18
+    assert negotiate.takes(18)
+    assert not negotiate.takes(99)
+    assert not negotiate.takes(18, ir_version=99)
+    with pytest.raises(PosexportError, match=r"--opset 99 cannot be used.*takes at most \d+"):
+        negotiate.opset(99)
+    with pytest.raises(PosexportError, match="--opset 11 cannot be used: posexport writes 18 and up"):
+        negotiate.opset(11)
+
+
+def test_an_opset_that_the_exporter_would_mix_is_refused() -> None:
+    with pytest.raises(PosexportError, match=r"--opset 26 is beyond what torch .* can write \(it gave 18\)"):
+        trace(source("absolute"), 26)
+
+
+def test_metadata_says_what_a_lone_model_is(tmp_path: Path) -> None:
+    made = source("absolute")
+    build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+    entries = {e.key: e.value for e in onnx.load(tmp_path / "m.onnx").metadata_props}
+    assert json.loads(entries["posexport.envelope"])["limit"] == 23
+    assert json.loads(entries["posexport.encoding"])["name"] == "absolute"
+    assert json.loads(entries["posexport.source"])["sha256"] == made.sha256
+
+
+def test_large_weights_go_outside_and_shape_constants_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 4096)
+    made = source("relative-key")
+    old = os.umask(0o022)
+    try:
+        build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+    finally:
+        os.umask(old)
+    data = tmp_path / DATA_NAME
+    assert data.stat().st_mode & 0o777 == 0o644, "a server under another user must read it"
+    model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    outside = [t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+    assert outside
+    assert all(t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) * 4 >= 1024 for t in outside)
+    monkeypatch.undo()
+    build(made, tmp_path / "inside.onnx", opset=18, ir_version=10)
+    np.testing.assert_array_equal(outputs(tmp_path / "m.onnx", made)[0], outputs(tmp_path / "inside.onnx", made)[0])
+
+
+def test_plain_onnxruntime_needs_no_posexport(tmp_path: Path) -> None:
+    made = source("shaw-kv")
+    build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+    want = outputs(tmp_path / "m.onnx", made)[0]
+    np.savez(tmp_path / "in.npz", **{n: t.numpy() for n, t in example(made.inputs, axis_sizes(made.inputs)).items()})
+    code = (
+        "import sys, numpy, onnxruntime as ort; s = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider']);"
+        "numpy.save(sys.argv[3], s.run(None, dict(numpy.load(sys.argv[2])))[0]);"
+        "assert not [m for m in sys.modules if m.split('.')[0] in ('posexport', 'torch')]"
+    )
+    files = [str(tmp_path / name) for name in ("m.onnx", "in.npz", "out.npy")]
+    subprocess.run([sys.executable, "-I", "-c", code, *files], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), want)
+
+
+def test_no_value_in_the_file_is_query_by_key_by_head_size(tmp_path: Path) -> None:
+    """No operator materialises [l, r, d]: at 64 x 64 pairs nothing as large as 64 * 64 * head_size is ever made."""
+    made = source("relative-key", "hidden=40", "heads=1", "max_positions=512")
+    path = tmp_path / "m.onnx"
+    build(made, path, opset=18, ir_version=10, lowering="formula", inline=True)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    model = onnx.load(path)
+    del model.graph.output[:]
+    floats = {i.name for i in model.graph.initializer}
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output if name not in floats
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    sizes = {"batch_size": 1, "sequence_length": 64}
+    values = session.run(None, {n: t.numpy() for n, t in example(made.inputs, sizes).items()})
+    assert max(v.size for v in values) >= 64 * 64
+    assert max(v.size for v in values) < 64 * 64 * 40
+
+
+def test_a_fixed_axis_is_refused() -> None:
+    made = source("absolute")
+
+    class Frozen(type(made.module)):  # type: ignore[misc]
+        def forward(self, **inputs: object) -> object:
+            return tuple(y[:3, :11] for y in self.inner(**inputs))
+
+    frozen = Frozen.__new__(Frozen)
+    import dataclasses
+
+    import torch
+
+    torch.nn.Module.__init__(frozen)
+    frozen.inner = made.module
+    with pytest.raises(PosexportError, match=re.escape("encoder-absolute")):
+        trace(dataclasses.replace(made, module=frozen), 18)

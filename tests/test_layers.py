@@ -1,0 +1,114 @@
+"""Imports only go down, and what a deployment machine needs imports no torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "posexport"
+
+#: From the ground up; a package may import those on its own line and on lines above it.
+LAYERS = [
+    {"errors", "spec", "settings"},
+    {"ops"},
+    {"encodings"},
+    {"nn"},
+    {"models"},
+    {"sources"},
+    {"lowering"},
+    {"export"},
+    {"bundle", "runtime"},
+    {"parity"},
+    {"convert", "verify", "catalogue"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+#: encodings name their positions and terms, which attention takes; they know operators only
+WITHOUT_TORCH = [
+    "",
+    ".errors",
+    ".spec",
+    ".settings",
+    ".bundle.write",
+    ".bundle.read",
+    ".runtime.session",
+    ".runtime.answer",
+]
+WITHOUT_TORCH += [
+    ".runtime.placement",
+    ".parity.sample",
+    ".parity.table",
+    ".parity.criterion",
+    ".parity.grid",
+    ".verify",
+]
+
+
+def parts() -> list[Path]:
+    return [p for p in sorted(ROOT.rglob("*.py")) if p.name != "__init__.py" or p.parent != ROOT]
+
+
+def imported(path: Path) -> set[str]:
+    """Our packages that a file imports, wherever in the file, but for type checking only."""
+    tree = ast.parse(path.read_text())
+    only_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in only_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "posexport" else [f"posexport.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("posexport.")}
+    return found - {"__version__", "PosexportError"}
+
+
+@pytest.mark.parametrize("path", parts(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_only_go_down(path: Path) -> None:
+    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    above = {name for name in imported(path) if name != own and LEVEL[name] > LEVEL[own]}
+    assert not above, f"{own} imports {sorted(above)}, which stand above it"
+
+
+def test_every_package_has_a_layer_and_is_installed() -> None:
+    import tomllib
+
+    names = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in parts()}
+    assert names == set(LEVEL)
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())
+    packages = {"posexport"} | {
+        ".".join(("posexport", *p.parent.relative_to(ROOT).parts))
+        for p in ROOT.rglob("__init__.py")
+        if p.parent != ROOT
+    }
+    models = {"posexport.models"}  # rglob does not follow the symbolic link
+    assert set(project["tool"]["setuptools"]["packages"]) == packages | models
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_imports_no_torch(module: str) -> None:
+    code = f"import sys, posexport{module}; assert 'torch' not in sys.modules, 'torch was imported'"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from posexport.cli import group;"
+        "print(CliRunner().invoke(group, ['--help']).output);"
+        "heavy = {'torch', 'onnx', 'onnxruntime', 'onnxscript', 'numpy', 'rich'} & set(sys.modules); assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "convert" in done.stdout

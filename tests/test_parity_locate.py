@@ -1,0 +1,155 @@
+"""When a point fails, the report says where: which layer, which stage."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from parity_models import copied, exported, source, with_nodes, with_weights, wrapped
+
+from posexport.parity.locate import locate
+from posexport.parity.report import Point
+from posexport.parity.run import prove
+from posexport.sources.base import Source
+
+LENGTHS = [2, 17]
+FAILURE = Point(
+    batch=3,
+    length=17,
+    padding="ragged",
+    provider="cpu",
+    precision="fp32",
+    output="last_hidden_state",
+    error=1.0,
+    torch_error=0.0,
+    tolerance=2e-6,
+    verdict="fail",
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Source, onnx.ModelProto]]:
+    folder = tmp_path_factory.mktemp("locate")
+    absolute, relative = (
+        source("encoder-absolute", "layers=2", task="fill-mask"),
+        source("encoder-relative-key", "layers=2"),
+    )
+    return {
+        "absolute": (absolute, exported(absolute, folder)),
+        "formula": (relative, exported(relative, folder, "formula")),
+        "blockwise": (relative, exported(relative, folder, "blockwise")),
+    }
+
+
+def located(right: Source, model: onnx.ModelProto) -> str:
+    report = prove(right, model.SerializeToString(), lengths=LENGTHS, threads=1)
+    assert not report.passed
+    assert report.located
+    assert report.located in report.describe()
+    return report.located
+
+
+def over_queries(node: onnx.NodeProto) -> bool:
+    if node.op_type == "Softmax":
+        node.attribute[0].i = -2
+    return node.op_type == "Softmax"
+
+
+def subtracted(node: onnx.NodeProto) -> bool:
+    found = node.op_type == "Add" and "term" in node.input
+    if found:
+        node.op_type = "Sub"
+    return found
+
+
+def of_keys(node: onnx.NodeProto) -> bool:
+    found = node.op_type == "MatMul" and node.input[1] == "v"
+    if found:
+        node.input[1] = "k"
+    return found
+
+
+@pytest.mark.parametrize("lowering", ["formula", "blockwise"])
+@pytest.mark.parametrize(("change", "stage"), [(subtracted, "scores"), (over_queries, "softmax"), (of_keys, "context")])
+def test_stages_of_attention(
+    models: dict[str, tuple[Source, onnx.ModelProto]],
+    lowering: str,
+    change: Callable[[onnx.NodeProto], bool],
+    stage: str,
+) -> None:
+    right, model = models[lowering]
+    sentence = located(right, with_nodes(model, change))
+    assert f"starts in layer 0, {stage}:" in sentence
+    assert "encoder.groups.0.attention" in sentence
+
+
+@pytest.mark.parametrize(
+    ("weights", "where"),
+    [
+        ("encoding.table", "starts in table: "),
+        (
+            "groups.1.feedforward.outer.bias",
+            "starts in layer 1, feed-forward: what leaves encoder.groups.1.feedforward",
+        ),
+        ("groups.0.attention_residual.norm.weight", "starts in layer 0, normalisation: "),
+        ("groups.1.attention.query.bias", "starts in layer 1, attention: what leaves encoder.groups.1.attention.query"),
+        ("head.dense.bias", "starts in output: what leaves head.dense"),
+    ],
+)
+def test_weights(models: dict[str, tuple[Source, onnx.ModelProto]], weights: str, where: str) -> None:
+    right, model = models["absolute"]
+    sentence = located(
+        right, with_weights(model, weights, lambda w: w + 0.1 * np.cos(np.arange(w.size)).reshape(w.shape))
+    )
+    assert where in sentence
+    assert "does not hold the source's values of" in sentence
+    assert weights in sentence
+
+
+def test_a_table_of_distances(models: dict[str, tuple[Source, onnx.ModelProto]]) -> None:
+    def change(table: np.ndarray) -> np.ndarray:
+        table[20] *= -1
+        return table
+
+    right, model = models["formula"]
+    sentence = located(right, with_weights(model, "groups.0.attention.encoding.table", change))
+    assert "starts in layer 0, scores, table:" in sentence
+    assert "encoder.groups.0.attention.encoding.table row 20" in sentence
+
+
+def test_layers_that_share_weights_are_told_apart(tmp_path: Path) -> None:
+    right = source("encoder-absolute", "layers=3", "layer_groups=1")
+    model = exported(right, tmp_path)
+    softmaxes = [node for node in model.graph.node if node.op_type == "Softmax"]
+    assert len(softmaxes) == 3
+    softmaxes[1].attribute[0].i = -2
+    assert "starts in layer 1, softmax: the softmax in encoder.groups.0.attention is wrong" in located(right, model)
+
+
+@pytest.mark.parametrize("name", ["absolute", "formula", "blockwise"])
+def test_in_a_right_model_every_value_is_right(models: dict[str, tuple[Source, onnx.ModelProto]], name: str) -> None:
+    right, model = models[name]
+    sentence = locate(right, model.SerializeToString(), FAILURE, threads=1)
+    assert "could not be located" in sentence
+    looked_at = int(sentence.split("none of ")[1].split()[0])
+    # each layer has at least: query, key, value, two of softmax, output, two norms, two linear maps, in and out
+    assert looked_at >= 2 * 18
+
+
+def test_a_graph_without_module_paths_says_so(models: dict[str, tuple[Source, onnx.ModelProto]]) -> None:
+    right, model = models["absolute"]
+    bare = copied(model)
+    for node in bare.graph.node:
+        del node.metadata_props[:]
+    sentence = locate(right, bare.SerializeToString(), FAILURE, threads=1)
+    assert sentence == "It could not be located: no node of the graph says which module it was traced from."
+
+
+def test_a_wrong_end_is_not_blamed_on_the_modules(
+    models: dict[str, tuple[Source, onnx.ModelProto]], tmp_path: Path
+) -> None:
+    right, _ = models["formula"]
+    wrong = wrapped(right, change=lambda y, _: (y[0] * 1.01,))
+    sentence = located(right, exported(wrong, tmp_path))
+    assert "could not be located" in sentence
