@@ -68,7 +68,7 @@ def write_attention(way: str, path: Path) -> None:
     build(source, path, opset=18, ir_version=10)
 
 
-def Tupled(module):  # noqa: N802
+def Tupled(module):
     """The module with its one output in a tuple."""
     from torch import nn
 

@@ -33,10 +33,16 @@ def main() -> int:
         print(f"ci/gpu: {err}", file=sys.stderr)
         return 2
     for row in rows:
-        print(f"{row['verdict']:8} {row['model']:40} {row.get('worst_error') or 0:9.1e} {row['seconds']:6.1f} s  {row['note']}")
+        worst = row.get("worst_error") or 0.0
+        print(f"{row['verdict']:8} {row['model']:48} {worst:9.1e} {row['seconds']:6.1f} s  {row['note']}")
     if args.provider == "cuda":
         device = gpu()
-        record = {"date": datetime.date.today().isoformat(), "device": device, "versions": versions(), "commit": commit()}
+        record = {
+            "date": datetime.date.today().isoformat(),
+            "device": device,
+            "versions": versions(),
+            "commit": commit(),
+        }
         args.directory.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^a-z0-9]+", "-", device["name"].lower()).strip("-")
         path = args.directory / f"cuda-{name}.json"

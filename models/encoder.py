@@ -86,7 +86,8 @@ class Attention(nn.Module):
         return out
 
     def _split(self, x_BTC: Tensor) -> Tensor:
-        return x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        heads: Tensor = x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return heads
 
 
 class Residual(nn.Module):
@@ -157,7 +158,7 @@ class EncoderLayer(nn.Module):
 class Embeddings(nn.Module):
     """Token and type embeddings, positions, normalisation, and the step up to the model's width."""
 
-    def __init__(self, config: EncoderConfig, encoding: Encoding, numbering: Numbering) -> None:
+    def __init__(self, config: EncoderConfig, encoding: Encoding | None, numbering: Numbering) -> None:
         super().__init__()
         width = config.embedding or config.hidden
         self.token = nn.Embedding(config.vocab, width)
@@ -172,7 +173,8 @@ class Embeddings(nn.Module):
         if self.token_type is not None:
             x_BTC = x_BTC + (self.token_type.weight[0] if types_BT is None else self.token_type(types_BT))
         positions = self.numbering(ids_BT)
-        x_BTC = self.encoding.embed(x_BTC, positions)
+        if self.encoding is not None:
+            x_BTC = self.encoding.embed(x_BTC, positions)
         if self.norm is not None:
             x_BTC = self.norm(x_BTC)
         return (x_BTC if self.project is None else self.project(x_BTC)), positions
@@ -184,11 +186,19 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig, encoding: Encoding, numbering: Numbering | None = None) -> None:
         super().__init__()
         self.config = config
-        self.encoding = encoding
-        self.embeddings = Embeddings(config, encoding, numbering or Counted())
+        # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
+        shared = None if encoding.per_layer else encoding
+        self.embeddings = Embeddings(config, shared, numbering or Counted())
         groups = config.layer_groups or config.layers
         self.groups = nn.ModuleList(EncoderLayer(config, encoding, index) for index in range(groups))
         self.final_norm = nn.LayerNorm(config.hidden, eps=config.eps) if config.final_norm else None
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer: the model's own where all layers share it."""
+        first = self.groups[0]
+        assert isinstance(first, EncoderLayer)
+        return first.attention.encoding
 
     def forward(
         self,
@@ -198,6 +208,7 @@ class Encoder(nn.Module):
         memory_BSC: Tensor | None = None,
         memory_mask_BS: Tensor | None = None,
     ) -> Tensor:
+        x_BTC: Tensor
         x_BTC, positions = self.embeddings(ids_BT, types_BT)
         mask_B11T = additive(mask_BT, x_BTC)
         memory = None
@@ -207,7 +218,9 @@ class Encoder(nn.Module):
         for index in range(self.config.layers):
             group = self.groups[index * len(self.groups) // self.config.layers]
             x_BTC = group(x_BTC, mask_B11T, positions, memory)
-        return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
+        if self.final_norm is not None:
+            x_BTC = self.final_norm(x_BTC)
+        return x_BTC
 
 
 def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:

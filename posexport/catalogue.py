@@ -43,7 +43,9 @@ def _providers() -> list[dict[str, str]]:
     from posexport.errors import PosexportError
     from posexport.runtime.providers import PROVIDERS, make_session
 
-    tiny = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (float[1] y) {y = Neg(x)}')
+    tiny = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (float[1] y) {y = Neg(x)}'
+    )
     rows = []
     for name in PROVIDERS:
         try:

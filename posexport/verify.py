@@ -29,8 +29,8 @@ def verify(
 ) -> "Report":
     """The report on ``target``, a bundle or an .onnx file.
 
-    Without ``against`` a bundle's stored sample is checked, which needs no PyTorch. Raises PosexportError where there is
-    nothing to check with, the bundle is damaged, or the provider does not load.
+    Without ``against`` a bundle's stored sample is checked, which needs no PyTorch. Raises PosexportError where there
+    is nothing to check with, the bundle is damaged, or the provider does not load.
     """
     manifest = None
     if target.is_dir():
@@ -40,7 +40,9 @@ def verify(
         raise PosexportError(f"no such bundle or .onnx file: {target}")
     if against is None:
         if manifest is None:
-            raise PosexportError(f"{target} is a lone .onnx without a stored sample; say what it came from with --against")
+            raise PosexportError(
+                f"{target} is a lone .onnx without a stored sample; say what it came from with --against"
+            )
         if lengths:
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
         from posexport.parity.sample import check_sample

@@ -158,7 +158,8 @@ def test_plain_onnxruntime_needs_no_posexport(tmp_path: Path) -> None:
     want = outputs(tmp_path / "m.onnx", made)[0]
     np.savez(tmp_path / "in.npz", **{n: t.numpy() for n, t in example(made.inputs, axis_sizes(made.inputs)).items()})
     code = (
-        "import sys, numpy, onnxruntime as ort; s = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider']);"
+        "import sys, numpy, onnxruntime as ort;"
+        "s = ort.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider']);"
         "numpy.save(sys.argv[3], s.run(None, dict(numpy.load(sys.argv[2])))[0]);"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('posexport', 'torch')]"
     )

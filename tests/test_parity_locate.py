@@ -23,6 +23,7 @@ FAILURE = Point(
     output="last_hidden_state",
     error=1.0,
     torch_error=0.0,
+    torch_worst=0.0,
     tolerance=2e-6,
     verdict="fail",
 )

@@ -112,13 +112,13 @@ def test_a_file_is_run_only_with_a_factory(user_file: Path) -> None:
     [
         ("encoder-relativ-key", (), "did you mean encoder-relative-key?"),
         ("encoder-nope", ("hiden=8",), "no such setting (did you mean hidden?)"),
-        ("encoder-nope", ("hidden=x",), "--set hidden takes a whole number, got 'x'"),
+        ("encoder-nope", ("hidden=x",), "--set hidden must be a whole number, got 'x'"),
         ("encoder-nope", ("hidden=61",), "hidden must be a multiple of heads, got hidden=61, heads=5"),
         ("encoder-nope", ("layers=0",), "layers must be at least 1, got 0"),
         ("encoder-nope", ("seed",), "--set takes KEY=VALUE, got 'seed'"),
         ("encoder-nope", ("seed=1", "seed=2"), "--set seed is given twice"),
         ("encoder-nope", ("activation=gell",), "unknown activation 'gell'"),
-        ("encoder-nope", ("norm=middle",), "norm"),
+        ("encoder-nope", ("norm=middle",), "--set norm must be one of post, pre, got 'middle'"),
         ("encoder-shaw-k", ("clip=-1",), "clip"),
         ("encoder-sinusoidal", ("layout=spiral",), "interleaved, half"),
         ("encoder-absolute", ("max_positions=0",), "max_positions"),
@@ -191,8 +191,8 @@ def test_clip_keeps_what_the_table_holds_and_has_no_end() -> None:
 def test_interpolation_is_linear_between_the_rows() -> None:
     plain, longer = source("absolute"), extend(source("absolute"), "interpolate", 45)
     assert (longer.envelope.trained, longer.envelope.limit, longer.envelope.beyond) == (23, 45, "interpolate")
-    old = plain.module.get_submodule("encoder.encoding").table.double()
-    new = longer.module.get_submodule("encoder.encoding").table.double()
+    old = plain.module.get_submodule("encoder.embeddings.encoding").table.double()
+    new = longer.module.get_submodule("encoder.embeddings.encoding").table.double()
     # 45 rows over 23: every second row is an old one, the others lie halfway
     torch.testing.assert_close(new[::2], old, rtol=0, atol=1e-6)
     torch.testing.assert_close(new[1::2], (old[1:] + old[:-1]) / 2, rtol=0, atol=1e-6)

@@ -2,15 +2,10 @@
 
 Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model size ("hidden"), M table length.
 
-=========  ======================================================
-========================================================== hook       is called
-gives =========  ======================================================
-========================================================== embed      once, with the token embeddings ``x_BTC``
-the embeddings with the positions added or joined, [B, T, C] rotate     in attention, with queries or keys ``x_BHTD``
-the same shape scores     in attention                                            a `Term` to add to ``q k^T`` before it
-is scaled values     in attention                                            a `Term` of the probabilities to add to the
-context =========  ======================================================
-==========================================================
+``embed``: once, with the token embeddings ``x_BTC``; gives them with the positions added or joined, [B, T, C].
+``rotate``: in attention, with queries or keys ``x_BHTD``; gives the same shape.
+``scores``: in attention; gives a `Term` to add to ``q k^T`` before it is scaled.
+``values``: in attention; gives a `Term` of the probabilities, to add to the context.
 
 The padding mask is never the encoding's business. A `Term` is a structure, not a tensor: it names an operator and the
 tensors it needs, so that a lowering may expand it as late and as little as it can; ``Term.dense`` expands it now.

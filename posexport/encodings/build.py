@@ -2,13 +2,13 @@
 
 import difflib
 import inspect
-import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from posexport.encodings.base import ENCODINGS, Encoding, Entry
 from posexport.errors import PosexportError
+from posexport.settings import convert
 
 #: Constructor arguments that ``--beyond`` sets, never ``--set``.
 _NOT_SETTINGS = ("beyond", "trained")
@@ -25,7 +25,7 @@ def build(name: str, sizes: Mapping[str, int], given: Mapping[str, str]) -> tupl
     arguments: dict[str, Any] = {}
     for key, (kind, required) in settings(entry).items():
         if key in given:
-            arguments[key] = _convert(f"{name}: {key}", given[key], kind)
+            arguments[key] = convert(f"{name}: {key}", given[key], kind)
         elif key in sizes:
             arguments[key] = sizes[key]
         elif required:
@@ -48,28 +48,3 @@ def settings(entry: Entry) -> dict[str, tuple[Any, bool]]:
     parameters = inspect.signature(entry.cls).parameters.values()
     named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in _NOT_SETTINGS]
     return {p.name: (hints[p.name], p.default is p.empty) for p in named}
-
-
-def _convert(what: str, text: str, kind: Any) -> int | float | str | bool | None:
-    """``text`` as a value of the annotation ``kind``."""
-    if isinstance(kind, types.UnionType):
-        if text.lower() == "none" and types.NoneType in kind.__args__:
-            return None
-        (kind,) = [k for k in kind.__args__ if k is not types.NoneType]
-    if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
-        if text not in choices:
-            raise PosexportError(f"{what} must be one of {', '.join(choices)}, got {text!r}")
-        return text
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise PosexportError(f"{what} must be true or false, got {text!r}")
-        return text.lower() == "true"
-    if kind is str:
-        return text
-    try:
-        number: int | float = kind(text)
-    except ValueError as err:
-        wanted = "a whole number" if kind is int else "a number"
-        raise PosexportError(f"{what} must be {wanted}, got {text!r}") from err
-    return number

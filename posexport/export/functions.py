@@ -50,7 +50,7 @@ def attach(model: ir.Model, lowering: str = "auto") -> dict[str, str]:
 
 
 def _operator(name: str, opset: int) -> onnx.FunctionProto:
-    proto = OPERATORS[name].function.to_function_proto()
+    proto: onnx.FunctionProto = OPERATORS[name].function.to_function_proto()
     for entry in proto.opset_import:
         if not entry.domain:
             entry.version = opset

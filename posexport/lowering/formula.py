@@ -15,6 +15,7 @@ class Formula:
     def refusal(self, kind: AttentionKind) -> str | None:
         """Applies to every kind."""
         del kind
+        return None
 
     def body(self, kind: AttentionKind) -> str:
         """The statements, in the ONNX text format."""

@@ -45,7 +45,8 @@ def _node(
 ) -> Tensor:
     terms = [term for term in (scores, values) if term is not None]
     kind: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
-    name = AttentionKind(scores and scores.operator, values and values.operator, kind).name
+    of_scores, of_values = (None if term is None else term.operator for term in (scores, values))
+    name = AttentionKind(of_scores, of_values, kind).name
     tensors = [tensor for term in terms for tensor in term.tensors]
     positions = (terms[0].queries.slots_T, terms[0].keys.slots_T)
     inputs = (q, k, v, *([] if mask is None else [mask]), *tensors, *positions)

@@ -32,7 +32,7 @@ def inputs_of(
     ``definition`` runs the model by PyTorch. What is large is judged for each output against its mean over the draws,
     and the output that fares worst decides.
     """
-    if not any(_numbers(point, inputs, spec) < FEW for spec in outputs):
+    if not any(numbers(point, inputs, spec) < FEW for spec in outputs):
         return draw(point, inputs)
     least, most, tokens = DRAWS
     draws = min(most, max(least, tokens // (point.batch * point.length)))
@@ -48,7 +48,7 @@ def inputs_of(
     return drawn[int(np.argmax(fares))]
 
 
-def _numbers(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> int:
+def numbers(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> int:
     """How many numbers of the output are compared."""
     width = math.prod(axis for axis in spec.axes if isinstance(axis, int))
     if SEQUENCE not in spec.axes:

@@ -29,7 +29,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     output: str
     error: float | None
+    #: PyTorch's at this point, and its largest at this length, which the tolerance is made of
     torch_error: float | None
+    torch_worst: float | None
     tolerance: float | None
     verdict: Verdict
     note: str = ""
@@ -146,7 +148,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
         return f"{point.output} at {point.where}: {point.note}"
-    own = f", PyTorch's own error is {point.torch_error:.1e}" if point.torch_error is not None else ""
+    own = f", PyTorch's own error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"
 

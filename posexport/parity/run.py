@@ -18,6 +18,7 @@ from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
 from posexport.parity.luck import inputs_of
 from posexport.parity.ort import RunError, Runner
+from posexport.parity.own import errors as more_errors
 from posexport.parity.reference import DTYPES, Reference, fingerprint, torch_threads
 from posexport.parity.refusal import refused
 from posexport.parity.report import Invariant, Point, Report
@@ -91,10 +92,11 @@ def prove(
         source, runner, provider, precision, progress or (lambda *_: None), 0, points, sample, _heads(source.module)
     )
     with torch_threads(threads):
-        values, tolerances, stateful = _values(job, memory_limit, fresh=False)
+        values, worst, stateful = _values(job, memory_limit, fresh=False)
         if stateful:
-            values, tolerances, _ = _values(job, memory_limit, fresh=True)
-        judged = [_judge(job, value, tolerances) for value in values]
+            values, worst, _ = _values(job, memory_limit, fresh=True)
+        tolerances = {key: tolerance(precision, key[1], error) for key, error in worst.items()}
+        judged = [_judge(job, value, worst, tolerances) for value in values]
         judged += [_refusal(job, point) for point in points if point.refusal]
         judged += [_unchecked(job, point, reason) for point, reason in job.skipped.items()]
         judged.sort(key=lambda p: (p.length, p.batch, p.memory or 0))
@@ -120,7 +122,7 @@ def prove(
 def _values(
     job: _Job, memory_limit: int | None, *, fresh: bool
 ) -> tuple[list[_Value], dict[tuple[int, str], float], bool]:
-    """All points' errors, each length's tolerance by output, and whether the definition turned out to keep state."""
+    """All points' errors, PyTorch's largest by length and output, and whether the definition turned out to keep state."""
     source = job.source
     count = len(source.outputs)
     truth = Reference(source.module, torch.float64, outputs=count, fresh=fresh)
@@ -158,11 +160,16 @@ def _values(
             values.append(_Value(point, spec.name, error.error, value, failure or error.note))
         if job.sample is not None:
             job.sample.add(point, feeds, y64, keep_BT)
+    for point in {point.length: point for point in taken if point.padding == "none"}.values():
+        for spec, more in zip(
+            source.outputs, more_errors(point, source.inputs, source.outputs, truth, own), strict=True
+        ):
+            worst[point.length, spec.name] = max(worst[point.length, spec.name], more)
     stateful = False
     if taken and not fresh:
         stateful = fingerprint([*truth(first_feeds), *own(first_feeds)]) != first
     job.progress(len(taken), len(taken), "")
-    return values, {key: tolerance(job.precision, key[1], error) for key, error in worst.items()}, stateful
+    return values, dict(worst), stateful
 
 
 def _measured(
@@ -182,7 +189,9 @@ def _fits(job: _Job, point: GridPoint) -> bool:
     return need <= job.limit_bytes
 
 
-def _judge(job: _Job, value: _Value, tolerances: Mapping[tuple[int, str], float]) -> Point:
+def _judge(
+    job: _Job, value: _Value, worst: Mapping[tuple[int, str], float], tolerances: Mapping[tuple[int, str], float]
+) -> Point:
     limit = tolerances[value.point.length, value.output]
     error = None if value.got is None or not np.isfinite(value.got.error) else value.got.error
     note = value.got.note if value.got is not None and value.got.note else value.failure
@@ -192,6 +201,7 @@ def _judge(job: _Job, value: _Value, tolerances: Mapping[tuple[int, str], float]
         value.output,
         error=error,
         torch_error=value.own if np.isfinite(value.own) else None,
+        torch_worst=worst[value.point.length, value.output],
         tolerance=limit,
         verdict="pass" if error is not None and error <= limit else "fail",
         note=note,
@@ -208,7 +218,7 @@ def _unchecked(job: _Job, point: GridPoint, reason: str) -> Point:
 
 
 def _point(job: _Job, point: GridPoint, output: str, **result: object) -> Point:
-    numbers = {"error": None, "torch_error": None, "tolerance": None} | result
+    numbers = {"error": None, "torch_error": None, "torch_worst": None, "tolerance": None} | result
     return msgspec.convert(
         {
             "batch": point.batch,

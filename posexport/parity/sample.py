@@ -40,7 +40,7 @@ class Truth(msgspec.Struct, kw_only=True):
     """What is known of one output at one point, besides the stored numbers."""
 
     scale: float
-    torch_error: float | None = None
+    torch_worst: float | None = None
     tolerance: float | None = None
 
 
@@ -108,15 +108,11 @@ class SampleWriter:
         if self.header is None:
             return
         self.header.precision = report.precision
-        known = {(p.length, p.output): p.tolerance for p in report.points if p.tolerance is not None}
-        own: dict[tuple[int, str], float] = {}
-        for p in report.points:
-            if p.torch_error is not None:
-                own[p.length, p.output] = max(own.get((p.length, p.output), 0.0), p.torch_error)
+        known = {(p.length, p.output): p for p in report.points if p.tolerance is not None}
         for point, truths in zip(self.header.points, self.header.truths, strict=True):
             for spec, truth in zip(self.header.outputs, truths, strict=True):
-                truth.tolerance = known.get((point.length, spec.name))
-                truth.torch_error = own.get((point.length, spec.name))
+                judged = known[point.length, spec.name]
+                truth.tolerance, truth.torch_worst = judged.tolerance, judged.torch_worst
 
     def encoded(self) -> bytes:
         """The file's bytes; at most `LARGEST`."""
@@ -163,7 +159,8 @@ def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, mo
                 precision=header.precision,
                 output=output,
                 error=error,
-                torch_error=truth.torch_error,
+                torch_error=None,
+                torch_worst=truth.torch_worst,
                 tolerance=truth.tolerance,
                 verdict=verdict,
                 note=note,

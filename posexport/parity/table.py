@@ -33,8 +33,7 @@ def table(report: Report) -> "Table":
         worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
         numbers = [""] * 3
         if worst is not None:
-            own = [p.torch_error for p in here if p.output == worst.output and p.torch_error is not None]
-            numbers = [_cell([worst]), _number(max(own, default=None)), _number(worst.tolerance)]
+            numbers = [_cell([worst]), _number(worst.torch_worst), _number(worst.tolerance)]
         verdict = _verdict(here)
         made.add_row(str(length), *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
     return made

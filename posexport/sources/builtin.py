@@ -1,7 +1,8 @@
 """Built-in models, ``<definition>-<encoding>``, with seeded random weights."""
 
 import difflib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from posexport.encodings.base import ENCODINGS
 from posexport.encodings.build import build
@@ -17,10 +18,10 @@ from posexport.models.heads import (
     TokenClassification,
 )
 from posexport.models.task import EncoderModel
+from posexport.settings import convert
 from posexport.sources import settings, weights
 from posexport.sources.base import Source
-from posexport.sources.envelope import envelope_of
-from posexport.spec import ENCODER_SEQUENCE, EncodingSpec
+from posexport.sources.of_encoder import encoder_source
 
 #: Sizes where the user gives none: small, and such that no two can be taken for one another.
 DEFAULTS: dict[str, Any] = {"vocab": 1000, "hidden": 60, "heads": 5, "feedforward": 224, "layers": 2, "types": 2}
@@ -43,7 +44,7 @@ def names() -> list[str]:
 
 def head(task: str, config: EncoderConfig, labels: int) -> Head:
     """The head for a task; PosexportError names the tasks."""
-    makers = {
+    makers: dict[str, Callable[[], Head]] = {
         "features": lambda: Features(config.hidden),
         "sentence-embedding": lambda: SentenceEmbedding(config.hidden, "mean", normalise=True),
         "fill-mask": lambda: FillMask(
@@ -71,7 +72,7 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
     given = settings.parse(settings_given)
     config = EncoderConfig(**{**DEFAULTS, **settings.into(EncoderConfig, given)})
     extra = {
-        key: settings.convert(key, given.get(key, str(default)), int)
+        key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
         for key, default in (("seed", 0), ("labels", LABELS), ("max_positions", MAX_POSITIONS))
     }
     sizes = {"hidden": config.embedding or config.hidden, "heads": config.heads, "head_size": config.head_size}
@@ -84,19 +85,4 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
     settings.refuse_unknown(given, known, name)
     module = EncoderModel(Encoder(config, encoding), head(task or "features", config, extra["labels"])).eval()
     weights.draw(module, extra["seed"])
-    envelope = envelope_of(encoding)
-    if config.cross_attention and encoding.per_layer:
-        envelope.limited_axes.append(ENCODER_SEQUENCE)
-    return Source(
-        name=name,
-        kind="builtin",
-        module=module,
-        inputs=module.inputs,
-        outputs=module.head.outputs,
-        envelope=envelope,
-        encoding=EncodingSpec(name=encoding.name, parameters=dict(encoding.parameters_given)),
-        task=task or "features",
-        sha256=weights.digest(module),
-        shift_invariant=encoding.shift_invariant,
-        reads_first_token=module.head.reads_first_token,
-    )
+    return encoder_source(module, name=name, kind="builtin", task=task or "features", sha256=weights.digest(module))

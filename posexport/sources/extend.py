@@ -29,7 +29,7 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
     elif old.limit is None:
         raise PosexportError(f"--beyond {beyond} has nothing to do: {source.name} takes inputs of any length already")
     elif beyond == "clip":
-        extend_encodings(source.module, "clip", max_length)
+        extend_encodings(source.module, "clip")
         limit = max_length
     else:
         if max_length is None or max_length <= old.limit:
@@ -37,7 +37,7 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
             raise PosexportError(
                 f"--beyond interpolate needs a --max-length above the table's {old.limit} positions, got {got}"
             )
-        extend_encodings(source.module, "interpolate", max_length)
+        extend_encodings(source.module, "interpolate", max_length, overhead=source.overhead)
         limit = max_length
     inside = sorted({b for b in [*old.boundaries, *([limit] if limit else [])] if limit is None or b <= limit})
     return replace(source, envelope=msgspec.structs.replace(old, limit=limit, beyond=beyond, boundaries=inside))

@@ -1,11 +1,13 @@
 """``--set KEY=VALUE``: text to typed settings, with the known names in the refusal."""
 
 import difflib
+import typing
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.settings import convert
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:
@@ -21,33 +23,11 @@ def parse(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def convert(key: str, text: str, kind: Any) -> Any:
-    """``text`` as the type ``kind``: bool, int, float or str, and None where ``kind`` allows it."""
-    name = str(getattr(kind, "__name__", kind))
-    if "None" in name or "None" in str(kind):
-        if text.lower() == "none":
-            return None
-        kind = next((k for k in (bool, int, float) if k.__name__ in str(kind)), str)
-    if kind is bool:
-        if text.lower() in ("true", "1", "yes", "false", "0", "no"):
-            return text.lower() in ("true", "1", "yes")
-        raise PosexportError(f"--set {key} takes true or false, got {text!r}")
-    if kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            wanted = "a whole number" if kind is int else "a number"
-            raise PosexportError(f"--set {key} takes {wanted}, got {text!r}") from None
-    return text
-
-
 def into(record: type[Any], given: dict[str, str]) -> dict[str, Any]:
     """The settings that are fields of a dataclass, typed."""
-    import typing
-
     hints = typing.get_type_hints(record)
     named = {field.name for field in fields(record)} & set(given)
-    return {name: convert(name, given[name], hints[name]) for name in named}
+    return {name: convert(f"--set {name}", given[name], hints[name]) for name in named}
 
 
 def refuse_unknown(given: dict[str, str], known: set[str], where: str) -> None:

@@ -9,7 +9,7 @@ from posexport.encodings.base import Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
+from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.heads import (
     Features,
     FillMask,
@@ -59,11 +59,6 @@ def build(family: Family, config: Config, task: str, pooling: Pooling | None) ->
         encoder = Encoder(settings, encoding, numbering)
         head = _head(family, config, settings, task, pooling)
         model = EncoderModel(encoder, head)
-    if encoding.per_layer:
-        # the template gave every layer its own; what it holds itself is in no checkpoint
-        first = encoder.groups[0]
-        assert isinstance(first, EncoderLayer)
-        encoder.encoding = encoder.embeddings.encoding = first.attention.encoding
     tied = isinstance(head, FillMask) and config.flag("tie_word_embeddings", True)
     if tied:
         assert isinstance(head, FillMask)
@@ -158,7 +153,7 @@ def _origins(
             stems[f"encoder.groups.{group}.{ours}"] = f"{family.prefix}.{theirs.format(i=group)}"
     stems |= {f"head.{ours}": theirs for ours, theirs in _head_names(family, task).items()}
     found: dict[str, Origin] = {}
-    for name in _unique(model):
+    for name, _ in model.named_parameters():
         module, _, leaf = name.rpartition(".")
         found[name] = Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
     if task == "fill-mask":
@@ -175,13 +170,3 @@ def _origins(
         name = "encoder.embeddings.token_type.weight"
         found[name] = Origin(found[name].names, row=(f"{family.prefix}.{family.task_table}.weight", shape))
     return found
-
-
-def _unique(model: EncoderModel) -> list[str]:
-    """Names of the parameters, shared ones once, those of an encoding under the place that checkpoints name."""
-    template = ("encoder.encoding.", "encoder.embeddings.encoding.") if model.encoder.encoding.per_layer else ()
-    names: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if not name.startswith(template):
-            names.setdefault(id(parameter), name)
-    return list(names.values())

@@ -5,9 +5,7 @@ import hashlib
 from pathlib import Path
 
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder
 from posexport.sources.base import Source
-from posexport.sources.envelope import envelope_of
 from posexport.sources.huggingface import assign, sentence_transformers
 from posexport.sources.huggingface.build import build
 from posexport.sources.huggingface.config import Config
@@ -16,7 +14,7 @@ from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.base import ARCHITECTURES, TASKS, Family
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
-from posexport.spec import EncodingSpec
+from posexport.sources.of_encoder import encoder_source
 
 #: Copied into a bundle where they exist, so that other tools recognise it: those beside the weights, those at the top.
 _BESIDE = (
@@ -60,20 +58,12 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     names = assign.names_of(weights, family)
     remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
     remarks += assign.fill(plan, weights, names)
-    model = plan.model.eval()
-    encoder: Encoder = model.encoder
-    return Source(
+    return encoder_source(
+        plan.model,
         name=str(directory),
         kind="huggingface",
-        module=model,
-        inputs=model.inputs,
-        outputs=model.head.outputs,
-        envelope=envelope_of(encoder.encoding, encoder.embeddings.numbering),
-        encoding=EncodingSpec(name=encoder.encoding.name, parameters=dict(encoder.encoding.parameters_given)),
         task=chosen,
         sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
-        shift_invariant=encoder.encoding.shift_invariant,
-        reads_first_token=model.head.reads_first_token,
         files=_files(files, below),
         remarks=remarks + (pooling.remarks if pooling else []),
     )

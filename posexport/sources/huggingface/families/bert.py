@@ -6,7 +6,7 @@ EMBEDDINGS = {
     "embeddings.token": "embeddings.word_embeddings",
     "embeddings.token_type": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
-    "encoding": "embeddings.position_embeddings",
+    "embeddings.encoding": "embeddings.position_embeddings",
 }
 #: a layer without its normalisations, which the families put in different places
 SUBLAYERS = {
