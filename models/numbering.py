@@ -29,7 +29,7 @@ class Counted:
 
 
 class AfterPadding:
-    """``padding_id + 1, + 2 ...``, counting only tokens that are not the padding token, which itself gets ``padding_id``.
+    """``padding_id + 1, + 2 ...``, counting all but padding tokens, which themselves get ``padding_id``.
 
     RoBERTa and its heirs; fairseq's ``make_positions``. The mask is not asked: the token ids decide.
     """

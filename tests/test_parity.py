@@ -20,7 +20,7 @@ from parity_models import (
 )
 
 from posexport.errors import PosexportError
-from posexport.parity import criterion, memory
+from posexport.parity import criterion, luck, memory, own
 from posexport.parity.draw import draw, kept
 from posexport.parity.grid import GridPoint, grid, lengths_of
 from posexport.parity.report import Point, Report
@@ -95,6 +95,40 @@ def test_tolerance_is_twice_pytorchs_error_or_the_floor() -> None:
     assert criterion.tolerance("fp32", "y", 10 * eps) == 20 * eps
     assert criterion.tolerance("fp16", "y", 0.0) == 2 * float(np.finfo(np.float16).eps)
     assert criterion.tolerance("bf16", "y", 0.0) == 2 * torch.finfo(torch.bfloat16).eps
+
+
+def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> None:
+    outputs = [OutputSpec(name="y", axes=[BATCH, SEQUENCE, 3])]
+    small, large = GridPoint(batch=3, length=5), GridPoint(batch=3, length=2000)
+    assert own.more(small, [TOKENS, MASK], outputs) == own.MOST
+    assert own.more(large, [TOKENS, MASK], outputs) == 0
+    calls = []
+
+    def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        calls.append(feeds["input_ids"].shape)
+        return [np.repeat(feeds["input_ids"][:, :, None] + 1.0, 3, axis=2)]
+
+    def rounded(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        # one row of all that were drawn has an error, so that a few points would miss it
+        (y,) = definition(feeds)
+        y[40] *= 1.001
+        return [y]
+
+    (found,) = own.errors(small, [TOKENS, MASK], outputs, definition, rounded)
+    assert found == pytest.approx(0.001, rel=0.5)
+    assert set(calls) == {(3 * own.MOST, 5)}
+
+
+def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
+    outputs = [OutputSpec(name="y", axes=[BATCH])]
+
+    def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [feeds["input_ids"][:, 0].astype(np.float64) - 30]
+
+    point = GridPoint(batch=1, length=2)
+    chosen = abs(definition(luck.inputs_of(point, [TOKENS], outputs, definition))[0][0])
+    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(luck.DRAWS[1])]
+    assert chosen == max(drawn) > np.median(drawn)
 
 
 # -- the grid ----------------------------------------------------------------------------------------------------------
@@ -191,13 +225,13 @@ def test_tolerance_comes_from_all_points_of_a_length(absolute: tuple[Source, onn
     # a sum with a large number: PyTorch's own error is far above the floor, and differs from point to point
     shifted = wrapped(right, change=lambda y, _: ((y[0].sum(-1, keepdim=True) * 0.37 + 1e4) * y[0] - 1e4 * y[0],))
     report = proven(shifted, exported_copy(shifted), lengths=[17])
-    own = [p.torch_error for p in report.points if p.torch_error is not None]
-    assert len(own) == 7
-    assert max(own) > 16 * 2.0**-23
-    assert len(set(own)) > 1
+    errors = [p.torch_error for p in report.points if p.torch_error is not None]
+    assert len(errors) == 7
+    assert max(errors) > 16 * 2.0**-23
+    assert len(set(errors)) > 1
     (worst,) = {p.torch_worst for p in report.points}
     assert worst is not None
-    assert worst >= max(own)
+    assert worst >= max(errors)
     assert {p.tolerance for p in report.points} == {2 * worst}
 
 

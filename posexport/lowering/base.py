@@ -29,14 +29,12 @@ class Lowering(Protocol):
 
 
 def inputs(kind: AttentionKind) -> list[str]:
-    """Names of the inputs of a kind's function, in order. Every operator of today has exactly one table."""
+    """Names of the inputs of a kind's function, in order."""
     names = ["q", "k", "v"]
     if kind.mask != "none":
         names.append("mask")
-    if kind.scores is not None:
-        names.append("scores_table")
-    if kind.values is not None:
-        names.append("values_table")
+    for which, operator in (("scores", kind.scores), ("values", kind.values)):
+        names += [f"{which}_{own}" for own in (operator.own if operator else ())]
     return [*names, "qpos", "kpos"]
 
 
@@ -45,8 +43,25 @@ def call(kind: AttentionKind, which: str, **renamed: str) -> str:
     operator = kind.scores if which == "scores" else kind.values
     if operator is None:
         raise ValueError(f"{kind.name} has no {which} operator")
-    names = [*operator.takes, f"{which}_table", "qpos", "kpos"]
+    names = [*operator.takes, *(f"{which}_{own}" for own in operator.own), "qpos", "kpos"]
     return f"{DOMAIN}.{operator.name}({', '.join(renamed.get(name, name) for name in names)})"
+
+
+def add_scores(kind: AttentionKind, score: str, *, q: str, qs: str, qpos: str) -> tuple[list[str], str]:
+    """Statements that add the kind's score term to the value named ``score``, which is scaled; and the sum's name.
+
+    ``q`` and ``qs`` name the queries as they are and scaled, ``qpos`` their positions; ``ks``, the keys scaled, and
+    ``s``, the scale, are in scope. A term that is linear in both takes them scaled: that saves a pass over the scores.
+    """
+    if kind.scores is None:
+        return [], score
+    if not kind.scores.scaled:
+        lines = [f"term = {call(kind, 'scores', q=q, qpos=qpos)}"]
+    elif kind.scores.linear:
+        lines = [f"term = {call(kind, 'scores', q=qs, k='ks', qpos=qpos)}"]
+    else:
+        lines = [f"raw_term = {call(kind, 'scores', q=q, qpos=qpos)}", "term = Mul(raw_term, s)"]
+    return [*lines, f"with_term = Add({score}, term)"], "with_term"
 
 
 def function(lowering: Lowering, kind: AttentionKind, opset: int) -> onnx.FunctionProto:

@@ -8,7 +8,7 @@ The block is computed in the graph: the fewest blocks of at most 128 queries, al
 for more than a few padded queries.
 """
 
-from posexport.lowering.base import call
+from posexport.lowering.base import add_scores, call
 from posexport.ops.attention import AttentionKind
 
 BLOCK = 128
@@ -27,10 +27,9 @@ class Blockwise:
 
     def body(self, kind: AttentionKind) -> str:
         """The statements, in the ONNX text format."""
-        step = ["score = MatMul(qb, kt)"]
-        if kind.scores is not None:
-            step += [f"term = {call(kind, 'scores', q='qb', k='ks', qpos='pb')}", "with_term = Add(score, term)"]
-        scored = "score" if kind.scores is None else "with_term"
+        step = ["qs = Mul(qb, s)", "score = MatMul(qs, kt)"]
+        added, scored = add_scores(kind, "score", q="qb", qs="qs", qpos="pb")
+        step += added
         if kind.mask != "none":
             step.append(f"masked = Add({scored}, mask)")
             scored = "masked"
@@ -47,7 +46,6 @@ class Blockwise:
         return f"""
   s1 = Constant<value_float: float = @scale>()
   s = CastLike(s1, q)
-  qs = Mul(q, s)
   ks = Mul(k, s)
   kt = Transpose<perm = [0, 1, 3, 2]>(k)
   zero = Constant<value_ints = [0]>()
@@ -67,7 +65,7 @@ class Blockwise:
   padded = Mul(blocks, block)
   missing = Sub(padded, length)
   pads = Concat<axis = 0>(six, missing, zero)
-  q_padded = Pad(qs, pads)
+  q_padded = Pad(q, pads)
   q_shape = Concat<axis = 0>(lead, blocks, block, size)
   q_split = Reshape(q_padded, q_shape)
   q_blocks = Transpose<perm = [2, 0, 1, 3, 4]>(q_split)

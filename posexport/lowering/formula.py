@@ -3,7 +3,7 @@
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """
 
-from posexport.lowering.base import call
+from posexport.lowering.base import add_scores, call
 from posexport.ops.attention import AttentionKind
 
 
@@ -27,11 +27,9 @@ class Formula:
             "kt = Transpose<perm = [0, 1, 3, 2]>(k)",
             "score = MatMul(qs, kt)",
         ]
-        if kind.scores is not None:
-            lines += [f"term = {call(kind, 'scores', q='qs', k='ks')}", "with_term = Add(score, term)"]
-        else:
-            lines.append("with_term = Identity(score)")
-        lines.append("masked = Identity(with_term)" if kind.mask == "none" else "masked = Add(with_term, mask)")
+        added, score = add_scores(kind, "score", q="q", qs="qs", qpos="qpos")
+        lines += added
+        lines.append(f"masked = Identity({score})" if kind.mask == "none" else f"masked = Add({score}, mask)")
         lines.append("probs = Softmax<axis = -1>(masked)")
         if kind.values is None:
             lines.append("context = MatMul(probs, v)")

@@ -23,6 +23,8 @@ def attend(
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
+    Scores of an operator that is not ``scaled`` are added after the scale.
+
     ``mask`` is added: 0 keeps, the dtype's lowest number drops; [B, 1, 1, S] or [B, 1, T, S]. While
     ``torch.onnx.export`` traces, attention with a term becomes one node of domain ``posexport``, whose body a lowering
     chooses; without a term it stays plain operators, which every runtime fuses.
@@ -30,9 +32,12 @@ def attend(
     if torch.onnx.is_in_onnx_export() and (scores or values):
         return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, scores, values)
     s_BHTS = q_BHTD @ k_BHSD.mT
-    if scores is not None:
-        s_BHTS = s_BHTS + scores.dense(*({"q": q_BHTD, "k": k_BHSD}[name] for name in scores.operator.takes))
-    s_BHTS = s_BHTS * scale
+    if scores is None:
+        s_BHTS = s_BHTS * scale
+    else:
+        given = {"q": q_BHTD, "k": k_BHSD}
+        term = scores.dense(*(given[name] for name in scores.operator.takes))
+        s_BHTS = (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
     if mask is not None:
         s_BHTS = s_BHTS + mask
     p_BHTS = s_BHTS.softmax(-1)

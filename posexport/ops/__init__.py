@@ -2,5 +2,6 @@
 
 from posexport.ops import clipped_scores as clipped_scores
 from posexport.ops import clipped_values as clipped_values
+from posexport.ops import distance_scores as distance_scores
 from posexport.ops import relative_key_query_scores as relative_key_query_scores
 from posexport.ops import relative_key_scores as relative_key_scores

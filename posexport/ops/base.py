@@ -48,9 +48,12 @@ class Operator:
         eager: the torch operator (a ``torch.library`` custom operator).
         function: the onnxscript function of the same signature.
         oracle: the definition in float64 NumPy.
-        table_rows: rows of the table for the parameter ``Case.table``.
-        takes: names of the tensors that come before the table, in order, out of ``q``, ``k``, ``probs``.
-        gives: ``scores`` ([B, H, T, S]) or ``values`` ([B, H, T, D]).
+        takes: names of the tensors that attention gives it, in order, out of ``q``, ``k``, ``probs``; they come first.
+        own: names of its own tensors, in order; they follow. After them come the positions, qpos [T] and kpos [S].
+        draw: random own tensors for a case.
+        gives: ``scores`` ([B, H, T, S]; [1, H, T, S] from an operator that takes nothing) or ``values`` ([B, H, T, D]).
+        scaled: scores are added before attention scales (``q k^T + scores``), not after.
+        linear: scores are linear in q and k together, so that scaling these scales the scores.
     """
 
     name: str
@@ -58,17 +61,21 @@ class Operator:
     function: Any
     oracle: Callable[..., Array]
     cases: Sequence[Case]
-    table_rows: Callable[[int], int]
+    draw: Callable[[Case, np.random.Generator], Sequence[NDArray[Any]]]
     takes: tuple[str, ...]
     gives: str
+    own: tuple[str, ...] = ("table",)
+    scaled: bool = True
+    linear: bool = True
 
     def __call__(self, *tensors: Tensor) -> Tensor:
         """Run the torch operator, or emit its node while ``torch.onnx.export`` traces."""
         if not torch.onnx.is_in_onnx_export():
             return self.eager(*tensors)
-        first, table, keys = tensors[0], tensors[-3], tensors[-1]
-        last = keys.shape[0] if self.gives == "scores" else table.shape[-1]
-        return emit(self.name, tensors, like=first, shape=(*first.shape[:-1], last))
+        first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
+        lead = first.shape[:3] if self.takes else (1, own.shape[0], queries.shape[0])
+        last = keys.shape[0] if self.gives == "scores" else own.shape[-1]
+        return emit(self.name, tensors, like=first, shape=(*lead, last))
 
 
 def emit(

@@ -90,7 +90,7 @@ CLIPPED_VALUES = register(
             Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=-2_000_000_000),
             Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=16),
         ],
-        table_rows=lambda k: 2 * k + 1,
+        draw=lambda case, rng: [rng.standard_normal((2 * case.table + 1, case.head_size))],
         takes=("probs",),
         gives="values",
     )

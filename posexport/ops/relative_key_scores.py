@@ -77,7 +77,7 @@ RELATIVE_KEY_SCORES = register(
             Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=2_000_000_000),
             Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=90),
         ],
-        table_rows=lambda m: 2 * m - 1,
+        draw=lambda case, rng: [rng.standard_normal((2 * case.table - 1, case.head_size))],
         takes=("q",),
         gives="scores",
     )

@@ -122,7 +122,7 @@ def prove(
 def _values(
     job: _Job, memory_limit: int | None, *, fresh: bool
 ) -> tuple[list[_Value], dict[tuple[int, str], float], bool]:
-    """All points' errors, PyTorch's largest by length and output, and whether the definition turned out to keep state."""
+    """All points' errors, PyTorch's largest by length and output, and whether the definition keeps state."""
     source = job.source
     count = len(source.outputs)
     truth = Reference(source.module, torch.float64, outputs=count, fresh=fresh)
@@ -161,10 +161,9 @@ def _values(
         if job.sample is not None:
             job.sample.add(point, feeds, y64, keep_BT)
     for point in {point.length: point for point in taken if point.padding == "none"}.values():
-        for spec, more in zip(
-            source.outputs, more_errors(point, source.inputs, source.outputs, truth, own), strict=True
-        ):
-            worst[point.length, spec.name] = max(worst[point.length, spec.name], more)
+        more = more_errors(point, source.inputs, source.outputs, truth, own)
+        for spec, largest in zip(source.outputs, more, strict=True):
+            worst[point.length, spec.name] = max(worst[point.length, spec.name], largest)
     stateful = False
     if taken and not fresh:
         stateful = fingerprint([*truth(first_feeds), *own(first_feeds)]) != first

@@ -1,0 +1,86 @@
+"""Scores that depend on the head and the distance alone: a bias computed once per distance, not once per pair.
+
+The form of T5's, ALiBi's, KERPLE's and Sandwich's biases: ``scores[i, j] = b[h, i - j]``. The caller computes ``b`` for
+the distances of a call; distances it does not list are taken as its nearest.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import BLOCK, columns, skew
+
+
+def oracle(by_distance: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:
+    """One pair at a time: by_distance [H, W] from the distance lowest [1] up, qpos [T], kpos [S] -> [1, H, T, S]."""
+    heads, width = by_distance.shape
+    out = np.zeros((1, heads, len(qpos), len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            out[0, :, i, j] = by_distance[:, min(max(int(t) - int(s) - int(lowest[0]), 0), width - 1)]
+    return out
+
+
+@torch.library.custom_op("posexport::distance_scores", mutates_args=())
+def distance_scores(by_distance: Tensor, lowest: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    """by_distance [H, W] for distances (query minus key) from lowest [1] up -> [1, H, T, S]."""
+    heads, width = by_distance.shape
+    out = by_distance.new_empty(1, heads, qpos.shape[0], kpos.shape[0])
+    for start in range(0, qpos.shape[0], BLOCK):
+        q_block = qpos[start : start + BLOCK]
+        by_column = by_distance[:, (columns(q_block, kpos) - lowest).clamp(0, width - 1)]
+        rows = by_column[:, None, :].expand(heads, q_block.shape[0], by_column.shape[-1])
+        out[0, :, start : start + BLOCK] = skew(rows, kpos.shape[0])
+    return out
+
+
+@distance_scores.register_fake
+def _(by_distance: Tensor, _lowest: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    return by_distance.new_empty(1, by_distance.shape[0], qpos.shape[0], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
+    T = op.Shape(qpos)
+    S = op.Shape(kpos)
+    H = op.Shape(by_distance, start=0, end=1)
+    last = op.Shape(by_distance, start=1, end=2) - 1
+    # column c of the T + S distances, greatest first (see window.py)
+    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
+    distance = top - op.Range(0, op.Squeeze(T + S), 1)
+    index = op.Max(op.Min(distance - lowest, last), [0])
+    by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
+    rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
+    # the skew
+    flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_row = op.Reshape(shifted, op.Concat([1], H, T, T + S - 1, axis=0), allowzero=1)
+    return op.Slice(by_row, [0], S, [3])
+
+
+DISTANCE_SCORES = register(
+    Operator(
+        name="DistanceScores",
+        eager=distance_scores,
+        function=DistanceScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=1, heads=5, queries=17, keys=19, head_size=3, table=40),
+            Case(batch=1, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
+            Case(batch=1, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
+        ],
+        draw=lambda case, rng: [rng.standard_normal((case.heads, case.table)), np.array([-case.table // 2])],
+        takes=(),
+        gives="scores",
+        own=("by_distance", "lowest"),
+        scaled=False,
+    )
+)
