@@ -129,12 +129,14 @@ def _into(
     """All of a bundle's files, in ``directory``."""
     from posexport.export import negotiate
     from posexport.export.build import build
+    from posexport.lowering import plan
     from posexport.parity.axes import check_axes
     from posexport.sources.extend import extend
     from posexport.sources.load import load
 
     tell = progress or (lambda *_: None)
     opset = negotiate.opset(options.opset)
+    plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = extend(load(argument, options.load), options.beyond, options.max_length)
     for sentence in source.remarks:

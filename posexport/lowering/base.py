@@ -58,7 +58,9 @@ def add_scores(kind: AttentionKind, score: str, *, q: str, qs: str, qpos: str) -
     if not kind.scores.scaled:
         lines = [f"term = {call(kind, 'scores', q=q, qpos=qpos)}"]
     elif kind.scores.linear:
-        lines = [f"term = {call(kind, 'scores', q=qs, k='ks', qpos=qpos)}"]
+        along = {f"scores_{own}": f"scaled_{own}" for own in kind.scores.scaled_along}
+        lines = [f"{scaled} = Mul({own}, s)" for own, scaled in along.items()]
+        lines.append(f"term = {call(kind, 'scores', q=qs, k='ks', qpos=qpos, **along)}")
     else:
         lines = [f"raw_term = {call(kind, 'scores', q=q, qpos=qpos)}", "term = Mul(raw_term, s)"]
     return [*lines, f"with_term = Add({score}, term)"], "with_term"

@@ -12,12 +12,18 @@ LOWERINGS: tuple[Lowering, ...] = (Blockwise(), Formula())
 
 def choose(kind: AttentionKind, wanted: str = "auto") -> Lowering:
     """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not."""
-    named = {lowering.name: lowering for lowering in LOWERINGS}
+    check_name(wanted)
     if wanted == "auto":
         return next(lowering for lowering in LOWERINGS if lowering.refusal(kind) is None)
-    if wanted not in named:
-        raise PosexportError(f"unknown lowering {wanted!r}; known: auto, {', '.join(named)}")
-    reason = named[wanted].refusal(kind)
+    found = next(lowering for lowering in LOWERINGS if lowering.name == wanted)
+    reason = found.refusal(kind)
     if reason:
         raise PosexportError(f"lowering {wanted} does not apply to {kind.name}: {reason}; use --lowering auto")
-    return named[wanted]
+    return found
+
+
+def check_name(wanted: str) -> None:
+    """PosexportError unless ``wanted`` is ``auto`` or the name of a lowering."""
+    known = ["auto", *(lowering.name for lowering in LOWERINGS)]
+    if wanted not in known:
+        raise PosexportError(f"unknown lowering {wanted!r}; known: {', '.join(known)}")

@@ -81,6 +81,11 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
         for padding in PADDINGS
         if padding == "none" or (masked and length > 1 and (padding != "ragged" or batch > 1))
     ]
+    if not points:
+        raise PosexportError(
+            f"none of the lengths {', '.join(map(str, chosen))} can be compared: the model takes at most {limit}; "
+            f"give one of up to {limit} too"
+        )
     if lengths is not None:
         return points + [point(batch, n, refusal=True) for n in chosen if limit and n > limit for batch in BATCHES]
     if limit is not None:

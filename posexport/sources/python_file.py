@@ -10,6 +10,7 @@ The file is executed: it is run only because the user named it.
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,15 +28,22 @@ from posexport.sources.weights import digest
 from posexport.spec import BATCH, SEQUENCE, Axis, EncodingSpec, InputSpec, OutputSpec
 
 
-class NamedOutputs(nn.Module):
-    """A module called by keyword whose answer, whatever its shape, comes back as a tuple of tensors."""
+def by_name(module: nn.Module, inputs: list[InputSpec]) -> nn.Module:
+    """The module, called by keyword with its inputs' names, its answer, whatever its form, as a tuple of tensors."""
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
+    class ByName(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
 
-    def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(named_outputs(self.module(**inputs)).values())
+        def forward(self, **given: Tensor) -> tuple[Tensor, ...]:
+            return tuple(named_outputs(self.module(**given)).values())
+
+    # torch.export wants every input to be a parameter of its own
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in ("self", *(spec.name for spec in inputs))]
+    ByName.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return ByName().eval()
 
 
 def named_outputs(answer: Any) -> dict[str, Tensor]:
@@ -72,14 +80,13 @@ def load(argument: str) -> Source:
         )
     module = parts[0].eval().float()
     inputs = _specs(argument, module, *parts[1:])
-    wrapped = NamedOutputs(module).eval()
     outputs, names = _outputs(argument, module, inputs)
     encodings = [m for m in module.modules() if isinstance(m, Encoding)]
     first = encodings[0] if encodings else None
     return Source(
         name=argument,
         kind="python",
-        module=wrapped,
+        module=by_name(module, inputs),
         inputs=inputs,
         outputs=[OutputSpec(name=name, axes=axes) for name, axes in zip(names, outputs, strict=True)],
         envelope=envelope_of_module(module),

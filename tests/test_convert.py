@@ -1,0 +1,123 @@
+"""The main job, whole: every built-in model becomes a proven bundle; a new encoding needs nothing but itself."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+import posexport
+from posexport.convert import ConvertOptions, convert
+from posexport.encodings import base
+from posexport.encodings.base import Encoding, register
+from posexport.encodings.positions import Positions
+from posexport.sources import builtin
+from posexport.sources.load import LoadOptions
+
+TINY = ("layers=1", "hidden=60", "heads=5", "feedforward=37", "vocab=61")
+
+
+def options(*settings: str, **given: object) -> ConvertOptions:
+    return ConvertOptions(load=LoadOptions(settings=(*TINY, *settings)), threads=1, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", builtin.names())
+def test_every_built_in_model_is_proven_over_the_grid(name: str, tmp_path: Path) -> None:
+    done = convert(name, tmp_path / "b", options())
+    assert done.report is not None
+    assert done.report.passed, done.report.describe()
+    assert done.manifest is not None
+    assert done.manifest.proven
+    batches = {(point.batch, point.padding) for point in done.report.points}
+    assert batches >= {(1, "none"), (1, "left"), (3, "ragged"), (3, "right")}
+    onnx.checker.check_model(str(tmp_path / "b" / "model.onnx"), full_check=True)
+    session = posexport.load(tmp_path / "b", threads=1)
+    ids = np.array([[5, 6, 7], [8, 9, 10]])
+    assert session.run({"input_ids": ids})["last_hidden_state"].shape == (2, 3, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "limit"),
+    [
+        ("encoder-relative-key", {"beyond": "clip"}, None),
+        ("encoder-relative-key-query", {"beyond": "clip", "max_length": 70}, 70),
+        ("encoder-absolute", {"beyond": "interpolate", "max_length": 90}, 90),
+        ("encoder-sinusoidal", {"max_length": 31}, 31),
+    ],
+)
+def test_beyond_the_trained_length(name: str, given: dict[str, object], limit: int | None, tmp_path: Path) -> None:
+    settings = [] if name == "encoder-sinusoidal" else ["max_positions=40"]
+    done = convert(name, tmp_path / "b", options(*settings, **given))
+    assert done.manifest is not None
+    assert done.manifest.proven
+    assert done.manifest.envelope.limit == limit
+    session = posexport.load(tmp_path / "b", threads=1)
+    session.run({"input_ids": np.ones((1, limit or 200), np.int64)})
+    if limit is not None:
+        with pytest.raises(posexport.PosexportError, match=f"{limit}"):
+            session.run({"input_ids": np.ones((1, limit + 1), np.int64)})
+
+
+def test_a_toy_encoding_is_one_class(tmp_path: Path) -> None:
+    before = set(base.ENCODINGS)
+
+    def oracle(x_BTC: np.ndarray, pos_BT: np.ndarray, **rest: object) -> np.ndarray:
+        del rest
+        return x_BTC + 0.01 * pos_BT[..., None] * np.arange(x_BTC.shape[-1])
+
+    @register("toy-ramp", cases=[{}], source="this test", embed=oracle)
+    class Ramp(Encoding):
+        """Adds a hundredth of the position times the channel."""
+
+        shift_invariant = False
+
+        def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
+            channel_C = torch.arange(x_BTC.shape[-1])
+            return x_BTC + 0.01 * (positions.ids_BT[..., None] * channel_C).to(x_BTC.dtype)
+
+    try:
+        done = convert("encoder-toy-ramp", tmp_path / "b", options(lengths=(1, 17)))
+        assert done.manifest is not None
+        assert done.manifest.proven
+        assert done.manifest.encoding is not None
+        assert done.manifest.encoding.name == "toy-ramp"
+    finally:
+        for name in set(base.ENCODINGS) - before:
+            del base.ENCODINGS[name]
+
+
+def test_a_user_s_module_converts_with_its_operators_visible(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nfrom posexport.encodings.positions import Positions\n"
+        "from posexport.encodings.shaw_kv import ShawKV\nfrom posexport.nn import attend\n\n\n"
+        "class Layer(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.encoding = ShawKV(head_size=6, clip=3)\n\n"
+        "    def forward(self, q, k, v):\n"
+        "        at = Positions.counted(q.shape[2])\n"
+        "        terms = {'scores': self.encoding.scores(q, k, at, at), 'values': self.encoding.values(at, at)}\n"
+        "        return attend(q, k, v, scale=0.4, **terms)\n\n\n"
+        "def make():\n"
+        "    axes = ['batch_size', 5, 'sequence_length', 6]\n"
+        "    x = torch.zeros(2, 5, 9, 6)\n"
+        "    return Layer(), dict(q=x, k=x, v=x), dict(q=axes, k=axes, v=axes)\n"
+    )
+    done = convert(f"{path}:make", tmp_path / "b", ConvertOptions(threads=1, lengths=(1, 4, 5, 17, 131)))
+    assert done.manifest is not None
+    assert done.manifest.proven
+    assert set(done.manifest.functions) == {"ClippedClippedValuesAttention", "ClippedScores", "ClippedValues"}
+
+
+def test_positions_matter_in_every_built_in_model() -> None:
+    """The weights that a proof is made with must let a lost position show."""
+    for name in builtin.names():
+        module: nn.Module = builtin.load(name, task=None, settings_given=TINY).module.double()
+        ids = torch.arange(1, 12)[None]
+        order = torch.tensor([3, 1, 2, 0, *range(4, 11)])
+        y, swapped = module(input_ids=ids)[0], module(input_ids=ids[:, order])[0]
+        moved = (swapped - y[:, order]).abs().max() / y.abs().max()
+        assert (moved < 1e-12) if name == "encoder-nope" else (moved > 1e-3), name
