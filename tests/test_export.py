@@ -73,6 +73,15 @@ def test_every_lowering_and_inline_agree(encoding: str, lowering: str, tmp_path:
         assert np.abs(outputs(tmp_path / f"{name}.onnx", made)[0] - want).max() <= 16 * np.finfo(np.float32).eps * scale
 
 
+def test_inline_is_without_scan_and_without_squeeze_of_unknown_rank(tmp_path: Path) -> None:
+    """OpenVINO takes neither."""
+    build(source("shaw-kv"), tmp_path / "m.onnx", opset=18, ir_version=10, inline=True)
+    nodes = onnx.load(tmp_path / "m.onnx").graph.node
+    assert "Scan" not in {node.op_type for node in nodes}
+    assert all(len(node.input) == 2 for node in nodes if node.op_type == "Squeeze")
+    assert choose(next(iter(kinds().values())), flat=True).name == "formula"
+
+
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 301])
 def test_blockwise_at_the_edges_of_its_blocks(length: int, tmp_path: Path) -> None:
     made = source("relative-key-query", "max_positions=320")

@@ -33,7 +33,7 @@ def build(
     model.ir_version = ir_version
     if source.envelope.limit is not None:
         guard.insert(model, source.inputs, source.envelope.limit, source.envelope.limited_axes)
-    lowerings = functions.attach(model, lowering)
+    lowerings = functions.attach(model, lowering, flat=inline)
     if inline:
         inline_functions(model)
     metadata.fill(model, source, lowerings)

@@ -14,8 +14,10 @@ from posexport.ops.attention import kinds
 from posexport.ops.base import DOMAIN, OPERATORS
 
 
-def attach(model: ir.Model, lowering: str = "auto") -> dict[str, str]:
+def attach(model: ir.Model, lowering: str = "auto", *, flat: bool = False) -> dict[str, str]:
     """Attach the functions of all nodes of our domain; answers which lowering each attention function got.
+
+    ``flat``: they will be inlined, for runtimes that know no Scan either.
 
     Raises:
         PosexportError: ``lowering`` does not apply to a kind of attention in the graph (the reason is in the message).
@@ -28,7 +30,7 @@ def attach(model: ir.Model, lowering: str = "auto") -> dict[str, str]:
         node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN
     ):
         if name in attention:
-            way = plan.choose(attention[name], lowering)
+            way = plan.choose(attention[name], lowering, flat=flat)
             chosen[name] = way.name
             for operator in (attention[name].scores, attention[name].values):
                 if operator is not None:

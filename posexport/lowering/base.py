@@ -15,9 +15,10 @@ from posexport.ops.base import DOMAIN
 
 
 class Lowering(Protocol):
-    """One way. ``name`` is what ``--lowering`` takes and the manifest records."""
+    """One way. ``name`` is what ``--lowering`` takes and the manifest records; ``scans``: its body holds a Scan."""
 
     name: str
+    scans: bool
 
     def refusal(self, kind: AttentionKind) -> str | None:
         """Why this way does not apply to ``kind``; None when it does."""

@@ -18,6 +18,7 @@ class Blockwise:
     """The formula, one block of queries at a time."""
 
     name = "blockwise"
+    scans = True
 
     def refusal(self, kind: AttentionKind) -> str | None:
         """Not for masks over pairs: a block would need its rows of the mask."""
@@ -72,9 +73,9 @@ class Blockwise:
   first = Slice(qpos, zero, one)
   last = Add(first, padded)
   p_shape = Concat<axis = 0>(blocks, block)
-  first0 = Squeeze(first)
-  last0 = Squeeze(last)
-  one0 = Squeeze(one)
+  first0 = Squeeze(first, zero)
+  last0 = Squeeze(last, zero)
+  one0 = Squeeze(one, zero)
   p_all = Range(first0, last0, one0)
   p_blocks = Reshape(p_all, p_shape)
   done = Scan <num_scan_inputs = 2, body = each_block (qb, pb) => (out_block) {{

@@ -11,6 +11,7 @@ class Formula:
     """``softmax(scale * (q k^T + scores) + mask) v + values``, over whole matrices."""
 
     name = "formula"
+    scans = False
 
     def refusal(self, kind: AttentionKind) -> str | None:
         """Applies to every kind."""

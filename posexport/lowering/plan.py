@@ -10,11 +10,15 @@ from posexport.ops.attention import AttentionKind
 LOWERINGS: tuple[Lowering, ...] = (Blockwise(), Formula())
 
 
-def choose(kind: AttentionKind, wanted: str = "auto") -> Lowering:
-    """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not."""
+def choose(kind: AttentionKind, wanted: str = "auto", *, flat: bool = False) -> Lowering:
+    """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not.
+
+    ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO.
+    """
     check_name(wanted)
     if wanted == "auto":
-        return next(lowering for lowering in LOWERINGS if lowering.refusal(kind) is None)
+        fitting = [lowering for lowering in LOWERINGS if lowering.refusal(kind) is None]
+        return next(lowering for lowering in fitting if not (flat and lowering.scans))
     found = next(lowering for lowering in LOWERINGS if lowering.name == wanted)
     reason = found.refusal(kind)
     if reason:

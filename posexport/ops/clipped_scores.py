@@ -53,7 +53,7 @@ def ClippedScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT6
     first = last / 2 - op.Slice(qpos, T - 1, T) + op.Slice(kpos, [0], [1])
     start = op.Max(op.Min(1 - first, width - 1), [1])
     end = op.Max(op.Min(last - first, width - 1), start)
-    inner = op.Range(op.Squeeze(start), op.Squeeze(end), 1)
+    inner = op.Range(op.Squeeze(start, [0]), op.Squeeze(end, [0]), 1)
     row = op.Max(op.Min(first + op.Concat([0], inner, width - 1, axis=0), last), [0])
     by_row = op.MatMul(q, op.Transpose(op.Gather(table, row), perm=[1, 0]))
     by_column = op.Pad(by_row, op.Concat(start - 1, width - 1 - end, axis=0), None, [3], mode="edge")

@@ -65,7 +65,7 @@ def ClippedValues(probs: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: 
     first = last / 2 - op.Slice(qpos, T - 1, T) + op.Slice(kpos, [0], [1])
     start = op.Max(op.Min(1 - first, width - 1), [1])
     end = op.Max(op.Min(last - first, width - 1), start)
-    inner = op.Range(op.Squeeze(start), op.Squeeze(end), 1)
+    inner = op.Range(op.Squeeze(start, [0]), op.Squeeze(end, [0]), 1)
     row = op.Max(op.Min(first + op.Concat([0], inner, width - 1, axis=0), last), [0])
     left = op.ReduceSum(op.Slice(by_column, [0], start, [3]), [3])
     right = op.ReduceSum(op.Slice(by_column, end, width, [3]), [3])

@@ -50,7 +50,7 @@ def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...]
     last = op.Shape(by_distance, start=1, end=2) - 1
     # column c of the T + S distances, greatest first (see window.py)
     top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    distance = top - op.Range(0, op.Squeeze(T + S), 1)
+    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
     index = op.Max(op.Min(distance - lowest, last), [0])
     by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
     rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))

@@ -62,7 +62,7 @@ def RelativeKeyQueryScores(
     first_query = op.Slice(qpos, [0], [1])
     first_key = op.Slice(kpos, [0], [1])
     # the query term: a window of table rows of the T + S distances, greatest first (see window.py), then the skew
-    column = op.Range(0, op.Squeeze(T + S), 1)
+    column = op.Range(0, op.Squeeze(T + S, [0]), 1)
     query_row = op.Max(op.Min(first_query + T - 1 - first_key + last / 2 - column, last), [0])
     by_column = op.MatMul(q, op.Transpose(op.Gather(table, query_row), perm=[1, 0]))
     flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
@@ -76,9 +76,9 @@ def RelativeKeyQueryScores(
     width = T + size
     filled = op.Pad(k, op.Concat([0], blocks * size - S, axis=0), None, [2])
     k_blocks = op.Reshape(filled, op.Concat(lead, blocks, size, [-1], axis=0))
-    starts = first_key + op.Range(0, op.Squeeze(blocks), 1) * size
+    starts = first_key + op.Range(0, op.Squeeze(blocks, [0]), 1) * size
     least = op.Unsqueeze(first_query - starts - size + 1 + last / 2, [1])
-    key_row = op.Max(op.Min(least + op.Range(0, op.Squeeze(width), 1), last), [0])
+    key_row = op.Max(op.Min(least + op.Range(0, op.Squeeze(width, [0]), 1), last), [0])
     key_by_column = op.MatMul(k_blocks, op.Transpose(op.Gather(table, key_row), perm=[0, 2, 1]))
     key_flat = op.Reshape(key_by_column, op.Concat(lead, blocks, size * width, axis=0), allowzero=1)
     key_shifted = op.Slice(key_flat, size - 1, size * width - 1, [3])

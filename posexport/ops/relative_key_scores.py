@@ -48,7 +48,7 @@ def RelativeKeyScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: 
     S = op.Shape(kpos)
     rows = op.Shape(table, start=0, end=1)
     # the window: table rows of the T + S distances, greatest first (see window.py)
-    column = op.Range(0, op.Squeeze(T + S), 1)
+    column = op.Range(0, op.Squeeze(T + S, [0]), 1)
     top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
     row = op.Max(op.Min(top + rows / 2 - column, rows - 1), [0])
     window = op.Gather(table, row)
