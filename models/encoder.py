@@ -46,6 +46,16 @@ class EncoderConfig:
         for name in ("vocab", "hidden", "layers", "heads", "feedforward"):
             if getattr(self, name) < 1:
                 raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.types < 0:
+            raise PosexportError(f"types must be at least 0 (no token types), got {self.types}")
+        if self.embedding is not None and self.embedding < 1:
+            raise PosexportError(f"embedding must be at least 1 (or none), got {self.embedding}")
+        if self.layer_groups is not None and not 1 <= self.layer_groups <= self.layers:
+            raise PosexportError(f"layer_groups must be from 1 to layers={self.layers}, got {self.layer_groups}")
+        if not 0 <= self.padding_id < self.vocab:
+            raise PosexportError(f"padding_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.padding_id}")
+        if not 0 <= self.eps < 1:
+            raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
         if self.hidden % self.heads:
             raise PosexportError(f"hidden must be a multiple of heads, got hidden={self.hidden}, heads={self.heads}")
 
@@ -61,7 +71,7 @@ class Attention(nn.Module):
     def __init__(self, config: EncoderConfig, encoding: Encoding) -> None:
         super().__init__()
         self.heads = config.heads
-        self.scale = config.head_size**-0.5
+        self.scale = (config.head_size * encoding.score_terms) ** -0.5
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, config.hidden)
         self.value = nn.Linear(config.hidden, config.hidden)
@@ -156,7 +166,7 @@ class EncoderLayer(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Token and type embeddings, positions, normalisation, and the step up to the model's width."""
+    """Token and type embeddings, positions (added or joined), normalisation, and the step to the model's width."""
 
     def __init__(self, config: EncoderConfig, encoding: Encoding | None, numbering: Numbering) -> None:
         super().__init__()
@@ -165,8 +175,9 @@ class Embeddings(nn.Module):
         self.token_type = nn.Embedding(config.types, width) if config.types else None
         self.encoding = encoding
         self.numbering = numbering
-        self.norm = nn.LayerNorm(width, eps=config.eps) if config.embedding_norm else None
-        self.project = nn.Linear(width, config.hidden) if config.embedding else None
+        joined = width + (encoding.added_width if encoding else 0)
+        self.norm = nn.LayerNorm(joined, eps=config.eps) if config.embedding_norm else None
+        self.project = nn.Linear(joined, config.hidden) if config.embedding or joined > width else None
 
     def forward(self, ids_BT: Tensor, types_BT: Tensor | None) -> tuple[Tensor, Positions]:
         x_BTC = self.token(ids_BT)

@@ -34,7 +34,10 @@ def inputs(operator: Operator, case: Case, dtype=np.float64) -> dict[str, np.nda
     if "probs" in found:
         found["probs"] = np.exp(found["probs"]) / np.exp(found["probs"]).sum(-1, keepdims=True)
     found |= dict(zip(operator.own, operator.draw(case, rng), strict=True))
-    found = {name: array.astype(dtype) if array.dtype.kind == "f" else array for name, array in found.items()}
+    wide = np.promote_types(dtype, np.float32)
+    for name, array in found.items():
+        if array.dtype.kind == "f":
+            found[name] = array.astype(wide if name in operator.wide else dtype)
     first = 5
     found["qpos"] = np.arange(first + case.offset, first + case.offset + case.queries)
     found["kpos"] = np.arange(first, first + case.keys)
@@ -110,14 +113,26 @@ def test_half_precision(operator, case, agree):
         agree(got, truth(operator, given), "operator in half precision", np.float16)
 
 
+@pytest.mark.parametrize("operator", [p for p in EVERY if p.values[0].gives == "scores" and p.values[0].scaled])
+def test_scores_are_linear_as_declared(operator, agree):
+    given = inputs(operator, operator.cases[1])
+    along = {"q", "k", *operator.scaled_along}
+    doubled = {name: 2 * a if name in along else a for name, a in given.items()}
+    got, want = eager(operator, doubled), 2 * eager(operator, given)
+    if operator.linear:
+        agree(got, want, "same values", np.float64)  # powers of two round nothing
+    else:
+        assert np.abs(got - want).max() > 0.1 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("operator", EVERY)
 def test_cases_reach_every_corner(operator):
     def distances(case):
         return case.offset - case.keys + 1, case.offset + case.queries - 1
 
     def reach(case):
-        listed = operator.draw(case, np.random.default_rng(0))[0]
-        return (listed.shape[operator.own[0] == "by_distance"] - 1) // 2
+        place, axis = (operator.own.index("by_distance"), 1) if "by_distance" in operator.own else (0, 0)
+        return (operator.draw(case, np.random.default_rng(0))[place].shape[axis] - 1) // 2
 
     corners = {
         "one query": lambda c: c.queries == 1 < c.keys,
@@ -178,9 +193,11 @@ def test_onnx_function_makes_no_tensor_per_pair_and_channel(operator, case):
     _, tensors = everything(one_node(operator, given), given)
     assert len(tensors) > 15
     T, S = case.queries, case.keys
+    # vectors by distance are shared by the heads, or every head has its own
+    tables = case.heads if given[operator.own[0]].ndim == 3 else 1
     # scores by distance column, and windows of the table; as much again for what fills up the last block of keys
-    widest = 2 * case.heads * T * (T + S) + 2 * (T + S) * case.head_size
-    assert 4 * widest < T * S * case.head_size
+    widest = 2 * case.heads * T * (T + S) + 2 * tables * (T + S) * case.head_size
+    assert 4 * widest < tables * T * S * case.head_size
     assert {name: a.shape for name, a in tensors.items() if a.size > widest} == {}
 
 
@@ -200,7 +217,9 @@ def test_onnx_function_multiplies_little(operator, case):
     T, S, HD = case.queries, case.keys, case.heads * case.head_size
     # every query against T + S distances; every key against the T + min(T, S) that the queries reach from its block
     bound = T * (T + S) * HD + ("k" in operator.takes) * (S + T) * (T + min(T, S)) * HD
-    assert (0 < products <= bound) if operator.takes else products == 0
+    if not operator.takes:
+        bound = T * S * case.heads * sum(given[name].shape[-1] for name in operator.inner)
+    assert (0 < products <= bound) if bound else products == 0
 
 
 @pytest.mark.parametrize("case", LARGE)

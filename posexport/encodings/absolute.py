@@ -8,26 +8,41 @@ from collections.abc import Mapping
 import numpy as np
 
 from posexport.encodings.base import Array, register
+from posexport.encodings.joined import Joined
 from posexport.encodings.position_table import PositionTable
 
 
-def oracle(x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], max_positions: int, hidden: int) -> Array:
+def oracle(
+    x_BTC: Array,
+    pos_BT: Array,
+    *,
+    params: Mapping[str, Array],
+    max_positions: int,
+    hidden: int,
+    joined: str = "sum",
+) -> Array:
     """The table met by one-hot vectors, as the input embedding is defined: x + onehot(position) E."""
     onehot_BTM = np.equal(pos_BT[..., None], np.arange(max_positions)).astype(np.float64)
-    return x_BTC + (onehot_BTM @ params["table"]).reshape(*pos_BT.shape, hidden)
+    vectors_BTC = (onehot_BTM @ params["table"]).reshape(*pos_BT.shape, hidden)
+    if joined == "sum":
+        return x_BTC + vectors_BTC
+    return np.concatenate([x_BTC, np.broadcast_to(vectors_BTC, x_BTC.shape)], -1)
 
 
 @register(
     "absolute",
-    cases=[{"max_positions": 2053, "hidden": 20}, {"max_positions": 300, "hidden": 7}],
+    cases=[{"max_positions": 2053, "hidden": 20}, {"max_positions": 300, "hidden": 7, "joined": "concat"}],
     source="Devlin et al. 2019, arXiv:1810.04805, section 3",
     embed=oracle,
 )
 class Absolute(PositionTable):
     """Adds a learned vector per position to the embeddings; no longer input than the table.
 
-    ``trained``: how many positions the table was trained for, where it has been stretched to ``max_positions`` since.
+    ``joined``: the vector is added to the token's (``sum``) or put beside it (``concat``). ``trained``: how many
+    positions the table was trained for, where it has been stretched to ``max_positions`` since.
     """
 
-    def __init__(self, *, max_positions: int = 512, hidden: int, trained: int | None = None) -> None:
-        super().__init__(max_positions=max_positions, hidden=hidden, trained=trained)
+    def __init__(
+        self, *, max_positions: int = 512, hidden: int, joined: Joined = "sum", trained: int | None = None
+    ) -> None:
+        super().__init__(max_positions=max_positions, hidden=hidden, joined=joined, trained=trained)

@@ -54,8 +54,15 @@ class Encoding(nn.Module):
     name: ClassVar[str]
     #: every layer has parameters of its own
     per_layer: ClassVar[bool] = False
+    #: names of parameters and modules that all layers share although ``per_layer``
+    tied: ClassVar[tuple[str, ...]] = ()
+    #: how many products a score is the sum of, that of query and key among them: attention scales by one over the
+    #: square root of head size times this
+    score_terms: ClassVar[int] = 1
     #: nothing changes when all positions move by the same amount
     shift_invariant: ClassVar[bool] = True
+    #: padding on the right changes nothing: the formula does not ask how long the input is
+    padding_invariant: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -70,7 +77,7 @@ class Encoding(nn.Module):
     def in_layer(self, index: int) -> "Encoding":
         """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
         del index
-        return self._copy() if self.per_layer else self
+        return self._copy_with({name: getattr(self, name) for name in self.tied}) if self.per_layer else self
 
     # the hooks
 
@@ -93,6 +100,11 @@ class Encoding(nn.Module):
         """The term to add to ``probs v``."""
         del queries, keys
         return None
+
+    @property
+    def added_width(self) -> int:
+        """How many channels `embed` joins to the embeddings; the definition maps them all to the model's width."""
+        return 0
 
     # limits
 
@@ -137,8 +149,8 @@ class Encoding(nn.Module):
         """A fresh encoding of the same class: the same constructor arguments but for ``changes``."""
         return type(self)(**{**self.parameters_given, **changes})
 
-    def _copy_with(self, parameters: Mapping[str, nn.Parameter], **changes: Value) -> Self:
-        """`_copy` with ``parameters`` in the place of its own."""
+    def _copy_with(self, parameters: Mapping[str, nn.Parameter | nn.Module], **changes: Value) -> Self:
+        """`_copy` with ``parameters`` (or modules that hold them) in the place of its own."""
         fresh = self._copy(**changes).train(self.training)
         for name, parameter in parameters.items():
             setattr(fresh, name, parameter)

@@ -10,19 +10,28 @@ from collections.abc import Mapping
 import numpy as np
 
 from posexport.encodings.base import Array, register
+from posexport.encodings.joined import Joined
 from posexport.encodings.position_table import PositionTable
 
 
 def oracle(
-    x_BTC: Array, pos_BT: Array, *, params: Mapping[str, Array], max_positions: int, hidden: int, offset: int
+    x_BTC: Array,
+    pos_BT: Array,
+    *,
+    params: Mapping[str, Array],
+    max_positions: int,
+    hidden: int,
+    offset: int,
+    joined: str = "sum",
 ) -> Array:
     """One token at a time, in the table of real positions: e = w + p."""
     real = params["table"][-max_positions:]
-    out = np.empty((len(x_BTC), pos_BT.shape[1], hidden))
+    out = np.empty((len(x_BTC), pos_BT.shape[1], hidden if joined == "sum" else 2 * hidden))
     rows = np.broadcast_to(pos_BT, out.shape[:2])
     assert len(real) + offset == len(params["table"])
     for b, t in np.ndindex(rows.shape):
-        out[b, t] = x_BTC[b, t] + real[rows[b, t]]
+        word, place = x_BTC[b, t], real[rows[b, t]]
+        out[b, t] = word + place if joined == "sum" else [*word, *place]
     return out
 
 
@@ -32,6 +41,7 @@ def oracle(
         {"max_positions": 2053, "hidden": 20, "offset": 2},
         {"max_positions": 300, "hidden": 7, "offset": 0},
         {"max_positions": 300, "hidden": 9, "offset": 5},
+        {"max_positions": 300, "hidden": 5, "offset": 2, "joined": "concat"},
     ],
     source="Gehring et al. 2017, arXiv:1705.03122, section 3.1",
     embed=oracle,
@@ -39,9 +49,18 @@ def oracle(
 class Learned(PositionTable):
     """Adds a learned vector per position to the embeddings, after skipping ``offset`` rows of the table.
 
-    ``table`` is [max_positions + offset, hidden]. ``trained``: how many positions the table was trained for, where it
-    has been stretched to ``max_positions`` since.
+    ``table`` is [max_positions + offset, hidden]. ``joined``: the vector is added to the token's (``sum``) or put
+    beside it (``concat``). ``trained``: how many positions the table was trained for, where it has been stretched to
+    ``max_positions`` since.
     """
 
-    def __init__(self, *, max_positions: int = 512, hidden: int, offset: int = 0, trained: int | None = None) -> None:
-        super().__init__(max_positions=max_positions, hidden=hidden, offset=offset, trained=trained)
+    def __init__(
+        self,
+        *,
+        max_positions: int = 512,
+        hidden: int,
+        offset: int = 0,
+        joined: Joined = "sum",
+        trained: int | None = None,
+    ) -> None:
+        super().__init__(max_positions=max_positions, hidden=hidden, joined=joined, offset=offset, trained=trained)

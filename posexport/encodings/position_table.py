@@ -1,28 +1,28 @@
 """What encodings with one learned vector for every absolute position have in common."""
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from posexport.encodings.base import Encoding
-from posexport.encodings.positions import Positions
+from posexport.encodings.joined import Joined, PositionVectors
+from posexport.encodings.stretched import stretched
 from posexport.errors import PosexportError
 from posexport.spec import Beyond
 
 
-class PositionTable(Encoding):
-    """Adds ``table[offset + position]`` to the token embeddings.
+class PositionTable(PositionVectors):
+    """Adds ``table[offset + position]`` to the token embeddings, or puts it beside them (``joined=concat``).
 
     ``table`` is [max_positions + offset, hidden]; the first ``offset`` rows belong to no position. ``trained``: how
     many positions the table was trained for, where it has been stretched to ``max_positions`` since.
     """
 
-    shift_invariant = False
-
-    def __init__(self, *, max_positions: int, hidden: int, trained: int | None, **skipped: int) -> None:
+    def __init__(self, *, max_positions: int, hidden: int, trained: int | None, joined: Joined, **skipped: int) -> None:
         """``skipped``: ``offset``, from a subclass that takes it."""
-        super().__init__(max_positions=max_positions, hidden=hidden, trained=trained, **skipped)
+        super().__init__(max_positions=max_positions, hidden=hidden, trained=trained, joined=joined, **skipped)
         offset = skipped.get("offset", 0)
-        self._at_least(1, max_positions=max_positions, hidden=hidden)
+        self._at_least(1, max_positions=max_positions)
         self._at_least(0, offset=offset)
         if trained is not None:
             self._at_least(1, trained=trained)
@@ -33,9 +33,10 @@ class PositionTable(Encoding):
         self.trained = max_positions if trained is None else trained
         self.table = self._drawn(max_positions + offset, hidden)
 
-    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
-        """``x_BTC`` with the row of each token's position added."""
-        return x_BTC + F.embedding(positions.ids_BT + self.offset, self.table)
+    def vectors(self, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
+        """The row of each position."""
+        del dtype
+        return F.embedding(ids_BT + self.offset, self.table)
 
     @property
     def trained_length(self) -> int:
@@ -63,11 +64,5 @@ class PositionTable(Encoding):
                 f"--beyond interpolate needs --max-length above the {self.max_positions - overhead} positions "
                 f"that the table of {self.name} holds, got {length}"
             )
-        kept = self.offset + overhead
-        rows = self.table.detach()
-        old_1CM = rows[kept:].double().mT[None]
-        new_MC = F.interpolate(old_1CM, size=length, mode="linear", align_corners=True)[0].mT
-        table = nn.Parameter(rows.new_empty(kept + length, rows.shape[1]), requires_grad=self.table.requires_grad)
-        table.data[:kept] = rows[:kept]
-        table.data[kept:] = new_MC
+        table = stretched(self.table, length, kept=self.offset + overhead)
         return self._copy_with({"table": table}, max_positions=overhead + length, trained=self.trained)

@@ -51,9 +51,14 @@ class Operator:
         takes: names of the tensors that attention gives it, in order, out of ``q``, ``k``, ``probs``; they come first.
         own: names of its own tensors, in order; they follow. After them come the positions, qpos [T] and kpos [S].
         draw: random own tensors for a case.
-        gives: ``scores`` ([B, H, T, S]; [1, H, T, S] from an operator that takes nothing) or ``values`` ([B, H, T, D]).
+        gives: ``scores`` ([B, H, T, S]; a batch of 1 where the same for all rows) or ``values`` ([B, H, T, D]).
         scaled: scores are added before attention scales (``q k^T + scores``), not after.
-        linear: scores are linear in q and k together, so that scaling these scales the scores.
+        linear: scores are linear in q, k and the tensors named in ``scaled_along`` together, so that scaling these
+            scales the scores.
+        scaled_along: names of own tensors that have to be scaled with q and k (a bias that is added to q).
+        wide: names of own tensors that stay float32 (or wider) in a model of half precision.
+        inner: names of own tensors [..., H, E] or [..., H, T, E] of which every pair of tokens costs a product over E.
+        lead: of an operator that takes nothing, batch size and heads of its scores, from its own tensors.
     """
 
     name: str
@@ -67,13 +72,17 @@ class Operator:
     own: tuple[str, ...] = ("table",)
     scaled: bool = True
     linear: bool = True
+    scaled_along: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    lead: Callable[..., tuple[int, int]] = lambda first, *_: (1, first.shape[0])
 
     def __call__(self, *tensors: Tensor) -> Tensor:
         """Run the torch operator, or emit its node while ``torch.onnx.export`` traces."""
         if not torch.onnx.is_in_onnx_export():
             return self.eager(*tensors)
         first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
-        lead = first.shape[:3] if self.takes else (1, own.shape[0], queries.shape[0])
+        lead = first.shape[:3] if self.takes else (*self.lead(*tensors), queries.shape[0])
         last = keys.shape[0] if self.gives == "scores" else own.shape[-1]
         return emit(self.name, tensors, like=first, shape=(*lead, last))
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from posexport.encodings.base import HOOKS, Encoding
 from posexport.models.encoder import Encoder
 from posexport.models.heads import Head
 from posexport.models.task import EncoderModel
@@ -30,7 +31,8 @@ def encoder_source(
     assert isinstance(head, Head)
     encoding, numbering = encoder.encoding, encoder.embeddings.numbering
     envelope = envelope_of(encoding, numbering)
-    if encoder.config.cross_attention and encoding.per_layer:
+    between_tokens = any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:])
+    if encoder.config.cross_attention and between_tokens:
         # its terms measure distances to the other sequence's tokens too
         envelope = msgspec.structs.replace(envelope, limited_axes=[*envelope.limited_axes, ENCODER_SEQUENCE])
     return Source(
@@ -44,6 +46,7 @@ def encoder_source(
         task=task,
         sha256=sha256,
         shift_invariant=encoding.shift_invariant,
+        padding_invariant=encoding.padding_invariant,
         reads_first_token=head.reads_first_token,
         overhead=numbering.overhead if encoder.embeddings.encoding is not None else 0,
         files=files or {},

@@ -1,0 +1,107 @@
+"""A fixed penalty per head, linear in distance.
+
+Press, Smith, Lewis, "Train Short, Test Long" (arXiv:2108.12409), section 3; head counts that are not a power of two as
+in the authors' released code. BLOOM's variant: Le Scao et al. (arXiv:2211.05100), section 3.1.2, released code.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.distances import distances
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.ops.distance_scores import DISTANCE_SCORES
+from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
+
+Variant = Literal["symmetric", "causal", "bloom"]
+
+
+def slopes(heads: int) -> list[float]:
+    """One slope per head: a power-of-two run, then every other slope of the next run."""
+    whole = 2 ** math.floor(math.log2(heads))
+    first = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
+    rest = [2 ** (-4 * (2 * h + 1) / whole) for h in range(heads - whole)]
+    return first + rest
+
+
+def oracle(
+    q_BHTD: Array,
+    k_BHSD: Array,
+    qpos_BT: Array,
+    kpos_BS: Array,
+    *,
+    params: Mapping[str, Array],
+    heads: int,
+    variant: str = "symmetric",
+) -> Array:
+    """The geometric sequences of section 3, times what the variant counts."""
+    assert not params
+
+    def run(n: int) -> Array:
+        return np.asarray(2.0 ** (-8.0 / n * np.arange(1, n + 1)))
+
+    whole = 1 << (heads.bit_length() - 1)
+    slope_H11 = np.concatenate([run(whole), run(2 * whole)[::2]])[:heads, None, None]
+    if variant == "bloom":
+        shape = (len(q_BHTD), heads, q_BHTD.shape[2], k_BHSD.shape[2])
+        return np.broadcast_to(slope_H11 * kpos_BS[:, None, None, :], shape).astype(np.float64)
+    forward_TS = kpos_BS[:1, None, None, :] - qpos_BT[:1, None, :, None]
+    return np.asarray(slope_H11 * (forward_TS if variant == "causal" else -np.abs(forward_TS)), np.float64)
+
+
+@register(
+    "alibi",
+    cases=[
+        {"heads": 8},
+        {"heads": 12},
+        {"heads": 3},
+        {"heads": 7, "variant": "causal"},
+        {"heads": 5, "variant": "bloom"},
+    ],
+    source="Press et al. 2022, arXiv:2108.12409, section 3",
+    scores=oracle,
+)
+class Alibi(Encoding):
+    """Adds ``-slope[h] * |i - j|`` to the scores, not scaled; nothing is learned; takes any length.
+
+    ``variant``: ``symmetric``, the same to both sides (an encoder); ``causal``, ``slope * (j - i)``, which under a
+    causal mask is the same, and without one would draw attention to what comes after; ``bloom``, ``slope * j``, which
+    adds a number of its own to each row of the causal one and so is equal to it under softmax. Positions stay int64
+    until the one product, in float32 or wider: float16 holds every integer only up to 2048.
+    """
+
+    def __init__(self, *, heads: int, variant: Variant = "symmetric") -> None:
+        super().__init__(heads=heads, variant=variant)
+        self._at_least(1, heads=heads)
+        if variant not in get_args(Variant):
+            raise PosexportError(f"{self.name}: variant must be symmetric, causal or bloom, got {variant!r}")
+        self.variant = variant
+        self.slopes = slopes(heads)  # Python floats: module.half() cannot round them
+
+    def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
+        """The slope of every head times the distance, or times the key's position."""
+        del k_BHSD
+        wide = torch.promote_types(q_BHTD.dtype, torch.float32)
+        slope_H1 = torch.tensor(self.slopes, dtype=wide, device=q_BHTD.device)[:, None]
+        if self.variant == "bloom":
+            return self._by_key(slope_H1, queries, keys, q_BHTD.dtype)
+        lowest_1, distance_W = distances(queries, keys)
+        counted_W = distance_W if self.variant == "causal" else distance_W.abs()
+        by_distance_HW = -slope_H1 * counted_W.to(wide)
+        return Term(DISTANCE_SCORES, (by_distance_HW.to(q_BHTD.dtype), lowest_1), queries, keys)
+
+    @staticmethod
+    def _by_key(slope_H1: Tensor, queries: Positions, keys: Positions, dtype: torch.dtype) -> Term:
+        """The bias as a product of 1, at the queries, with the slope times the position, at the keys."""
+        by_key_GHS1 = (slope_H1 * keys.ids_BT[:, None, :].to(slope_H1.dtype))[..., None].to(dtype)
+        by_query_GHT1 = torch.ones_like(by_key_GHS1[:, :, :1])
+        no_bias_H1 = torch.zeros_like(slope_H1, dtype=dtype)
+        first_2 = torch.cat([queries.slots_T[:1], keys.slots_T[:1]])
+        tensors = (by_query_GHT1, by_key_GHS1, no_bias_H1, first_2[:1], first_2)
+        return Term(POSITION_PRODUCT_SCORES, tensors, queries, keys)

@@ -1,0 +1,43 @@
+"""T5's buckets of distances: one each for the near ones, ever wider ones for the far.
+
+Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv:1910.10683),
+section 2.1, as released. The released code takes float32 logarithms and truncates, so that an edge may flip by
+rounding; here the edges are integers, found exactly when the module is made, and a bucket is a count of comparisons.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def edges(count: int, max_distance: int) -> list[int]:
+    """The lowest distance of each of ``count`` buckets but the first.
+
+    Bucket ``b`` of the far ones begins where ``e + log(n / e) / log(max_distance / e) * (count - e)`` reaches ``b``,
+    ``e = count // 2`` being the number of near ones: at the lowest n with ``(n / e)^(count - e) >= (max_distance /
+    e)^(b - e)``, a comparison of whole numbers.
+    """
+    near = count // 2
+    power = count - near
+    found = list(range(1, near + 1))
+    for step in range(1, power):
+        wanted = max_distance**step * near ** (power - step)
+        low, high = found[-1], max_distance
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if middle**power >= wanted else (middle + 1, high)
+        found.append(low)
+    return found
+
+
+def bucket(distance: Tensor, edges: Sequence[int], *, bidirectional: bool) -> Tensor:
+    """The bucket of each int64 distance (query minus key).
+
+    ``bidirectional``: keys after the query have buckets of their own, behind the others; otherwise they share the one
+    of distance 0.
+    """
+    edges_E = torch.tensor(edges, dtype=torch.int64, device=distance.device)
+    length = distance.abs() if bidirectional else distance.clamp(min=0)
+    found = (length[..., None] >= edges_E).sum(-1)
+    return found + (distance < 0).to(torch.int64) * (len(edges) + 1) if bidirectional else found

@@ -1,0 +1,164 @@
+"""Learned vectors of the clipped or log-bucketed distance, projected as keys and as queries for every head.
+
+He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (arXiv:2006.03654), section 3.1, content to
+position and position to content; log buckets are those of version 2 (the code released with it, kept in version 3,
+arXiv:2111.09543). Where paper and code differ the code is followed, as released weights need it: both terms take the
+vector of the distance query minus key, while the paper's equation 4 gives position to content key minus query.
+
+Buckets are exact: their edges are computed in integers, not by a rounded logarithm. Not done: version 2's
+``share_att_key``, where both projections are the attention's own (a loader ties ``pos_key`` and ``pos_query`` to them);
+position to position, which no released model has; version 2's convolution and the decoder's absolute positions, which
+are the model's.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.distances import distances
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.ops.disentangled_scores import DISENTANGLED_SCORES
+
+
+def oracle(
+    q_BHTD: Array,
+    k_BHSD: Array,
+    qpos_BT: Array,
+    kpos_BS: Array,
+    *,
+    params: Mapping[str, Array],
+    hidden: int,
+    heads: int,
+    head_size: int,
+    span: int = 512,
+    max_distance: int | None = None,
+    table_norm: bool = False,
+) -> Array:
+    """Equation 4's two terms, the projected tables gathered at delta(i, j) for every pair, row by row of the tables."""
+    table = params["table"]
+    assert table.shape == (2 * span, hidden)
+    if table_norm:
+        table = table - table.mean(1, keepdims=True)
+        table = table / np.sqrt((table**2).mean(1, keepdims=True) + 1e-7)
+        table = table * params["table_norm.weight"] + params["table_norm.bias"]
+    key_RHD, query_RHD = (
+        (table @ params[f"{name}.weight"].T + params[f"{name}.bias"]).reshape(2 * span, heads, head_size)
+        for name in ("pos_key", "pos_query")
+    )
+    row_BTS = qpos_BT[:, :, None] - kpos_BS[:, None, :]
+    if max_distance is not None:
+        mid, far = span // 2, np.abs(row_BTS)
+        # a hair below, so that powers that are whole numbers are not rounded up by the logarithm
+        log_BTS = np.log(np.maximum(far, mid) / mid) / np.log((max_distance - 1) / mid) * (mid - 1)
+        row_BTS = np.where(far <= mid, row_BTS, np.sign(row_BTS) * (np.ceil(log_BTS - 1e-9) + mid)).astype(np.int64)
+    row_BTS = np.clip(row_BTS + span, 0, 2 * span - 1)
+    out = np.zeros((*q_BHTD.shape[:3], k_BHSD.shape[2]))
+    for row in np.unique(row_BTS):
+        here_B1TS = row_BTS[:, None] == row
+        to_position, to_content = q_BHTD * key_RHD[row][:, None], k_BHSD * query_RHD[row][:, None]
+        out += here_B1TS * (to_position.sum(-1)[:, :, :, None] + to_content.sum(-1)[:, :, None, :])
+    return out
+
+
+def log_bucket_edges(span: int, max_distance: int) -> list[int]:
+    """The last distance of each bucket from ``span // 2`` to ``span - 1``; the bucket after the last goes on for ever.
+
+    Bucket mid + n (mid is ``span // 2``) holds the distances a with n - 1 < (mid - 1) log(a / mid) / log((max_distance
+    - 1) / mid) <= n, that is a^(mid - 1) mid^n <= (max_distance - 1)^n mid^(mid - 1).
+    """
+    mid, last = span // 2, max_distance - 1
+    edges = []
+    for n in range(span - mid):
+        distance, bound = int(mid * (last / mid) ** (n / (mid - 1))), last**n * mid ** (mid - 1)
+        # the power is rounded: the whole number is next to it
+        while distance ** (mid - 1) * mid**n > bound:
+            distance -= 1
+        while (distance + 1) ** (mid - 1) * mid**n <= bound:
+            distance += 1
+        edges.append(distance)
+    return edges
+
+
+@register(
+    "deberta",
+    cases=[
+        {"hidden": 20, "heads": 5, "head_size": 4},
+        {"hidden": 7, "heads": 5, "head_size": 3, "span": 13},
+        {"hidden": 20, "heads": 5, "head_size": 4, "span": 8, "max_distance": 33},
+        {"hidden": 20, "heads": 5, "head_size": 4, "span": 7, "max_distance": 100, "table_norm": True},
+        {"hidden": 7, "heads": 5, "head_size": 3, "span": 256, "max_distance": 512},
+    ],
+    source="He et al. 2021, arXiv:2006.03654, equation 4",
+    scores=oracle,
+)
+class Deberta(Encoding):
+    """Adds ``q_i . K[d] + k_j . Q[d]`` to the scores, d the clipped or log-bucketed distance i - j; takes any length.
+
+    ``table`` is [2 span, hidden], shared by all layers, from distance ``-span`` up; K and Q are its rows through
+    ``pos_key`` and ``pos_query``, two linear maps a layer. Distances beyond ``span - 1`` and ``-span`` are taken as
+    these. With ``max_distance`` (versions 2 and 3: 512, with ``span`` 256) distances beyond ``span // 2`` share rows
+    in buckets that grow with the logarithm. ``table_norm``: the table goes through a layer normalisation first
+    (``norm_rel_ebd=layer_norm``). A score is the sum of three products, and scaled as such.
+    """
+
+    per_layer = True
+    tied = ("table", "table_norm")
+    score_terms = 3
+
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        heads: int,
+        head_size: int,
+        span: int = 512,
+        max_distance: int | None = None,
+        table_norm: bool = False,
+    ) -> None:
+        super().__init__(
+            hidden=hidden, heads=heads, head_size=head_size, span=span, max_distance=max_distance, table_norm=table_norm
+        )
+        self._at_least(1, hidden=hidden, heads=heads, head_size=head_size, span=span)
+        if max_distance is not None:
+            self._at_least(4, span=span)
+            self._at_least(1, max_distance=max_distance)
+            if max_distance <= span // 2 + 1:
+                raise PosexportError(
+                    f"{self.name}: max_distance must be above span // 2 + 1 = {span // 2 + 1}, got {max_distance}"
+                )
+        self.heads = heads
+        self.span = span
+        self.edges = None if max_distance is None else log_bucket_edges(span, max_distance)
+        self.table = self._drawn(2 * span, hidden)
+        self.table_norm = nn.LayerNorm(hidden, eps=1e-7) if table_norm else nn.Identity()
+        self.pos_key = nn.Linear(hidden, heads * head_size)
+        self.pos_query = nn.Linear(hidden, heads * head_size)
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The longest inputs of which no distance shares a row, and of which none is clipped."""
+        return [self.span] if self.edges is None else sorted({self.span // 2 + 1, self.edges[-1] + 1})
+
+    def rows(self, distance_W: Tensor) -> Tensor:
+        """The row of ``table`` for each int64 distance (query minus key)."""
+        if self.edges is not None:
+            far_W = distance_W.abs()
+            beyond_WE = far_W[:, None] > torch.tensor(self.edges, device=distance_W.device)
+            bucket_W = far_W.clamp(max=self.span // 2) + beyond_WE.sum(-1)
+            distance_W = torch.where(distance_W < 0, -bucket_W, bucket_W)
+        return (distance_W + self.span).clamp(0, 2 * self.span - 1)
+
+    def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
+        """``q_i . K[i - j] + k_j . Q[i - j]``."""
+        del q_BHTD, k_BHSD
+        lowest_1, distance_W = distances(queries, keys)
+        row_W, table = self.rows(distance_W), self.table_norm(self.table)
+        keys_HWD, queries_HWD = (
+            project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1)[:, row_W]
+            for project in (self.pos_key, self.pos_query)
+        )
+        return Term(DISENTANGLED_SCORES, (keys_HWD, queries_HWD, lowest_1), queries, keys)

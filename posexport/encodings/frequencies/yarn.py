@@ -1,0 +1,79 @@
+"""Fast pairs as they were trained, slow pairs divided by a factor, a ramp between; queries and keys a little longer.
+
+Peng et al., "YaRN" (arXiv:2309.00071), section 3. Where they differ, the authors' code and transformers
+(``yarn``) are followed, as released weights were made with them: the ramp is linear in the pair's index (in the paper:
+in the number of turns), and its ends are rounded outwards to whole indices (``truncate``; gpt-oss does not).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from posexport.encodings.frequencies.base import Schedule
+from posexport.errors import PosexportError
+
+#: keeps the ramp's slope finite where both of its ends fall on one index (transformers' constant)
+_STEP = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yarn(Schedule):
+    """``factor``: how many times longer inputs become than ``max_positions``, the original length.
+
+    Pairs that turn more than ``beta_fast`` times within the original length stay, those that turn less than
+    ``beta_slow`` times are divided. ``attention`` is the factor on queries and keys; None: 0.1 ln(factor) + 1.
+    """
+
+    name: ClassVar[str] = "rope-yarn"
+
+    factor: float = 4.0
+    max_positions: int = 2048
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._from(1, factor=self.factor)
+        self._positive(beta_fast=self.beta_fast, beta_slow=self.beta_slow)
+        # below that the ramp would end before the first pair, and the released formula divides none
+        self._length(self.max_positions, math.ceil(2 * math.pi * self.beta_slow))
+        if self.beta_fast < self.beta_slow:
+            raise PosexportError(
+                f"{self.name}: beta_fast must be at least beta_slow={self.beta_slow!r}, got {self.beta_fast!r}"
+            )
+        if self.attention is not None:
+            self._positive(attention=self.attention)
+
+    @cached_property
+    def inv_freq(self) -> list[float]:
+        """``(kept + (1 - kept) / factor) base^(-2i / dim)``."""
+        low, high = self._index(self.beta_fast), self._index(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.dim - 1)
+        if low == high:
+            high += _STEP
+        ramp = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(self.dim // 2)]
+        return [f * (1 - share) + f / self.factor * share for f, share in zip(self._plain, ramp, strict=True)]
+
+    def _index(self, turns: float) -> float:
+        """The pair, as a real number, that turns so many times within the original length."""
+        return self.dim * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+
+    @property
+    def attention_factor(self) -> float:
+        """``attention``, or the paper's formula, for queries and keys each."""
+        return attention_scale(self.factor) if self.attention is None else self.attention
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The original length; nothing changes there, but it is where an extension begins."""
+        return [self.max_positions]
+
+
+def attention_scale(factor: float, slope: float = 1.0) -> float:
+    """``0.1 slope ln(factor) + 1``, never less than 1; DeepSeek's configurations give other slopes (``mscale``)."""
+    return 0.1 * slope * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,0 +1,109 @@
+"""Sinusoids of the distance, projected for every head, met by the queries; a bias for queries and one for keys.
+
+Dai et al., "Transformer-XL" (arXiv:1901.02860), section 3.3, with the released code's layout (all sines, then all
+cosines); in an encoder for both directions, as XLNet has it (Yang et al., arXiv:1906.08237). A memory is keys at
+positions before the queries'. Not done: XLNet's term for segments; its two streams, which are for training.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor, nn
+
+from posexport.encodings.base import Array, Encoding, Term, Value, register
+from posexport.encodings.distances import distances
+from posexport.encodings.positions import Positions
+from posexport.encodings.waves import Layout, frequencies, waves
+from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
+
+
+def oracle(
+    q_BHTD: Array,
+    k_BHSD: Array,
+    qpos_BT: Array,
+    kpos_BS: Array,
+    *,
+    params: Mapping[str, Array],
+    hidden: int,
+    heads: int,
+    head_size: int,
+    clip: int | None = None,
+) -> Array:
+    """Terms b, c and d of section 3.3, one key at a time; term a is attention's own."""
+    W_HDC = params["project.weight"].reshape(heads, head_size, hidden)
+    u_H1D, v_H1D = params["key_bias"][:, None], params["query_bias"][:, None]
+    out = np.zeros((*q_BHTD.shape[:3], k_BHSD.shape[2]))
+    for j in range(k_BHSD.shape[2]):
+        distance_BT = qpos_BT - kpos_BS[:, j, None]
+        if clip is not None:
+            distance_BT = np.minimum(np.maximum(distance_BT, -clip), clip)
+        turn_BTF = distance_BT[..., None] / 10000 ** (np.arange(0, hidden, 2) / hidden)
+        R_BTC = np.concatenate([np.sin(turn_BTF), np.cos(turn_BTF)], axis=-1)[..., :hidden]
+        WR_BHTD = np.einsum("hdc,btc->bhtd", W_HDC, R_BTC)
+        b, c, d = (q_BHTD * WR_BHTD).sum(-1), (u_H1D * k_BHSD[:, :, j, None]).sum(-1), (v_H1D * WR_BHTD).sum(-1)
+        out[..., j] = b + c + d
+    return out
+
+
+class ProjectedSinusoids(Encoding):
+    """Adds ``(q_i + v) . W R[i - j] + u . k_j`` to the scores, R sinusoids of width ``hidden``.
+
+    ``project.weight`` (W) is [heads head_size, hidden]; ``key_bias`` (u) and ``query_bias`` (v) are [heads, head_size].
+    """
+
+    per_layer = True
+    layout: Layout
+
+    def __init__(self, *, hidden: int, heads: int, head_size: int, **others: Value) -> None:
+        """``others``: the arguments of the subclass's own."""
+        super().__init__(hidden=hidden, heads=heads, head_size=head_size, **others)
+        self._at_least(1, hidden=hidden, heads=heads, head_size=head_size)
+        self.hidden = hidden
+        self.heads = heads
+        self.clip: int | None = None
+        self.frequencies = frequencies(hidden)
+        self.project = nn.Linear(hidden, heads * head_size, bias=False)
+        self.key_bias = self._drawn(heads, head_size)
+        self.query_bias = self._drawn(heads, head_size)
+
+    def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
+        """``(q_i + v) . W R[i - j] + u . k_j``; R only at the call's distances."""
+        del k_BHSD
+        lowest_1, distance_W = distances(queries, keys)
+        if self.clip is not None:
+            distance_W = distance_W.clamp(-self.clip, self.clip)
+        R_WC = waves(distance_W, self.frequencies, self.hidden, self.layout, q_BHTD.dtype).to(q_BHTD.dtype)
+        by_distance_HWD = self.project(R_WC).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+        return Term(HEAD_DISTANCE_SCORES, (by_distance_HWD, self.key_bias, self.query_bias, lowest_1), queries, keys)
+
+
+@register(
+    "transformer-xl",
+    cases=[
+        {"hidden": 20, "heads": 5, "head_size": 4},
+        {"hidden": 7, "heads": 5, "head_size": 3},
+        {"hidden": 20, "heads": 5, "head_size": 4, "clip": 11},
+    ],
+    source="Dai et al. 2019, arXiv:1901.02860, section 3.3",
+    scores=oracle,
+)
+class TransformerXL(ProjectedSinusoids):
+    """Adds ``(q_i + v) . W R[i - j] + u . k_j`` to the scores, R sinusoids, all sines first; W, u, v in every layer.
+
+    ``project.weight`` (W) is [heads head_size, hidden], without a bias; ``key_bias`` (u) and ``query_bias`` (v) are
+    [heads, head_size]: the released code's ``r_w_bias`` and ``r_r_bias``. ``clip``: distances beyond it are taken as it
+    (the released code's ``clamp_len``). Takes any length.
+    """
+
+    layout = "half"
+
+    def __init__(self, *, hidden: int, heads: int, head_size: int, clip: int | None = None) -> None:
+        super().__init__(hidden=hidden, heads=heads, head_size=head_size, clip=clip)
+        if clip is not None:
+            self._at_least(1, clip=clip)
+        self.clip = clip
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The longest input of which no distance is clipped."""
+        return [] if self.clip is None else [self.clip + 1]

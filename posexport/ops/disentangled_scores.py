@@ -1,0 +1,133 @@
+"""Scores of queries and of keys, each against a vector of its own for every head and distance.
+
+He et al., "DeBERTa" (arXiv:2006.03654), equation 4's second and third term as the released code has them:
+``scores[i, j] += q_i . K[i - j] + k_j . Q[i - j]``, with ``K`` and ``Q`` of every head. The caller computes both for
+the distances of a call; distances they do not list are taken as their nearest.
+
+The key term goes by blocks of keys, as in `relative_key_query_scores`: a block of c keys meets the T + c distances that
+T queries can have from it. With c about T, a few queries against many keys cost 2 S T D products, not S (T + S) D.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import blocks, columns, skew
+
+
+def oracle(
+    q: Array, k: Array, by_distance: Array, by_distance_of_key: Array, lowest: Array, qpos: Array, kpos: Array
+) -> Array:
+    """One pair at a time: q [B, H, T, D], k [B, H, S, D], both by distance [H, W, D] from the distance lowest [1] up.
+
+    qpos [T], kpos [S] -> [B, H, T, S].
+    """
+    out = np.zeros((*q.shape[:3], len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            row = min(max(int(t) - int(s) - int(lowest[0]), 0), by_distance.shape[1] - 1)
+            out[:, :, i, j] = (q[:, :, i] * by_distance[:, row] + k[:, :, j] * by_distance_of_key[:, row]).sum(-1)
+    return out
+
+
+@torch.library.custom_op("posexport::disentangled_scores", mutates_args=())
+def disentangled_scores(
+    q: Tensor, k: Tensor, by_distance: Tensor, by_distance_of_key: Tensor, lowest: Tensor, qpos: Tensor, kpos: Tensor
+) -> Tensor:
+    """q [B, H, T, D], k [B, H, S, D], by_distance and by_distance_of_key [H, W, D], lowest [1] -> [B, H, T, S]."""
+    last = by_distance.shape[1] - 1
+    out = q.new_empty(*q.shape[:3], kpos.shape[0])
+    for q_block, t, rows in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
+        for k_block, s, block in zip(blocks(k, 2), blocks(kpos), blocks(rows, 3), strict=True):
+            of_query = by_distance[:, (columns(t, s) - lowest).clamp(0, last)]
+            of_key = by_distance_of_key[:, (-columns(s, t) - lowest).clamp(0, last)]
+            query_term = skew(q_block @ of_query.mT, s.shape[0])
+            key_term = skew(k_block @ of_key.mT, t.shape[0])
+            torch.add(query_term, key_term.mT, out=block)
+    return out
+
+
+@disentangled_scores.register_fake
+def _(
+    q: Tensor,
+    _k: Tensor,
+    _by_distance: Tensor,
+    _by_distance_of_key: Tensor,
+    _lowest: Tensor,
+    _qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    return q.new_empty(*q.shape[:3], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def DisentangledScores(
+    q: FLOAT[...],
+    k: FLOAT[...],
+    by_distance: FLOAT[...],
+    by_distance_of_key: FLOAT[...],
+    lowest: INT64[...],
+    qpos: INT64[...],
+    kpos: INT64[...],
+) -> FLOAT[...]:
+    T = op.Shape(q, start=2, end=3)
+    S = op.Shape(kpos)
+    last = op.Shape(by_distance, start=1, end=2) - 1
+    lead = op.Shape(q, start=0, end=2)
+    first_query = op.Slice(qpos, [0], [1])
+    first_key = op.Slice(kpos, [0], [1])
+    # the query term: a window of the vectors of the T + S distances, greatest first (see window.py), then the skew
+    greatest = first_query + T - 1 - first_key
+    query_index = op.Max(op.Min(greatest - op.Range(0, op.Squeeze(T + S, [0]), 1) - lowest, last), [0])
+    query_window = op.Transpose(op.Gather(by_distance, query_index, axis=1), perm=[0, 2, 1])
+    flat = op.Reshape(op.MatMul(q, query_window), op.Concat(lead, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_key = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
+    query_term = op.Slice(by_key, [0], S, [3])
+    # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size distances each, least
+    # distance first
+    size = op.Min(op.Max(T, [8]), S)
+    blocks = (S + size - 1) / size
+    width = T + size
+    filled = op.Pad(k, op.Concat([0], blocks * size - S, axis=0), None, [2])
+    k_blocks = op.Reshape(filled, op.Concat(lead, blocks, size, [-1], axis=0))
+    starts = first_key + op.Range(0, op.Squeeze(blocks, [0]), 1) * size
+    least = op.Unsqueeze(first_query - starts - size + 1 - lowest, [1])
+    key_index = op.Max(op.Min(least + op.Range(0, op.Squeeze(width, [0]), 1), last), [0])
+    key_window = op.Transpose(op.Gather(by_distance_of_key, key_index, axis=1), perm=[0, 1, 3, 2])
+    key_by_column = op.MatMul(k_blocks, key_window)
+    key_flat = op.Reshape(key_by_column, op.Concat(lead, blocks, size * width, axis=0), allowzero=1)
+    key_shifted = op.Slice(key_flat, size - 1, size * width - 1, [3])
+    by_query = op.Reshape(key_shifted, op.Concat(lead, blocks * size, width - 1, axis=0), allowzero=1)
+    key_term = op.Transpose(op.Slice(by_query, [0, 0], op.Concat(S, T, axis=0), [2, 3]), perm=[0, 1, 3, 2])
+    return query_term + key_term
+
+
+DISENTANGLED_SCORES = register(
+    Operator(
+        name="DisentangledScores",
+        eager=disentangled_scores,
+        function=DisentangledScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=40),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
+            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=7),
+            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=90),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=600),
+        ],
+        draw=lambda case, rng: [
+            *rng.standard_normal((2, case.heads, case.table, case.head_size)),
+            np.array([-case.table // 2]),
+        ],
+        takes=("q", "k"),
+        gives="scores",
+        own=("by_distance", "by_distance_of_key", "lowest"),
+    )
+)

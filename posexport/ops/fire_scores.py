@@ -1,0 +1,176 @@
+"""Scores of a small network of the distance, which a number of the query's position divides (FIRE).
+
+Li et al., "Functional Interpolation for Relative Positions Improves Long Context Transformers" (arXiv:2310.04418),
+equation 6: ``scores[i, j] = f(psi(i - j) / n(i))`` with a network f of one hidden layer and rectifiers. Because of n(i)
+a score is not a function of the distance; the network is evaluated for every pair, so that U hidden units need
+[U, T, S] numbers beside the scores: blockwise, T is a block's queries. The caller computes ``psi`` for the distances
+and ``n`` for the queries of a call, per row of the batch where rows number their tokens differently; what is not listed
+is taken as the nearest.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import BLOCK, columns, skew
+
+#: hidden units in the cases
+UNITS = 4
+
+
+def oracle(
+    outer_bias: Array,
+    outer_weight: Array,
+    inner_weight: Array,
+    inner_bias: Array,
+    by_distance: Array,
+    lowest: Array,
+    normaliser: Array,
+    first: Array,
+    qpos: Array,
+    kpos: Array,
+) -> Array:
+    """One pair at a time: outer_bias [H], outer_weight [H, U], inner_weight and inner_bias [U].
+
+    by_distance (psi) [1, W] from the distance lowest [1] up, normaliser [G, N] from the position first [1] up,
+    qpos [T], kpos [S] -> [G, H, T, S]; G is the batch or 1.
+    """
+    out = np.zeros((len(normaliser), len(outer_bias), len(qpos), len(kpos)))
+    for i, t in enumerate(qpos):
+        n = normaliser[:, min(max(int(t) - int(first[0]), 0), normaliser.shape[1] - 1)]
+        for j, s in enumerate(kpos):
+            psi = by_distance[0, min(max(int(t) - int(s) - int(lowest[0]), 0), by_distance.shape[1] - 1)]
+            units = np.maximum(np.outer(psi / n, inner_weight) + inner_bias, 0)
+            out[:, :, i, j] = units @ outer_weight.T + outer_bias
+    return out
+
+
+@torch.library.custom_op("posexport::fire_scores", mutates_args=())
+def fire_scores(
+    outer_bias: Tensor,
+    outer_weight: Tensor,
+    inner_weight: Tensor,
+    inner_bias: Tensor,
+    by_distance: Tensor,
+    lowest: Tensor,
+    normaliser: Tensor,
+    first: Tensor,
+    qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    """outer_bias [H] has the scores' dtype, the other numbers their own -> [G, H, T, S]."""
+    rows, listed = normaliser.shape
+    heads = outer_weight.shape[0]
+    S = kpos.shape[0]
+    out = outer_bias.new_empty(rows, heads, qpos.shape[0], S)
+    for start in range(0, qpos.shape[0], BLOCK):
+        q_block = qpos[start : start + BLOCK]
+        by_column = by_distance[0, (columns(q_block, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
+        psi = skew(by_column.expand(q_block.shape[0], by_column.shape[0]), S)
+        n = normaliser[:, (q_block - first).clamp(0, listed - 1)]
+        ratio = (psi / n[..., None]).reshape(rows, 1, -1)
+        hidden = (ratio * inner_weight[:, None]).add_(inner_bias[:, None]).relu_()
+        by_head = (outer_weight @ hidden + outer_bias.to(hidden.dtype)[:, None]).reshape(rows, heads, -1, S)
+        out[:, :, start : start + BLOCK] = by_head.to(out.dtype)
+    return out
+
+
+@fire_scores.register_fake
+def _(
+    outer_bias: Tensor,
+    _outer_weight: Tensor,
+    _inner_weight: Tensor,
+    _inner_bias: Tensor,
+    _by_distance: Tensor,
+    _lowest: Tensor,
+    normaliser: Tensor,
+    _first: Tensor,
+    qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    return outer_bias.new_empty(normaliser.shape[0], outer_bias.shape[0], qpos.shape[0], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def FireScores(
+    outer_bias: FLOAT[...],
+    outer_weight: FLOAT[...],
+    inner_weight: FLOAT[...],
+    inner_bias: FLOAT[...],
+    by_distance: FLOAT[...],
+    lowest: INT64[...],
+    normaliser: FLOAT[...],
+    first: INT64[...],
+    qpos: INT64[...],
+    kpos: INT64[...],
+) -> FLOAT[...]:
+    T = op.Shape(qpos)
+    S = op.Shape(kpos)
+    # column c of the T + S distances, greatest first (see window.py)
+    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
+    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
+    index = op.Max(op.Min(distance - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
+    flat = op.Reshape(op.Expand(op.Gather(by_distance, index, axis=1), op.Concat(T, T + S, axis=0)), [1, -1])
+    # the skew
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [1])
+    by_row = op.Reshape(shifted, op.Concat(T, T + S - 1, axis=0), allowzero=1)
+    psi = op.Slice(by_row, [0], S, [1])
+    row = op.Max(op.Min(qpos - first, op.Shape(normaliser, start=1, end=2) - 1), [0])
+    ratio = op.Div(psi, op.Unsqueeze(op.Gather(normaliser, row, axis=1), [2]))
+    # the network, with all pairs in a row
+    rows = op.Shape(normaliser, start=0, end=1)
+    heads = op.Shape(outer_bias)
+    pairs = op.Reshape(ratio, op.Concat(rows, [1], T * S, axis=0), allowzero=1)
+    hidden = op.Relu(pairs * op.Unsqueeze(inner_weight, [1]) + op.Unsqueeze(inner_bias, [1]))
+    bias = op.Unsqueeze(op.CastLike(outer_bias, normaliser), [1])
+    by_head = op.CastLike(op.MatMul(outer_weight, hidden) + bias, outer_bias)
+    return op.Reshape(by_head, op.Concat(rows, heads, T, S, axis=0), allowzero=1)
+
+
+FIRE_SCORES = register(
+    Operator(
+        name="FireScores",
+        eager=fire_scores,
+        function=FireScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=3, table=40),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
+            Case(batch=4, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
+        ],
+        draw=lambda case, rng: [
+            rng.standard_normal(case.heads),
+            rng.standard_normal((case.heads, UNITS)),
+            rng.standard_normal(UNITS),
+            rng.standard_normal(UNITS),
+            np.abs(rng.standard_normal((1, case.table))),
+            np.array([-case.table // 2]),
+            0.5 + np.abs(rng.standard_normal((case.batch, max(1, case.queries - 1)))),
+            np.array([5 + case.offset]),
+        ],
+        takes=(),
+        gives="scores",
+        own=(
+            "outer_bias",
+            "outer_weight",
+            "inner_weight",
+            "inner_bias",
+            "by_distance",
+            "lowest",
+            "normaliser",
+            "first",
+        ),
+        scaled=False,
+        wide=("outer_weight", "inner_weight", "inner_bias", "by_distance", "normaliser"),
+        inner=("outer_weight",),
+        lead=lambda outer_bias, *tensors: (tensors[5].shape[0], outer_bias.shape[0]),
+    )
+)

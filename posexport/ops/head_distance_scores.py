@@ -1,0 +1,123 @@
+"""Scores of a query against a vector for every head and distance, with a bias for queries and one for keys.
+
+Dai et al., "Transformer-XL" (arXiv:1901.02860), section 3.3, terms b, c and d of the four:
+``scores[i, j] += (q_i + v) . R[i - j] + u . k_j``, with ``R``, ``u`` and ``v`` of every head. The caller computes ``R``
+for the distances of a call; distances it does not list are taken as its nearest.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import blocks, columns, skew
+
+
+def oracle(
+    q: Array, k: Array, by_distance: Array, key_bias: Array, query_bias: Array, lowest: Array, qpos: Array, kpos: Array
+) -> Array:
+    """One pair at a time: q [B, H, T, D], k [B, H, S, D], by_distance [H, W, D] from the distance lowest [1] up.
+
+    key_bias and query_bias [H, D], qpos [T], kpos [S] -> [B, H, T, S].
+    """
+    out = np.zeros((*q.shape[:3], len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            vector = by_distance[:, min(max(int(t) - int(s) - int(lowest[0]), 0), by_distance.shape[1] - 1)]
+            out[:, :, i, j] = ((q[:, :, i] + query_bias) * vector + key_bias * k[:, :, j]).sum(-1)
+    return out
+
+
+@torch.library.custom_op("posexport::head_distance_scores", mutates_args=())
+def head_distance_scores(
+    q: Tensor,
+    k: Tensor,
+    by_distance: Tensor,
+    key_bias: Tensor,
+    query_bias: Tensor,
+    lowest: Tensor,
+    qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    """q [B, H, T, D], k [B, H, S, D], by_distance [H, W, D], biases [H, D], lowest [1] -> [B, H, T, S]."""
+    last = by_distance.shape[1] - 1
+    of_key = (k @ key_bias[:, :, None]).mT
+    out = q.new_empty(*q.shape[:3], kpos.shape[0])
+    for q_block, t, out_block in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
+        window = by_distance[:, (columns(t, kpos) - lowest).clamp(0, last)]
+        by_column = (q_block + query_bias[:, None]) @ window.mT
+        torch.add(skew(by_column, kpos.shape[0]), of_key, out=out_block)
+    return out
+
+
+@head_distance_scores.register_fake
+def _(
+    q: Tensor,
+    _k: Tensor,
+    _by_distance: Tensor,
+    _key_bias: Tensor,
+    _query_bias: Tensor,
+    _lowest: Tensor,
+    _qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    return q.new_empty(*q.shape[:3], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def HeadDistanceScores(
+    q: FLOAT[...],
+    k: FLOAT[...],
+    by_distance: FLOAT[...],
+    key_bias: FLOAT[...],
+    query_bias: FLOAT[...],
+    lowest: INT64[...],
+    qpos: INT64[...],
+    kpos: INT64[...],
+) -> FLOAT[...]:
+    T = op.Shape(q, start=2, end=3)
+    S = op.Shape(kpos)
+    last = op.Shape(by_distance, start=1, end=2) - 1
+    # the window: vectors of the T + S distances, greatest first (see window.py)
+    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
+    index = op.Max(op.Min(top - op.Range(0, op.Squeeze(T + S, [0]), 1) - lowest, last), [0])
+    window = op.Transpose(op.Gather(by_distance, index, axis=1), perm=[0, 2, 1])
+    by_column = op.MatMul(q + op.Unsqueeze(query_bias, [1]), window)
+    # the skew
+    lead = op.Shape(q, start=0, end=2)
+    flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_row = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
+    of_key = op.Transpose(op.MatMul(k, op.Unsqueeze(key_bias, [2])), perm=[0, 1, 3, 2])
+    return op.Slice(by_row, [0], S, [3]) + of_key
+
+
+HEAD_DISTANCE_SCORES = register(
+    Operator(
+        name="HeadDistanceScores",
+        eager=head_distance_scores,
+        function=HeadDistanceScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=40),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=6, table=64, offset=22),
+            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=7),
+            Case(batch=3, heads=2, queries=29, keys=5, head_size=6, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=6, table=16, offset=90),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=600),
+        ],
+        draw=lambda case, rng: [
+            rng.standard_normal((case.heads, case.table, case.head_size)),
+            *rng.standard_normal((2, case.heads, case.head_size)),
+            np.array([-case.table // 2]),
+        ],
+        takes=("q", "k"),
+        gives="scores",
+        own=("by_distance", "key_bias", "query_bias", "lowest"),
+        scaled_along=("query_bias",),
+    )
+)

@@ -1,0 +1,126 @@
+"""Scores by a product of a vector of the query's position and one of the key's, plus a bias by head and distance.
+
+``scores[i, j] = u[i] . w[j] + b[h, i - j]``: the form of TUPE's untied positional correlation, and of BLOOM's bias by
+key position. The caller computes ``u`` and ``w`` for the tokens of a call, per row of the batch where rows number their
+tokens differently; positions and distances that are not listed are taken as the nearest.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import BLOCK, columns, skew
+
+
+def oracle(
+    by_query: Array, by_key: Array, by_distance: Array, lowest: Array, first: Array, qpos: Array, kpos: Array
+) -> Array:
+    """One pair at a time: by_query [G, H, N, E] and by_key [G, H, M, E] from the positions first [2] up.
+
+    by_distance [H, W] from the distance lowest [1] up, qpos [T], kpos [S] -> [G, H, T, S]; G is the batch or 1.
+    """
+
+    def nearest(listed: int, start: int, wanted: int) -> int:
+        return min(max(int(wanted) - int(start), 0), listed - 1)
+
+    out = np.zeros((*by_query.shape[:2], len(qpos), len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            u = by_query[:, :, nearest(by_query.shape[2], first[0], t)]
+            w = by_key[:, :, nearest(by_key.shape[2], first[1], s)]
+            bias = by_distance[:, nearest(by_distance.shape[1], lowest[0], t - s)]
+            out[:, :, i, j] = (u * w).sum(-1) + bias
+    return out
+
+
+@torch.library.custom_op("posexport::position_product_scores", mutates_args=())
+def position_product_scores(
+    by_query: Tensor, by_key: Tensor, by_distance: Tensor, lowest: Tensor, first: Tensor, qpos: Tensor, kpos: Tensor
+) -> Tensor:
+    """by_query [G, H, N, E], by_key [G, H, M, E], by_distance [H, W] -> [G, H, T, S]."""
+    rows, heads, listed = by_query.shape[:3]
+    w = by_key[:, :, (kpos - first[1]).clamp(0, by_key.shape[2] - 1)]
+    out = by_query.new_empty(rows, heads, qpos.shape[0], kpos.shape[0])
+    for start in range(0, qpos.shape[0], BLOCK):
+        q_block = qpos[start : start + BLOCK]
+        u = by_query[:, :, (q_block - first[0]).clamp(0, listed - 1)]
+        by_column = by_distance[:, (columns(q_block, kpos) - lowest).clamp(0, by_distance.shape[1] - 1)]
+        bias = skew(by_column[:, None, :].expand(heads, q_block.shape[0], by_column.shape[-1]), kpos.shape[0])
+        out[:, :, start : start + BLOCK] = u @ w.mT + bias
+    return out
+
+
+@position_product_scores.register_fake
+def _(
+    by_query: Tensor, _by_key: Tensor, _by_distance: Tensor, _lowest: Tensor, _first: Tensor, qpos: Tensor, kpos: Tensor
+) -> Tensor:
+    return by_query.new_empty(*by_query.shape[:2], qpos.shape[0], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def PositionProductScores(
+    by_query: FLOAT[...],
+    by_key: FLOAT[...],
+    by_distance: FLOAT[...],
+    lowest: INT64[...],
+    first: INT64[...],
+    qpos: INT64[...],
+    kpos: INT64[...],
+) -> FLOAT[...]:
+    T = op.Shape(qpos)
+    S = op.Shape(kpos)
+    H = op.Shape(by_distance, start=0, end=1)
+    # the vectors of these queries and keys, and their products
+    query_row = op.Max(op.Min(qpos - op.Slice(first, [0], [1]), op.Shape(by_query, start=2, end=3) - 1), [0])
+    key_row = op.Max(op.Min(kpos - op.Slice(first, [1], [2]), op.Shape(by_key, start=2, end=3) - 1), [0])
+    u = op.Gather(by_query, query_row, axis=2)
+    w = op.Gather(by_key, key_row, axis=2)
+    product = op.MatMul(u, op.Transpose(w, perm=[0, 1, 3, 2]))
+    # column c of the T + S distances, greatest first (see window.py)
+    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
+    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
+    index = op.Max(op.Min(distance - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
+    by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
+    rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
+    # the skew
+    flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_row = op.Reshape(shifted, op.Concat([1], H, T, T + S - 1, axis=0), allowzero=1)
+    return product + op.Slice(by_row, [0], S, [3])
+
+
+POSITION_PRODUCT_SCORES = register(
+    Operator(
+        name="PositionProductScores",
+        eager=position_product_scores,
+        function=PositionProductScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=3, table=40),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
+            Case(batch=4, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
+        ],
+        # one position less than there are at the end, one before the first key: neither is listed in vain
+        draw=lambda case, rng: [
+            rng.standard_normal((case.batch, case.heads, max(1, case.queries - 1), case.head_size)),
+            rng.standard_normal((case.batch, case.heads, case.keys + 1, case.head_size)),
+            rng.standard_normal((case.heads, case.table)),
+            np.array([-case.table // 2]),
+            np.array([5 + case.offset, 4]),
+        ],
+        takes=(),
+        gives="scores",
+        own=("by_query", "by_key", "by_distance", "lowest", "first"),
+        scaled=False,
+        inner=("by_query",),
+        lead=lambda by_query, *_: (by_query.shape[0], by_query.shape[1]),
+    )
+)
