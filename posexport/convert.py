@@ -16,8 +16,10 @@ import msgspec
 from posexport import __version__
 from posexport.bundle.manifest import MODEL, Manifest, SourceInfo
 from posexport.bundle.write import seal, staged
+from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.load import LoadOptions
 from posexport.spec import Beyond
+from posexport.tokenizer import with_tokenizer
 
 if TYPE_CHECKING:
     from posexport.export.build import Built
@@ -40,6 +42,8 @@ class ConvertOptions:
     beyond: Beyond = "error"
     lowering: str = "auto"
     inline: bool = False
+    #: a ``tokenizer.json`` for a source that brings none
+    tokenizer: Path | None = None
     provider: str = "cpu"
     lengths: Sequence[int] | None = None
     threads: int = 0
@@ -76,7 +80,7 @@ class Conversion:
         """The table of the proof, and where the bundle is."""
         from posexport.parity.table import plain
 
-        lines = [] if self.report is None else [plain(self.report), ""]
+        lines = [] if self.report is None else [plain(self.report)]
         if self.manifest is None:
             lines.append(f"nothing was written to {self.target}; --keep keeps a bundle that missed, marked as unproven")
         else:
@@ -103,6 +107,9 @@ def convert(
         PosexportError: what cannot be done and why, in one sentence.
     """
     options = options or ConvertOptions()
+    execution_provider(options.provider)
+    if options.verify and options.provider != "cpu":
+        check_loads(options.provider)  # or it would be known only after the export
     try:
         with staged(target, force=options.force) as directory:
             manifest, report = _into(directory, argument, options, progress, remark)
@@ -141,6 +148,8 @@ def _into(
     source = extend(load(argument, options.load), options.beyond, options.max_length)
     for sentence in source.remarks:
         remark(sentence)
+    if options.tokenizer is not None:
+        source = with_tokenizer(source, options.tokenizer)
     tell(1, 2, "exporting")
     model = directory / MODEL
     built = build(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from posexport.bundle.manifest import MODEL, Manifest
+from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
 from posexport.bundle.read import check_hashes, read
 from posexport.errors import PosexportError
 from posexport.spec import Envelope
@@ -36,6 +36,7 @@ def verify(
     if target.is_dir():
         manifest = read(target)
         check_hashes(target, manifest)
+        _agree(target, manifest)
     elif not target.is_file():
         raise PosexportError(f"no such bundle or .onnx file: {target}")
     if against is None:
@@ -58,22 +59,44 @@ def verify(
         remark(f"{against} is not what {target} was made from ({manifest.source.name}): its weights or files differ")
     envelope = _envelope(target, manifest)
     if envelope is not None:
-        longest = None if envelope.limit == source.envelope.limit else envelope.limit
+        # clipping takes the table's own limit away, so that an equal one was asked for
+        unasked = envelope.beyond == "error" and envelope.limit == source.envelope.limit
+        longest = None if unasked else envelope.limit
         source = extend(source, envelope.beyond, longest)
     model = target / MODEL if manifest is not None else target
     return prove(source, model, provider=provider, lengths=lengths, threads=threads, progress=progress)
+
+
+def _agree(target: Path, manifest: Manifest) -> None:
+    """Nothing hashes the manifest itself: what it promises must be what the model says of itself."""
+    entries = _metadata(target / MODEL)
+    for field in ("inputs", "outputs", "envelope"):
+        said = msgspec.to_builtins(getattr(manifest, field))
+        found = entries.get(f"posexport.{field}")
+        if found is not None and msgspec.json.decode(found) != said:
+            raise PosexportError(
+                f"{target / MANIFEST} gives other {field} than {MODEL} does: it was altered; copy or convert the "
+                "bundle again"
+            )
 
 
 def _envelope(target: Path, manifest: Manifest | None) -> Envelope | None:
     """What the bundle, or the model's own metadata, says about lengths."""
     if manifest is not None:
         return manifest.envelope
+    found = _metadata(target).get("posexport.envelope")
+    try:
+        return None if found is None else msgspec.json.decode(found, type=Envelope)
+    except msgspec.MsgspecError as err:
+        raise PosexportError(f"{target} has posexport.envelope in its metadata that is none: {err}") from err
+
+
+def _metadata(model: Path) -> dict[str, str]:
+    """A model's ``metadata_props``."""
     import onnx
 
     try:
-        model = onnx.load(str(target), load_external_data=False)
+        proto = onnx.load(str(model), load_external_data=False)
     except Exception as err:  # protobuf's parser raises its own kinds
-        raise PosexportError(f"{target} is not an ONNX model: {err}") from err
-    entries = {entry.key: entry.value for entry in model.metadata_props}
-    found = entries.get("posexport.envelope")
-    return None if found is None else msgspec.json.decode(found, type=Envelope)
+        raise PosexportError(f"{model} is not an ONNX model: {err}") from err
+    return {entry.key: entry.value for entry in proto.metadata_props}

@@ -126,7 +126,10 @@ def test_a_miss_exits_1_and_leaves_nothing_unless_kept(
         (["convert", "encoder-nope", "-o", "out", "--provider", "tpu"], "unknown provider 'tpu'; known: cpu, cuda"),
         (["convert", "encoder-nope", "-o", "out", "--lowering", "fast"], "unknown lowering 'fast'"),
         (["convert", "encoder-nope", "-o", "out", "--task", "sing"], "unknown task 'sing'"),
-        (["convert", "encoder-absolute", "-o", "out", "--length", "200"], "none of the lengths 200 can be compared: the model takes at most 128"),
+        (
+            ["convert", "encoder-absolute", "-o", "out", "--length", "200"],
+            "200 can be compared: the model takes at most 128",
+        ),
         (["verify", "nowhere"], "no such bundle or .onnx file: nowhere"),
         (["run", "nowhere", "--text", "x"], "nowhere"),
         (["list", "cats"], "'cats' is not one of"),

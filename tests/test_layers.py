@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "spec", "settings"},
+    {"errors", "spec", "settings", "files"},
     {"ops"},
     {"encodings"},
     {"nn"},
@@ -21,6 +21,8 @@ LAYERS = [
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
+    {"shift_check", "tokenizer"},
+    {"plots"},
     {"convert", "verify", "catalogue"},
     {"cli"},
     {"__main__"},
@@ -44,6 +46,8 @@ WITHOUT_TORCH += [
     ".parity.criterion",
     ".parity.grid",
     ".verify",
+    ".files",
+    ".tokenizer",
 ]
 
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -35,7 +35,7 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
     OSError of the disk (full, read-only, file too large).
     """
     target = Path(os.path.abspath(target))
-    with _disk_errors(target), _terminated_as_exit():
+    with _disk_errors(target), _signals_as_exceptions() as refuse_if_interrupted:
         check_target(target, force=force)
         parent = next(path for path in target.parents if path.exists())
         leftovers.clean(parent, target.name)
@@ -43,6 +43,7 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
         try:
             with leftovers.held(staging):
                 yield staging
+                refuse_if_interrupted()
                 _settle(staging)
                 _move(staging, target, force=force)
         finally:
@@ -88,6 +89,10 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 
 
 def _check_target(target: Path, *, force: bool) -> None:
+    try:
+        str(target).encode()
+    except UnicodeEncodeError as err:  # ONNX takes no other path
+        raise PosexportError(f"{str(target)!a} is not Unicode; choose another output") from err
     if target.is_symlink():
         raise PosexportError(f"{target} is a symbolic link; give the directory that it leads to ({target.readlink()})")
     if not target.exists():
@@ -97,15 +102,17 @@ def _check_target(target: Path, *, force: bool) -> None:
         return
     if not target.is_dir():
         raise PosexportError(f"{target} exists and is a file; the output is a directory: choose another name")
+    files = (path for path in target.rglob("*") if path.is_symlink() or not path.is_dir())
     try:
-        files = [path for path in target.rglob("*") if path.is_symlink() or not path.is_dir()]
+        # one file is enough to know: the target may be a whole home directory
+        if not os.path.lexists(target / MANIFEST) and next(files, None) is not None:
+            raise PosexportError(
+                f"{target} exists and is not a bundle (it has no {MANIFEST}), so it is not replaced; "
+                "choose another output"
+            )
+        holds = {path.relative_to(target).as_posix() for path in files}
     except OSError as err:
         raise PosexportError(f"cannot read {target}: {err.strerror}; choose another output") from err
-    holds = {path.relative_to(target).as_posix() for path in files}
-    if holds and MANIFEST not in holds:
-        raise PosexportError(
-            f"{target} exists and is not a bundle (it has no {MANIFEST}), so it is not replaced; choose another output"
-        )
     if not force:
         raise PosexportError(f"{target} already exists; give --force to replace it or choose another output")
     if holds:
@@ -167,26 +174,45 @@ def _disk_errors(target: Path) -> Iterator[None]:
         if not ours and err.errno not in _DISK and not any(path in (target, *target.parents) for path in named):
             raise
         kept = "the bundle that is there is unchanged" if os.path.exists(target) else "nothing is left there"
-        raise PosexportError(f"cannot write {target}: {err.strerror}; {kept}: free or choose another disk") from err
+        advice = "free or choose another disk" if err.errno in _DISK else "choose another output"
+        raise PosexportError(f"cannot write {target}: {err.strerror}; {kept}: {advice}") from err
 
 
 @contextlib.contextmanager
-def _terminated_as_exit() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the block as an exception does, where they would kill the process at once."""
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    numbers = [signal.Signals[name] for name in names]
+def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C, SIGTERM and SIGHUP end the block as exceptions do, where the last two would kill the process at once.
+
+    A library that swallows the exception, or makes an error of its own out of it, does not get away with it: the block
+    still ends with what was asked for. What is yielded raises it where one was swallowed.
+    """
+    received: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        received.append(number)
+        raise _interruption(number)
+
+    def refuse_if_interrupted() -> None:
+        if received:
+            raise _interruption(received[0])
+
+    defaults = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
+    found = {signal.Signals[name]: default for name, default in defaults.items() if hasattr(signal, name)}
     if threading.current_thread() is not threading.main_thread():
-        numbers = []
-    changed = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+        found = {}
+    changed = {number: default for number, default in found.items() if signal.getsignal(number) is default}
     try:
         for number in changed:
-            signal.signal(number, _exit)
-        yield
+            signal.signal(number, end)
+        yield refuse_if_interrupted
+    except Exception as err:
+        if received:
+            raise _interruption(received[0]) from err
+        raise
     finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
+        for number, default in changed.items():
+            signal.signal(number, default)
 
 
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise SystemExit(128 + number)
+def _interruption(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)

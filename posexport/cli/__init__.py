@@ -1,14 +1,16 @@
 """The command line. Every command is in a file of its own name and is imported when it is called."""
 
+import errno
 import importlib
 import sys
+from typing import NoReturn
 
 import click
 
 from posexport import __version__
 from posexport.errors import PosexportError
 
-COMMANDS = ("convert", "list", "run", "verify")
+COMMANDS = ("check-shift", "convert", "list", "plot", "run", "tokenizer", "verify")
 
 
 class LazyGroup(click.Group):
@@ -22,7 +24,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(f"posexport.cli.{cmd_name}"), "command")  # noqa: B009
+        found = getattr(importlib.import_module(f"posexport.cli.{cmd_name.replace('-', '_')}"), "command")  # noqa: B009
         assert isinstance(found, click.Command)
         return found
 
@@ -37,12 +39,29 @@ def group() -> None:
 
 
 def main() -> None:
-    """Entry point: what the user can mend is one sentence on stderr and exit code 2."""
+    """Entry point: what the user can mend is one sentence on stderr and exit code 2, Ctrl-C is exit code 130."""
     try:
-        group(standalone_mode=True)
+        sys.exit(group(standalone_mode=False))
+    except click.ClickException as err:
+        err.show()
+        sys.exit(err.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _end("interrupted; what was there before is unchanged", 130)
     except PosexportError as err:
-        click.echo(f"posexport: {err}", err=True)
-        sys.exit(2)
-    except MemoryError:
-        click.echo("posexport: out of memory; use fewer threads, shorter --length values or a larger machine", err=True)
-        sys.exit(2)
+        _end(str(err))
+    except (MemoryError, RuntimeError) as err:
+        if not isinstance(err, MemoryError) and "can't allocate memory" not in str(err):  # PyTorch's way to say so
+            raise
+        _end("out of memory; use a smaller model, shorter --length values or a larger machine")
+    except OSError as err:
+        if err.filename is not None:
+            _end(f"cannot use {err.filename}: {err.strerror}; give a path that can be read and written")
+        if err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            _end(f"cannot write the result: {err.strerror}; free or choose another disk")
+        raise
+
+
+def _end(sentence: str, code: int = 2) -> NoReturn:
+    # what a library said, and is quoted, may have several lines
+    click.echo(f"posexport: {' '.join(line.strip() for line in sentence.splitlines())}", err=True)
+    sys.exit(code)

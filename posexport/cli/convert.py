@@ -1,6 +1,7 @@
 """posexport convert"""
 
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -25,6 +26,11 @@ from posexport.cli.progress import bar
 )
 @click.option("--lowering", default="auto", show_default=True, help="How attention with positions is computed.")
 @click.option("--inline", is_flag=True, help="Write the graph without functions, for OpenVINO and others.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    help="A tokenizer.json for a SOURCE that brings none; run --text then uses it.",
+)
 @options.allow_pickle_option
 @options.provider_option
 @options.length_option
@@ -43,6 +49,7 @@ def command(
     beyond: str,
     lowering: str,
     inline: bool,
+    tokenizer: Path | None,
     allow_pickle: bool,
     provider: str,
     lengths: tuple[int, ...],
@@ -72,6 +79,7 @@ def command(
         beyond=beyond,  # type: ignore[arg-type]  # click.Choice gives one of them
         lowering=lowering,
         inline=inline,
+        tokenizer=tokenizer,
         provider=provider,
         lengths=lengths or None,
         threads=threads,
@@ -79,7 +87,8 @@ def command(
         keep=keep,
         force=force,
     )
-    with bar("Converting") as progress:
+    # a Python file of the user's may print; stdout is for the result
+    with bar("Converting") as progress, redirect_stdout(sys.stderr):
         done = convert(source, output, wanted, progress=progress, remark=lambda text: click.echo(text, err=True))
     if as_json:
         click.echo(done.to_json())

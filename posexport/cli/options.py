@@ -9,7 +9,10 @@ provider_option = click.option(
     help="Where to run: cpu or cuda. One that does not load is an error.",
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(min=0), default=0, help="Threads to compute with; 0 lets the runtime choose."
+    "--threads",
+    type=click.IntRange(min=0, max=1024),
+    default=0,
+    help="Threads to compute with; 0 lets the runtime choose.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 length_option = click.option(

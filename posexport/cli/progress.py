@@ -18,7 +18,7 @@ def bar(title: str) -> Iterator[Progress | None]:
     from rich.progress import Progress as Rich
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Rich(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Rich(*columns, console=Console(file=sys.stderr), transient=True) as shown:
         task = shown.add_task(title, total=None)
 
         def move(done: int, total: int, what: str) -> None:

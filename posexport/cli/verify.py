@@ -1,6 +1,7 @@
 """posexport verify"""
 
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -40,15 +41,23 @@ def command(
         posexport verify minilm
         posexport verify minilm --against path/to/all-MiniLM-L6-v2 --length 1 --length 512
     """
+    from posexport.errors import PosexportError
     from posexport.parity.table import plain
     from posexport.verify import verify
 
     loading = None
-    if against is not None:
+    if against is None:
+        given = [
+            name for name, value in (("--task", task), ("--set", settings), ("--allow-pickle", allow_pickle)) if value
+        ]
+        if given:
+            raise PosexportError(f"{given[0]} is about the source to compare with; name it with --against SOURCE")
+    else:
         from posexport.sources.load import LoadOptions
 
         loading = LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle)
-    with bar("Verifying") as progress:
+    # a Python file of the user's may print; stdout is for the result
+    with bar("Verifying") as progress, redirect_stdout(sys.stderr):
         report = verify(
             target,
             against=against,
@@ -59,5 +68,5 @@ def command(
             progress=progress,
             remark=lambda text: click.echo(text, err=True),
         )
-    click.echo(report.to_json().decode() if as_json else plain(report))
+    click.echo(report.to_json().decode() if as_json else plain(report), nl=as_json)
     sys.exit(0 if report.passed else 1)

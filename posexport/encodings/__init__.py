@@ -13,6 +13,7 @@ from posexport.encodings import fire as fire
 from posexport.encodings import kerple as kerple
 from posexport.encodings import learned as learned
 from posexport.encodings import local_window as local_window
+from posexport.encodings import mpnet as mpnet
 from posexport.encodings import nezha as nezha
 from posexport.encodings import nope as nope
 from posexport.encodings import periodic as periodic

@@ -1,7 +1,7 @@
 """The same graph without functions, for runtimes that know none (OpenVINO and others)."""
 
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
+from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from posexport.ops.base import DOMAIN
 
@@ -10,3 +10,31 @@ def inline(model: ir.Model) -> None:
     """Replace every call of a function by its body, in place, and forget our domain."""
     InlinePass()(model)
     model.opset_imports.pop(DOMAIN, None)
+    _settle_types(model)
+
+
+def _settle_types(model: ir.Model) -> None:
+    """Casts to the type of another value, which a function needs and a graph does not: to the type, or not at all.
+
+    ONNX Runtime has no kernel for them and warns, at every session, of each that it cannot compute beforehand.
+    """
+    ends = [(end, end.shape) for end in (*model.graph.inputs, *model.graph.outputs)]
+    ShapeInferencePass()(model)
+    for end, shape in ends:
+        end.shape = shape  # with the names of its axes
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.op_type != "CastLike" or node.domain:
+            continue
+        value, like, made = node.inputs[0], node.inputs[1], node.outputs[0]
+        if value is None or like is None or value.dtype is None or like.dtype is None or made.is_graph_output():
+            continue
+        assert node.graph is not None
+        if value.dtype == like.dtype:
+            by = value
+        else:
+            cast = ir.node("Cast", [value], {"to": like.dtype}, name=node.name)
+            cast.outputs[0].name, cast.outputs[0].type = made.name, ir.TensorType(like.dtype)
+            node.graph.insert_before(node, cast)
+            by = cast.outputs[0]
+        ir.convenience.replace_all_uses_with(made, by)
+        node.graph.remove(node, safe=True)

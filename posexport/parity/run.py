@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from posexport.errors import PosexportError
 from posexport.parity import invariants, memory
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
 from posexport.parity.draw import draw, token_mask
@@ -133,6 +134,9 @@ def _values(
     values: list[_Value] = []
     worst: dict[tuple[int, str], float] = defaultdict(float)
     taken = [point for point in job.points if not point.refusal and _fits(job, point)]
+    if not taken:
+        reason = next(iter(job.skipped.values()), "the grid is empty")
+        raise PosexportError(f"{source.name}: not one point can be checked: {reason}; give a shorter --length")
     if job.sample is not None:
         job.sample.choose(taken, source)
     first, first_feeds = "", {}

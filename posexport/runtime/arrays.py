@@ -34,10 +34,19 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 def _npz(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise PosexportError(
+                    f"{path} is not an .npz file but one array without a name; write it with numpy.savez"
+                )
             return {name: archive[name] for name in archive.files}
+    except MemoryError as err:
+        raise PosexportError(f"{path} says that it holds more than fits in memory: {err}; give smaller arrays") from err
     except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as err:
-        raise PosexportError(f"{path} is not an .npz file of plain arrays: {err}") from err
+        # NumPy's own sentence advises to run whatever the file holds
+        reason = "it holds pickled objects" if "pickle" in str(err) else str(err)
+        raise PosexportError(f"{path} is not an .npz file of plain arrays: {reason}") from err
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
@@ -63,6 +72,8 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, force: bool) 
     """Write ``path`` (``.npz``) whole or not at all; an existing file needs ``force``."""
     if path.suffix != ".npz":
         raise PosexportError(f"{path} must end in .npz")
+    if path.is_dir():
+        raise PosexportError(f"{path} is a directory; give the name of a file")
     if os.path.lexists(path) and (not force or not path.is_file()):
         raise PosexportError(f"{path} already exists; give --force to replace it or choose another name")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

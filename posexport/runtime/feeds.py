@@ -106,7 +106,8 @@ def limit_sentence(envelope: Envelope) -> str:
 
 def _check_values(spec: InputSpec, array: Array) -> None:
     if spec.role == "values":
-        bad, needed = ~np.isfinite(array), "finite numbers"
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+            bad, needed = ~np.isfinite(array.astype(spec.dtype)), f"finite numbers of {spec.dtype}"
     elif spec.role == "mask":
         bad, needed = (array != 0) & (array != 1), "1 for a token and 0 for padding"
     else:

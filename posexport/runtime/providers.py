@@ -58,6 +58,7 @@ def make_session(
     """
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()  # nothing about a user's models leaves the machine
     wanted = execution_provider(provider)
     options = _session_options(threads, level, profile, spinning)
     if wanted not in onnxruntime.get_available_providers():
@@ -84,6 +85,16 @@ def make_session(
             f"{wanted} was asked for and did not load: {missing_library() or 'ONNX Runtime gives no reason'}"
         )
     return session
+
+
+def check_loads(provider: str) -> None:
+    """Raise PosexportError, as `make_session` does, if a session on ``provider`` is not to be had."""
+    import onnx.parser
+
+    tiny = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[1] x) => (float[1] y) {y = Neg(x)}'
+    )
+    make_session(tiny.SerializeToString(), provider=provider)
 
 
 def _session_options(threads: int, level: str, profile: Path | None, spinning: bool) -> "SessionOptions":

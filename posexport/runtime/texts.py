@@ -65,6 +65,11 @@ class Texts:
             raise PosexportError(f"texts must be a list of strings, got {type(texts).__name__}; give [text]")
         if not texts:
             raise PosexportError("got no texts; give at least one")
+        for number, text in enumerate(texts):
+            try:
+                text.encode()
+            except UnicodeEncodeError as err:
+                raise PosexportError(f"text {number} ({text!a:.60}) is not Unicode; give it as UTF-8") from err
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
         limit = self._manifest.envelope.limit
         for number, row in enumerate(rows):

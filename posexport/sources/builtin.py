@@ -1,7 +1,7 @@
 """Built-in models, ``<definition>-<encoding>``, with seeded random weights."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from posexport.encodings.base import ENCODINGS
@@ -27,6 +27,8 @@ from posexport.sources.of_encoder import encoder_source
 DEFAULTS: dict[str, Any] = {"vocab": 1000, "hidden": 60, "heads": 5, "feedforward": 224, "layers": 2, "types": 2}
 MAX_POSITIONS = 128
 LABELS = 3
+#: Of any setting: above every real size, and low enough that sizes multiply without overflow.
+LARGEST = 1 << 24
 TASKS = {
     "features": "the hidden states",
     "sentence-embedding": "one vector a text",
@@ -75,6 +77,11 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
         key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
         for key, default in (("seed", 0), ("labels", LABELS), ("max_positions", MAX_POSITIONS))
     }
+    _check_sizes({**vars(config), **extra})
+    if given.get("head_size", str(config.head_size)) != str(config.head_size):
+        raise PosexportError(
+            f"--set head_size={given['head_size']}: a head has hidden / heads = {config.head_size}; set those instead"
+        )
     sizes = {"hidden": config.embedding or config.hidden, "heads": config.heads, "head_size": config.head_size}
     if "hidden" in given and config.embedding:
         given = {**given, "hidden": str(config.embedding)}
@@ -86,3 +93,11 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
     module = EncoderModel(Encoder(config, encoding), head(task or "features", config, extra["labels"])).eval()
     weights.draw(module, extra["seed"])
     return encoder_source(module, name=name, kind="builtin", task=task or "features", sha256=weights.digest(module))
+
+
+def _check_sizes(sizes: Mapping[str, Any]) -> None:
+    if sizes["labels"] < 1:
+        raise PosexportError(f"labels must be at least 1, got {sizes['labels']}")
+    for key, value in sizes.items():
+        if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+            raise PosexportError(f"{key} must be at most {LARGEST}, got {value}")

@@ -45,5 +45,8 @@ def load(argument: str, options: LoadOptions) -> Source:
             f"{argument} is a file; a checkpoint is a directory with config.json and model.safetensors"
         )
     if "/" in argument or argument.startswith("."):
-        raise PosexportError(f"no such directory: {argument}")
+        raise PosexportError(
+            f"no such directory: {argument}; give one with config.json and model.safetensors, a built-in model "
+            "(posexport list models) or file.py:factory"
+        )
     return builtin.load(argument, task=options.task, settings_given=options.settings)

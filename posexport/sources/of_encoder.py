@@ -22,15 +22,21 @@ def encoder_source(
     kind: Literal["builtin", "huggingface"],
     task: str,
     sha256: str,
+    longest: int | None = None,
     files: dict[str, Path] | None = None,
     remarks: Sequence[str] = (),
 ) -> Source:
-    """The source of a definition of ours."""
+    """The source of a definition of ours. ``longest``: where its inputs end although its encoding takes longer ones."""
     encoder, head = model.encoder, model.head
     assert isinstance(encoder, Encoder)
     assert isinstance(head, Head)
     encoding, numbering = encoder.encoding, encoder.embeddings.numbering
     envelope = envelope_of(encoding, numbering)
+    if longest is not None:
+        limit = longest if envelope.limit is None else min(longest, envelope.limit)
+        boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
+        trained = limit if envelope.trained is None else min(limit, envelope.trained)
+        envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
     between_tokens = any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:])
     if encoder.config.cross_attention and between_tokens:
         # its terms measure distances to the other sequence's tokens too

@@ -80,7 +80,8 @@ def load(argument: str) -> Source:
         )
     module = parts[0].eval().float()
     inputs = _specs(argument, module, *parts[1:])
-    outputs, names = _outputs(argument, module, inputs)
+    envelope = envelope_of_module(module)
+    outputs, names = _outputs(argument, module, inputs, envelope.limit)
     encodings = [m for m in module.modules() if isinstance(m, Encoding)]
     first = encodings[0] if encodings else None
     return Source(
@@ -89,7 +90,7 @@ def load(argument: str) -> Source:
         module=by_name(module, inputs),
         inputs=inputs,
         outputs=[OutputSpec(name=name, axes=axes) for name, axes in zip(names, outputs, strict=True)],
-        envelope=envelope_of_module(module),
+        envelope=envelope,
         encoding=None if first is None else EncodingSpec(name=first.name, parameters=dict(first.parameters_given)),
         task="features",
         sha256=hashlib.sha256(path.read_bytes() + digest(module).encode()).hexdigest(),
@@ -115,7 +116,7 @@ def _call(path: Path, factory_name: str) -> Any:
         return factory()
     except PosexportError:
         raise
-    except Exception as err:
+    except (Exception, SystemExit) as err:  # a file that exits must not end the command as if all were well
         raise PosexportError(f"{path}:{factory_name} failed: {type(err).__name__}: {err}") from err
     finally:
         sys.path.remove(str(path.parent.resolve()))
@@ -130,9 +131,14 @@ def _specs(argument: str, module: nn.Module, inputs: Any = None, axes: Any = Non
             f"{argument} returned a module alone, and posexport cannot tell its inputs: "
             "return (module, {'input_ids': example, ...}) with an example tensor for every argument of forward"
         )
-    if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(t, Tensor) for t in inputs.values()):
+    if not isinstance(inputs, Mapping) or not inputs:
         raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
-    axes = axes or {}
+    for name, tensor in inputs.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
+    axes = {} if axes is None else axes
+    if not isinstance(axes, Mapping):
+        raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
     unknown = set(axes) - set(inputs)
     if unknown:
         raise PosexportError(f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(inputs)}")
@@ -142,20 +148,39 @@ def _specs(argument: str, module: nn.Module, inputs: Any = None, axes: Any = Non
 def _spec(name: str, tensor: Tensor, axes: list[Axis] | None) -> InputSpec:
     named: list[Axis] = [BATCH, SEQUENCE]
     shape = list(axes) if axes is not None else [*named[: tensor.dim()], *tensor.shape[2:]]
+    if isinstance(axes, str) or not all(_is_axis(axis) for axis in shape):
+        raise PosexportError(
+            f"input {name} has the axes {axes!r}; give a list of names like {BATCH} and whole numbers from 1 on"
+        )
     if len(shape) != tensor.dim():
         raise PosexportError(f"input {name} has {tensor.dim()} axes, {len(shape)} are named: {shape}")
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise PosexportError(
+            f"input {name} is {tensor.dtype}; a bundle takes int64 and float32, so convert it in the module's forward"
+        )
     if tensor.is_floating_point():
         return InputSpec(name=name, dtype="float32", axes=shape, role="values")
     if "mask" in name:
         return InputSpec(name=name, dtype="int64", axes=shape, role="mask")
+    if tensor.numel() == 0 or int(tensor.min()) < 0:
+        raise PosexportError(f"input {name}: the example must hold ids from 0 on, got shape {list(tensor.shape)}")
     # the only bound an example can give: what it holds is in range
     return InputSpec(name=name, dtype="int64", axes=shape, role="tokens", size=int(tensor.max()) + 1)
 
 
-def _outputs(argument: str, module: nn.Module, inputs: list[InputSpec]) -> tuple[list[list[Axis]], list[str]]:
+def _is_axis(axis: object) -> bool:
+    return axis.isidentifier() if isinstance(axis, str) else type(axis) is int and axis >= 1
+
+
+def _outputs(
+    argument: str, module: nn.Module, inputs: list[InputSpec], limit: int | None
+) -> tuple[list[list[Axis]], list[str]]:
     """Run twice at different sizes: an output's axis is the named one it varies with."""
     first = axis_sizes(inputs)
     second = {name: size + 4 for name, size in first.items()}
+    if limit is not None and SEQUENCE in first:
+        second[SEQUENCE] = min(second[SEQUENCE], limit)
+        first[SEQUENCE] = min(first[SEQUENCE], max(1, limit - 1))
     answers = []
     for sizes in (first, second):
         try:
@@ -163,10 +188,16 @@ def _outputs(argument: str, module: nn.Module, inputs: list[InputSpec]) -> tuple
                 answers.append(named_outputs(module(**example(inputs, sizes))))
         except PosexportError:
             raise
-        except Exception as err:
+        except (Exception, SystemExit) as err:
             raise PosexportError(
                 f"{argument}: the module failed at sizes {sizes}: {type(err).__name__}: {err}"
             ) from err
+    ranks = [{name: tensor.dim() for name, tensor in answer.items()} for answer in answers]
+    if ranks[0] != ranks[1]:
+        raise PosexportError(
+            f"{argument}: the module gives outputs with other names or numbers of axes, {ranks[0]} and {ranks[1]}, "
+            f"at sizes {first} and {second}; they must not depend on sizes"
+        )
     found: list[list[Axis]] = []
     for name, tensor in answers[0].items():
         axes: list[Axis] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import configure, read, refusal, same
+from checkpoints import Tensors, change, configure, read, refusal, same
 
 from posexport.sources.huggingface.directory import JSON_BYTES
 
@@ -109,9 +109,52 @@ def test_defaults_of_transformers(copy: Callable[[str], Path]) -> None:
         ("ernie-absolute", {"task_type_vocab_size": 4}, "task_type_embeddings.weight is [3, 20], needed [4, 20]"),
         ("bert-relative_key_query", {"id2label": {"0": "a"}}, "classifier.weight is [3, 20], needed [1, 20]"),
         ("bert-relative_key_query", {"id2label": []}, "id2label"),
+        ("roformer-formaskedlm", {"rotary_value": True}, "sets rotary_value"),
+        ("roformer-formaskedlm", {"num_attention_heads": 20}, "heads of size 1"),
+        ("roformer-formaskedlm", {"num_attention_heads": 2}, "embed_positions.weight is [33, 4], needed [33, 10]"),
+        ("roformer-formaskedlm", {"max_position_embeddings": 34}, "is [33, 4], needed [34, 4]"),
+        ("roformer-formaskedlm", {"embedding_size": 12}, "embeddings_project.weight"),
+        ("nezha-formaskedlm", {"max_relative_position": 0}, "max_relative_position = 0"),
+        ("mpnet-formaskedlm", {"relative_attention_num_buckets": 16}, "into 32 buckets whatever it says"),
+        ("mpnet-formaskedlm", {"pad_token_id": 0}, "counted by the padding token 1"),
+        ("mpnet-formaskedlm", {"max_position_embeddings": 2}, "positions start at 2"),
+        ("mpnet-formaskedlm", {"num_attention_heads": 4}, "relative_attention_bias.weight is [32, 5], needed [32, 4]"),
+        ("deberta-formaskedlm", {"relative_attention": False}, "has relative_attention = false"),
+        ("deberta-formaskedlm", {"position_biased_input": ...}, "has position_biased_input = true"),
+        ("deberta-formaskedlm", {"talking_head": True}, "has talking_head = true"),
+        ("deberta-formaskedlm", {"legacy": False}, "has legacy = false"),
+        ("deberta-formaskedlm", {"pos_att_type": "c2p"}, "pos_att_type = 'c2p'"),
+        ("deberta-formaskedlm", {"pos_att_type": None}, "pos_att_type = None"),
+        ("deberta-formaskedlm", {"embedding_size": 12}, "embedding_size = 12"),
+        ("deberta-formaskedlm", {"pooler_hidden_act": "tanh"}, "pooler_hidden_act = 'tanh'"),
+        ("deberta-formaskedlm", {"attention_head_size": 5}, "attention_head_size = 5"),
+        ("deberta-formaskedlm", {"max_relative_positions": 9}, "rel_embeddings.weight is [66, 20], needed [18, 20]"),
+        ("deberta-v2-formaskedlm", {"conv_kernel_size": 3}, "conv_kernel_size = 3"),
+        ("deberta-v2-formaskedlm", {"norm_rel_ebd": "rms"}, "norm_rel_ebd = 'rms'"),
+        ("deberta-v2-formaskedlm", {"layer_norm_eps": 1e-12}, "layer_norm_eps = 1e-12"),
+        ("deberta-v2-formaskedlm", {"share_att_key": False}, "pos_key_proj.weight"),
+        ("deberta-v2-formaskedlm", {"position_buckets": 2}, "position_buckets and max_relative_positions do not fit"),
+        ("deberta-v2-forsequenceclassification", {"share_att_key": True}, "pos_key_proj.weight"),
     ],
 )
 def test_options_of_families(copy: Callable[[str], Path], name: str, values: dict[str, Any], said: str) -> None:
     directory = copy(name)
     configure(directory, **values)
     assert said in refusal(directory)
+
+
+def test_a_rotation_that_the_file_contradicts_is_refused(copy: Callable[[str], Path]) -> None:
+    """RoFormer's table is a formula's: a file without it means the same, one with another table is another model."""
+    directory = copy("roformer-formaskedlm")
+    before = read(directory)
+    name = "roformer.encoder.embed_positions.weight"
+
+    def bend(tensors: Tensors) -> None:
+        tensors[name][7, 1] += 0.02
+
+    change(directory, lambda tensors: tensors.update({name: tensors[name].bfloat16()}))
+    assert same(before, read(directory))
+    change(directory, bend)
+    assert f"{name} differs from the family's formula" in refusal(directory)
+    change(directory, lambda tensors: tensors.pop(name))
+    assert same(before, read(directory))

@@ -52,8 +52,9 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
     misshapen: list[str] = []
     for parameter, origin in plan.origins.items():
         present = [name for name in origin.names if name in names.stored]
-        wanted = [(name, shapes[parameter]) for name in present]
-        if not present:
+        rows, *rest = shapes[parameter]
+        wanted = [(name, [rows * (3 if origin.part else 1), *rest]) for name in present]
+        if origin.names and not present:
             missing.append(names.shown(origin.names[0]))
         if origin.row is not None:
             if origin.row[0] in names.stored:
@@ -64,6 +65,10 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
             used.add(name)
             if (got := weights.shapes[names.stored[name]]) != shape:
                 misshapen.append(f"{names.shown(name)} is {got}, needed {shape}")
+    for name, formula in plan.constants.items():
+        if name in names.stored:
+            used.add(name)
+            _check_constant(name, formula, weights, names)
     remarks, unused = _unused([name for name in names.stored if name not in used], family, other_heads)
     if missing or unused or misshapen:
         raise PosexportError(
@@ -73,6 +78,18 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
             f"check model_type, position_embedding_type and sizes in config.json, or choose another --task"
         )
     return remarks
+
+
+def _check_constant(name: str, formula: Tensor, weights: Weights, names: Names) -> None:
+    """What a file holds of a formula's numbers is theirs, up to the rounding of the file's format (bfloat16's too)."""
+    stored = names.stored[name]
+    got, wanted = weights.shapes[stored], list(formula.shape)
+    if got != wanted or not torch.allclose(_float32(weights, stored), formula.float(), rtol=0.0, atol=0.01):
+        what = f"is {got}, needed {wanted}" if got != wanted else "differs from the family's formula"
+        raise PosexportError(
+            f"{weights.label}: {names.shown(name)} {what}; such a table is computed here, not read: "
+            f"check model_type and sizes in config.json"
+        )
 
 
 def _unused(left: list[str], family: Family, other_heads: bool) -> tuple[list[str], list[str]]:
@@ -103,7 +120,7 @@ def _unused(left: list[str], family: Family, other_heads: bool) -> tuple[list[st
 
 def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file."""
-    if buffers := [name for name, _ in plan.model.named_buffers()]:
+    if buffers := [name for name, buffer in plan.model.named_buffers() if buffer.is_meta]:
         raise ValueError(f"a definition with buffers ({buffers[0]}) cannot be made without its constructor's work")
     filled: dict[int, nn.Parameter] = {}
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
@@ -111,7 +128,7 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     for name, origin in plan.origins.items():
         stored = [names.stored[known] for known in origin.names if known in names.stored]
         formats |= {dtype for known in stored if (dtype := weights.dtypes[known]) is not None}
-        value = _float32(weights, stored[0])
+        value = _value(weights, stored[0], origin) if stored else torch.zeros(by_name[name].shape, device="cpu")
         for other in stored[1:]:
             if not torch.equal(value, _float32(weights, other)):
                 raise PosexportError(
@@ -135,6 +152,15 @@ def _float32(weights: Weights, name: str) -> Tensor:
     if value.dtype == torch.float64 and not torch.isfinite(made).all():
         raise PosexportError(f"{weights.label}: {name} holds numbers that float32 cannot hold")
     return made
+
+
+def _value(weights: Weights, name: str, origin: Origin) -> Tensor:
+    value = _float32(weights, name)
+    if origin.part is None:
+        return value
+    part, heads = origin.part
+    parts: Tensor = value.unflatten(0, (heads, 3, -1))  # type: ignore[no-untyped-call]
+    return parts[:, part].flatten(0, 1).contiguous()
 
 
 def _apply(value: Tensor, origin: Origin, weights: Weights, names: Names) -> None:

@@ -1,15 +1,17 @@
 """From a family and its config.json to a definition without weights, and where each weight comes from."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.base import Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
 from posexport.models.heads import (
     Features,
     FillMask,
@@ -33,12 +35,15 @@ POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
 class Origin:
     """Where a parameter comes from: any of ``names`` (all that are there must be equal), times ``factor``.
 
-    ``row``: name and shape of a table whose row 0 is added to every row of the parameter.
+    ``row``: name and shape of a table whose row 0 is added to every row of the parameter. ``part``: the parameter is
+    the rows of this one of the parts (query, key, value) which each of so many heads has in the tensor. No names at
+    all: zeros.
     """
 
     names: tuple[str, ...]
     factor: float = 1.0
     row: tuple[str, list[int]] | None = None
+    part: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,23 +52,35 @@ class Plan:
 
     model: EncoderModel
     origins: dict[str, Origin]
+    #: the longest input where the family says it, not the encoding
+    longest: int | None = None
+    #: tensors that a file may have and that must hold these numbers
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def build(family: Family, config: Config, task: str, pooling: Pooling | None) -> Plan:
     """The definition that a config.json describes; PosexportError where it describes none."""
     settings = encoder_config(family, config)
-    kind = config.text("position_embedding_type", "absolute")
     with torch.device("meta"):
-        encoding = _encoding(family, config, settings, kind)
+        if family.encoding is not None:
+            encoding = family.encoding(config, settings)
+        else:
+            encoding = _encoding(family, config, settings, config.text("position_embedding_type", "absolute"))
         numbering = AfterPadding(settings.padding_id) if family.after_padding else Counted()
         encoder = Encoder(settings, encoding, numbering)
+        for layer in encoder.groups:
+            assert isinstance(layer, EncoderLayer)
+            for ours, attentions in family.shared(config).items():
+                setattr(layer.attention.encoding, ours, getattr(layer.attention, attentions))
         head = _head(family, config, settings, task, pooling)
         model = EncoderModel(encoder, head)
     tied = isinstance(head, FillMask) and config.flag("tie_word_embeddings", True)
     if tied:
         assert isinstance(head, FillMask)
         head.decoder.weight = encoder.embeddings.token.weight
-    return Plan(model, _origins(family, config, settings, model, task, kind, tied))
+    origins = _origins(family, config, settings, model, task, tied)
+    longest = config.size("max_position_embeddings") if family.fixed_length else None
+    return Plan(model, origins, longest, family.constants(config, settings))
 
 
 def encoder_config(family: Family, config: Config) -> EncoderConfig:
@@ -83,18 +100,19 @@ def encoder_config(family: Family, config: Config) -> EncoderConfig:
         activation(name)
     except PosexportError as err:
         raise PosexportError(f"{config.label}: {err}") from err
+    given = {**family.arrangement, **family.options(config)}
+    if "types" not in given:
+        given["types"] = config.size("type_vocab_size", 2)
     return EncoderConfig(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
         layers=config.size("num_hidden_layers", most=MOST_LAYERS),
         feedforward=config.size("intermediate_size"),
-        types=config.size("type_vocab_size", 2),
         activation=name,
-        eps=config.number("layer_norm_eps", 1e-12),
+        eps=config.number("layer_norm_eps", family.default_eps),
         padding_id=padding,
-        **family.arrangement,
-        **family.options(config),
+        **given,
     )
 
 
@@ -128,7 +146,7 @@ def _head(family: Family, config: Config, settings: EncoderConfig, task: str, po
         name = family.fill_mask.activation or settings.activation
         return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
     if task == "sequence-classification":
-        return SequenceClassification(hidden, config.labels(), family.classifier.activation)
+        return SequenceClassification(hidden, config.labels(), family.classifier.activation or settings.activation)
     if task == "token-classification":
         return TokenClassification(hidden, config.labels())
     return QuestionAnswering(hidden)
@@ -145,23 +163,32 @@ def _head_names(family: Family, task: str) -> dict[str, str]:
 
 
 def _origins(
-    family: Family, config: Config, settings: EncoderConfig, model: EncoderModel, task: str, kind: str, tied: bool
+    family: Family, config: Config, settings: EncoderConfig, model: EncoderModel, task: str, tied: bool
 ) -> dict[str, Origin]:
     stems = {f"encoder.{ours}": f"{family.prefix}.{theirs}" for ours, theirs in family.encoder.items()}
     for group in range(len(model.encoder.groups)):
         for ours, theirs in family.layer.items():
             stems[f"encoder.groups.{group}.{ours}"] = f"{family.prefix}.{theirs.format(i=group)}"
     stems |= {f"head.{ours}": theirs for ours, theirs in _head_names(family, task).items()}
+    special: dict[str, Origin] = {}
+    for group in range(len(model.encoder.groups)):
+        below = f"encoder.groups.{group}."
+        for ours, fused in family.fused.items():
+            stored = f"{family.prefix}.{fused.name.format(i=group)}"
+            special[below + ours] = Origin((stored,), part=(fused.part, settings.heads))
+        for ours, theirs in family.renamed.items():
+            special[below + ours] = Origin((f"{family.prefix}.{theirs.format(i=group)}",))
+        special |= {below + ours: Origin(()) for ours in family.zeros}
     found: dict[str, Origin] = {}
     for name, _ in model.named_parameters():
         module, _, leaf = name.rpartition(".")
-        found[name] = Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
+        found[name] = special.get(name) or Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
     if task == "fill-mask":
         found["head.decoder.bias"] = Origin(family.fill_mask.bias)
     if tied:
         token = found["encoder.embeddings.token.weight"]
         found["encoder.embeddings.token.weight"] = Origin((*token.names, f"{family.fill_mask.decoder}.weight"))
-    if kind != "absolute" and not family.scaled:
+    if not family.scaled:
         for name in [name for name in found if name.endswith("attention.encoding.table")]:
             # the definition scales these scores with the rest, so that the table takes the scale's inverse
             found[name] = Origin(found[name].names, factor=settings.head_size**0.5)

@@ -63,6 +63,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
         name=str(directory),
         kind="huggingface",
         task=chosen,
+        longest=plan.longest,
         sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
         files=_files(files, below),
         remarks=remarks + (pooling.remarks if pooling else []),

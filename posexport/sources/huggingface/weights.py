@@ -7,6 +7,7 @@ parameter (a mapped file would count twice). ``.bin`` is a pickle: read only whe
 
 import json
 import math
+import pickle
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +41,12 @@ class Safetensors:
     def __init__(self, path: Path, label: str) -> None:
         self._path, self._label = path, label
         try:
-            with safe_open(path, framework="pt"):
-                pass
-            with path.open("rb") as file:
+            # opened first, as the library calls whatever it may not read a missing file
+            with path.open("rb") as file, safe_open(path, framework="pt"):
                 length = int.from_bytes(file.read(8), "little")
                 header: dict[str, Any] = json.loads(file.read(length))
+        except PermissionError as err:
+            raise PosexportError(f"{label} cannot be read: {err.strerror}; make it readable") from err
         except (SafetensorError, OSError, ValueError) as err:
             raise PosexportError(f"{label} is not a whole safetensors file ({err}): {_advice(path)}") from err
         header.pop("__metadata__", None)
@@ -73,6 +75,14 @@ class Pickle:
         try:
             # only the newer, zipped form can be mapped
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except PermissionError as err:
+            raise PosexportError(f"{label} cannot be read: {err.strerror}; make it readable") from err
+        except pickle.UnpicklingError as err:
+            # torch's own sentence advises to run whatever the file holds
+            raise PosexportError(
+                f"{label} cannot be read with weights only: it holds something else than tensors, or is damaged; "
+                "ask its author for a safetensors file"
+            ) from err
         except Exception as err:
             reason = str(err).strip().splitlines()[0][:200] if str(err).strip() else type(err).__name__
             raise PosexportError(f"{label} cannot be read with weights only ({reason}): {_advice(path)}") from err

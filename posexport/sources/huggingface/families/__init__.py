@@ -3,8 +3,12 @@
 from posexport.sources.huggingface.families.albert import ALBERT
 from posexport.sources.huggingface.families.base import Family
 from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
+from posexport.sources.huggingface.families.deberta import DEBERTA, DEBERTA_V2
 from posexport.sources.huggingface.families.electra import ELECTRA
+from posexport.sources.huggingface.families.mpnet import MPNET
+from posexport.sources.huggingface.families.nezha import NEZHA
 from posexport.sources.huggingface.families.roberta import CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
+from posexport.sources.huggingface.families.roformer import ROFORMER
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
@@ -18,5 +22,10 @@ FAMILIES: dict[str, Family] = {
         MEGATRON_BERT,
         ERNIE,
         ROBERTA_PRELAYERNORM,
+        ROFORMER,
+        NEZHA,
+        MPNET,
+        DEBERTA,
+        DEBERTA_V2,
     )
 }

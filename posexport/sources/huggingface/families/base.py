@@ -8,6 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
+from posexport.encodings.base import Encoding
+from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
 
 TASKS = (
@@ -42,11 +46,19 @@ class FillMaskNames:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierNames:
-    """``dense`` may be the pooler, given with the prefix as ``{prefix}.``."""
+    """``dense`` may be the pooler, given with the prefix as ``{prefix}.``; ``activation`` None is the model's own."""
 
     dense: str
     out: str
-    activation: str = "tanh"
+    activation: str | None = "tanh"
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The rows of part 0 (query), 1 (key) or 2 (value) of every head, of a matrix [heads 3 head_size, hidden]."""
+
+    name: str
+    part: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +76,14 @@ class Family:
         other_heads: what stands before the tensors of heads, each with what it is.
         pretraining: the task of the class ``...ForPreTraining``.
         task_table: an embedding whose row 0 every token gets where config.json sets ``use_task_id``.
+        encoding: the family's own, from its config.json; None where ``position_embedding_type`` names it.
+        fixed_length: transformers keeps the encoding's numbers in a table of ``max_position_embeddings`` rows, so that
+            an encoding which takes any length ends there all the same.
+        constants: tensors that files hold although their numbers are a formula's, which they must agree with.
+        fused: parameters of a layer, by name, that are rows of a larger tensor of the checkpoint.
+        renamed: parameters of a layer whose tensor's name does not end like theirs.
+        zeros: parameters of a layer that the checkpoint has not, and that are zero.
+        shared: parts of a layer's encoding that are parts of its attention; config.json decides.
         scaled: the relative scores are scaled like the rest. ALBERT adds them after the scaling.
     """
 
@@ -77,8 +97,16 @@ class Family:
     arrangement: Mapping[str, Any] = field(default_factory=dict)
     options: Callable[[Config], dict[str, Any]] = lambda _: {}
     default_activation: str = "gelu"
+    default_eps: float = 1e-12
     after_padding: bool = False
     padding_id: int = 0
     pretraining: str = "fill-mask"
     task_table: str | None = None
+    encoding: Callable[[Config, EncoderConfig], Encoding] | None = None
+    fixed_length: bool = False
+    constants: Callable[[Config, EncoderConfig], dict[str, Tensor]] = lambda _config, _settings: {}
+    fused: Mapping[str, Fused] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    zeros: tuple[str, ...] = ()
+    shared: Callable[[Config], dict[str, str]] = lambda _: {}
     scaled: bool = True

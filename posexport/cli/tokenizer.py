@@ -1,0 +1,72 @@
+"""posexport tokenizer"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+
+from posexport.cli import options
+
+
+@click.group("tokenizer")
+def command() -> None:
+    """Train a byte-pair encoding on a text, and encode texts with one.
+
+    \b
+    Example:
+        posexport tokenizer train corpus.txt -o tokenizer.json --vocab-size 1000
+        posexport tokenizer encode tokenizer.json --text "the lowest"
+        posexport convert encoder-alibi --set vocab=1000 --tokenizer tokenizer.json -o bundle
+    """
+
+
+@command.command("train")
+@click.argument("corpus", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The tokenizer.json to write.")
+@click.option("--vocab-size", required=True, type=click.IntRange(min=1), help="How many tokens it may know.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@options.json_option
+def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_json: bool) -> None:
+    """Learn the merges of a byte-pair encoding from CORPUS, a UTF-8 text.
+
+    Pairs of tokens within a word are merged, the most frequent first, until there are as many tokens as asked for. The
+    end of a word is marked by </w>. The same corpus gives the same file.
+
+    \b
+    Example:
+        posexport tokenizer train corpus.txt -o tokenizer.json --vocab-size 1000
+    """
+    from posexport.files import check_free, write_whole
+    from posexport.tokenizer import train
+
+    check_free(output, force=force)
+    trained = train(corpus, vocab_size)
+    write_whole(output, trained.data, force=force)
+    if trained.size < vocab_size:
+        click.echo(f"every word of the corpus is one token: {trained.size} tokens, not {vocab_size}", err=True)
+    if as_json:
+        click.echo(json.dumps({"tokenizer": str(output), "size": trained.size, "merges": trained.merges}))
+    else:
+        click.echo(f"{output}: {trained.size} tokens, {len(trained.merges)} merges")
+
+
+@command.command("encode")
+@click.argument("tokenizer", type=click.Path(path_type=Path))
+@click.option("--text", "texts", multiple=True, required=True, help="A text to encode (repeatable).")
+@options.json_option
+def encode_command(tokenizer: Path, texts: tuple[str, ...], as_json: bool) -> None:
+    """The tokens of texts and their numbers, by TOKENIZER, any tokenizer.json.
+
+    \b
+    Example:
+        posexport tokenizer encode tokenizer.json --text "the lowest"
+    """
+    from posexport.tokenizer import encode
+
+    rows = encode(tokenizer, texts)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+        return
+    for row in rows:
+        click.echo(" ".join(f"{token}:{number}" for token, number in zip(row.tokens, row.ids, strict=True)))

@@ -1,0 +1,35 @@
+"""One file, written whole or not at all."""
+
+import os
+import secrets
+from pathlib import Path
+
+from posexport.errors import PosexportError
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Refuse a path that cannot become a file, or where one would be lost; PosexportError says what to do."""
+    if path.is_dir():
+        raise PosexportError(f"{path} is a directory; give the name of a file")
+    if os.path.lexists(path) and (not force or not path.is_file()):
+        raise PosexportError(f"{path} already exists; give --force to replace it or choose another name")
+    if not path.parent.is_dir():
+        raise PosexportError(f"cannot write {path}: {path.parent} is not a directory; make it or choose another place")
+
+
+def write_whole(path: Path, data: bytes, *, force: bool) -> None:
+    """Write ``path`` whole or not at all; an existing file needs ``force``.
+
+    Raises PosexportError for what `check_free` refuses and for failures of the disk.
+    """
+    check_free(path, force=force)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as err:
+        raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err

@@ -1,0 +1,1 @@
+"""What happens to an encoding when positions move: each property that it claims, checked, with the figure."""

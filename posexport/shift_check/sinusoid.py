@@ -1,0 +1,113 @@
+"""The shift matrix of sinusoids: ``T(k) PE[t] = PE[t + k]``, a 2 x 2 rotation for every pair of channels.
+
+Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section 3.5: "for any fixed offset k, PE[pos + k] can be
+represented as a linear function of PE[pos]". T(k) is read off two vectors, those of positions 0 and k, and must then
+move every other position: that is what makes it independent of t. Shape letters: T positions, C channels, P pairs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from posexport.shift_check.base import Check, positions_from
+from posexport.sources.encoding_alone import EncodingAlone
+
+Array = NDArray[np.float64]
+PROPERTY = "T(k) PE[t] = PE[t + k]"
+SHIFTS = (1, 2, 7, 64, 500)
+LENGTH = 1024
+
+
+def position_vectors(subject: EncodingAlone, length: int) -> tuple[Array, str]:
+    """What `embed` makes of tokens that are all alike, [T, C'] for the first positions, in float64; and of what tokens.
+
+    Tokens of zeros show what is added or joined (the joined channels only). An encoding that multiplies
+    shows nothing on these; for one, tokens of ones.
+    """
+    layer, at = subject.layer.double(), positions_from(0, length)
+    for value, what in ((0.0, "added to the token's embedding"), (1.0, "made of a token's embedding of ones")):
+        x_1TC = torch.full((1, length, subject.hidden), value, dtype=torch.float64)
+        out_TC = layer.embed(x_1TC, at)[0].numpy()
+        if layer.added_width and not np.any(out_TC[:, : subject.hidden] - value):
+            out_TC, what = out_TC[:, subject.hidden :], what.replace("added to", "put beside")
+        if np.any(out_TC - value):
+            break
+    return out_TC, what
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Sinusoids ``vectors_TC`` with, for every pair, which channel is the sine and which the cosine.
+
+    ``layout``: how the pairs are stored. With an odd number of channels the last sine has no cosine, and no pair.
+    """
+
+    vectors_TC: Array
+    layout: str
+    sine_P: NDArray[np.int64]
+    cosine_P: NDArray[np.int64]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The channels pair by pair, each sine before its cosine: the order in which T(k) is block-diagonal."""
+        return np.stack([self.sine_P, self.cosine_P], axis=1).ravel()
+
+    def matrix(self, k: int) -> Array:
+        """T(k), [2P, 2P], in `order`; read off positions 0 and k."""
+        start_P, moved_P = self._phasors()[[0, k]]
+        turn_P = moved_P * start_P.conj()
+        size_P = np.abs(turn_P)
+        turn_P = np.divide(turn_P, size_P, out=np.ones_like(turn_P), where=size_P > 0)
+        out = np.zeros((2 * len(turn_P), 2 * len(turn_P)))
+        for pair, turn in enumerate(turn_P):
+            block = slice(2 * pair, 2 * pair + 2)
+            out[block, block] = [[turn.real, turn.imag], [-turn.imag, turn.real]]
+        return out
+
+    def residual(self, k: int) -> Array:
+        """``T(k) PE[t] - PE[t + k]`` for every t, [T - k, 2P], in `order`."""
+        paired_TC = self.vectors_TC[:, self.order]
+        return np.asarray(paired_TC[: len(paired_TC) - k] @ self.matrix(k).T - paired_TC[k:])
+
+    def _phasors(self) -> NDArray[np.complex128]:
+        return self.vectors_TC[:, self.cosine_P] + 1j * self.vectors_TC[:, self.sine_P]
+
+
+def claims_sinusoid(subject: EncodingAlone) -> bool:
+    """Whether its vectors are fixed: a formula of the position that is added or joined, with nothing learned."""
+    return subject.has("embed") and not list(subject.layer.parameters())
+
+
+def shift_of(vectors_TC: Array) -> Shift:
+    """The vectors in pairs: sines and cosines in turn or by halves, whichever leaves the smaller residual."""
+    channels = vectors_TC.shape[1]
+    pairs = np.arange(channels // 2)
+    found = [
+        Shift(vectors_TC, "interleaved", 2 * pairs, 2 * pairs + 1),
+        Shift(vectors_TC, "half", pairs, pairs + (channels + 1) // 2),
+    ]
+    k = min(1, len(vectors_TC) - 1)
+    return min(found, key=lambda shift: np.abs(shift.residual(k)).max(initial=0))
+
+
+def check(subject: EncodingAlone) -> Check:
+    """The largest ``|T(k) PE[t] - PE[t + k]|`` over the shifts, all t and all channels; sinusoids are at most 1."""
+    if not subject.has("embed"):
+        return Check(claim=PROPERTY, figure=None, detail="it adds nothing to the embeddings")
+    if not claims_sinusoid(subject):
+        return Check(claim=PROPERTY, figure=None, detail="what it adds is learned, no sinusoid")
+    length = min(LENGTH, subject.layer.limit or LENGTH)
+    shifts = [k for k in SHIFTS if k < length]
+    shift = shift_of(position_vectors(subject, length)[0])
+    channels, paired = shift.vectors_TC.shape[1], 2 * len(shift.sine_P)
+    if not paired or not shifts:
+        return Check(claim=PROPERTY, figure=None, detail="one channel or one position has no rotation")
+    odd = "" if paired == channels else "; the last sine has no cosine and is left out"
+    return Check(
+        claim=PROPERTY,
+        figure=float(max(np.abs(shift.residual(k)).max() for k in shifts)),
+        detail=f"{paired // 2} rotations read off t = 0, k = {', '.join(map(str, shifts))}, "
+        f"t + k up to {length - 1}{odd}",
+    )

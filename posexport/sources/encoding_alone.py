@@ -1,0 +1,81 @@
+"""An encoding by itself, for pictures and checks: sized and seeded as in a built-in model, but without one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+
+import posexport.encodings  # noqa: F401  # fills the registry
+from posexport.encodings.base import HOOKS, Encoding, Entry
+from posexport.encodings.build import build, lookup
+from posexport.encodings.build import settings as settings_of
+from posexport.errors import PosexportError
+from posexport.settings import convert
+from posexport.sources.builtin import DEFAULTS, LARGEST, MAX_POSITIONS
+from posexport.sources.settings import parse, refuse_unknown
+
+
+@dataclass(frozen=True)
+class EncodingAlone:
+    """An encoding as the first layer uses it, with the sizes of the model that it would stand in.
+
+    ``layer`` is in eval mode; its parameters are those of the constructor, drawn from the seed.
+    """
+
+    entry: Entry
+    layer: Encoding
+    hidden: int
+    heads: int
+    head_size: int
+    seed: int
+
+    def has(self, hook: str) -> bool:
+        """Whether the encoding acts through ``hook``."""
+        return getattr(type(self.layer), hook) is not getattr(Encoding, hook)
+
+    @property
+    def acts(self) -> bool:
+        """Whether it acts at all; a control does not."""
+        return any(self.has(hook) for hook in HOOKS)
+
+    @property
+    def parameters(self) -> str:
+        """Its constructor's arguments, as ``name=value`` with commas between."""
+        return ", ".join(f"{name}={value}" for name, value in self.layer.parameters_given.items())
+
+
+def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
+    """The encoding called ``name``; ``pairs`` are texts KEY=VALUE: its own settings, a model's sizes, and ``seed``.
+
+    Raises:
+        PosexportError: an unknown encoding or setting, or a value that does not fit.
+    """
+    entry = lookup(name)
+    given = parse(pairs)
+    sizes = {
+        key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
+        for key, default in (
+            ("hidden", DEFAULTS["hidden"]),
+            ("heads", DEFAULTS["heads"]),
+            ("max_positions", MAX_POSITIONS),
+            ("seed", 0),
+        )
+    }
+    for key, value in sizes.items():
+        if not (key == "seed" or value >= 1) or abs(value) > LARGEST:
+            raise PosexportError(f"--set {key} must be a whole number from 1 to {LARGEST}, got {value}")
+    divides = sizes["hidden"] % sizes["heads"] == 0
+    if not divides and "head_size" in settings_of(entry) and "head_size" not in given:
+        raise PosexportError(
+            f"--set hidden={sizes['hidden']} must be a multiple of heads={sizes['heads']}; or give --set head_size=..."
+        )
+    head_size = convert("--set head_size", given.get("head_size", str(sizes["hidden"] // sizes["heads"])), int)
+    seed = sizes.pop("seed")
+    sizes["head_size"] = cast(int, head_size)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        encoding, used = build(name, sizes, given)
+        layer = encoding.in_layer(0).eval().requires_grad_(False)
+    refuse_unknown(given, used | set(sizes) | {"seed"}, name)
+    return EncodingAlone(entry, layer, sizes["hidden"], sizes["heads"], sizes["head_size"], seed)

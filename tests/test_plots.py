@@ -1,0 +1,236 @@
+"""posexport plot: which pictures an encoding gets, that they show its numbers, and how they are written."""
+
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from posexport.cli import group
+from posexport.encodings.base import ENCODINGS
+from posexport.errors import PosexportError
+from posexport.plots.base import Subject
+from posexport.plots.choose import choose
+from posexport.plots.draw import plot
+from posexport.plots.figure import compose, render
+from posexport.plots.table_rows import table_rows
+from posexport.sources.encoding_alone import alone
+
+VECTORS = ["heat map", "slice of positions", "slice of dimensions"]
+SHIFT = ["shift matrix", "shift residual"]
+TABLE = ["distance matrix", "table rows"]
+BIAS, TERM = ["bias by distance", "bias matrix"], ["term by distance", "term matrix"]
+DECAY = ["decay", "rotated vector"]
+
+
+def subject(name: str, *pairs: str, length: int = 23) -> Subject:
+    return Subject(alone(name, pairs), length)
+
+
+def drawn(name: str, *pairs: str, length: int = 23) -> dict:
+    """Axes by the kind of their panel."""
+    rows = choose(subject(name, *pairs, length=length))
+    figure = compose(rows, name, "what it does")
+    panels = [panel.kind for row in rows for panel in row]
+    with_title = [axes for axes in figure.axes if axes.get_title()]  # colour bars have none
+    return dict(zip(panels, with_title, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ENCODINGS.items() if entry.oracles])
+def test_every_encoding_has_a_picture_with_readable_axes(name):
+    axes_of = drawn(name)
+    hooks = set(ENCODINGS[name].oracles)
+    wanted = {"embed": VECTORS[0], "rotate": DECAY[0]}
+    assert {kind for hook, kind in wanted.items() if hook in hooks} == set(axes_of) & set(wanted.values())
+    if "scores" in hooks:
+        assert {BIAS[0], TERM[0]} & set(axes_of)
+    for axes in axes_of.values():
+        assert axes.get_xlabel()
+        assert axes.get_ylabel()
+        shown = [line.get_ydata() for line in axes.lines] + [image.get_array() for image in axes.images]
+        assert shown
+        assert all(np.isfinite(np.asarray(values, dtype=np.float64)).all() for values in shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("sinusoidal", VECTORS + SHIFT),
+        ("absolute", VECTORS),
+        ("relative-key", TABLE + TERM),
+        ("nezha", TABLE + TERM),
+        ("t5", TABLE + BIAS),
+        ("alibi", BIAS),
+        ("transformer-xl", TERM),
+        ("rope", DECAY),
+    ],
+)
+def test_what_fits(name, kinds):
+    assert list(drawn(name)) == kinds
+
+
+def test_heat_map_and_slices_are_the_vectors():
+    axes_of = drawn("sinusoidal", "hidden=12", length=20)
+    p, c = np.arange(20)[:, None], np.arange(12)
+    angle = p / 10000 ** ((c - c % 2) / 12)
+    want = np.where(c % 2, np.cos(angle), np.sin(angle))
+    assert np.abs(axes_of["heat map"].images[0].get_array() - want).max() < 1e-12
+    for line in axes_of["slice of positions"].lines:
+        position = int(line.get_label().removeprefix("position "))
+        assert np.abs(line.get_ydata() - want[position]).max() < 1e-12
+    for line in axes_of["slice of dimensions"].lines:
+        channel = int(line.get_label().removeprefix("dimension "))
+        assert np.abs(line.get_ydata() - want[:, channel]).max() < 1e-12
+
+
+def test_joined_and_multiplied_vectors_are_shown_without_the_token():
+    plain = drawn("sinusoidal", "hidden=12")["heat map"].images[0].get_array()
+    joined = drawn("sinusoidal", "hidden=12", "joined=concat")["heat map"]
+    assert np.array_equal(joined.images[0].get_array(), plain)
+    assert "put beside" in joined.get_title()
+    planes = drawn("complex", "hidden=12")["heat map"].images[0].get_array()
+    assert planes.shape == (23, 24)
+    assert np.abs(planes[:, :12] ** 2 + planes[:, 12:] ** 2 - 1).max() < 1e-12
+
+
+def test_shift_matrix_and_residual():
+    axes_of = drawn("sinusoidal", "hidden=12")
+    matrix = np.asarray(axes_of["shift matrix"].images[0].get_array())
+    outside = np.kron(np.eye(6), np.ones((2, 2))) == 0
+    assert not matrix[outside].any()
+    assert np.abs(matrix @ matrix.T - np.eye(12)).max() < 1e-12
+    assert "T(5)" in axes_of["shift matrix"].get_title()
+    residuals = [line.get_ydata() for line in axes_of["shift residual"].lines[:-1]]
+    assert [len(values) for values in residuals] == [22, 18, 3]
+    assert max(map(np.max, residuals)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "row", "count"),
+    [
+        ("relative-key", ["max_positions=10"], lambda i, j: i - j + 9, 19),
+        ("relative-key-query", ["max_positions=128"], lambda i, j: i - j + 127, 255),
+        ("shaw-k", ["clip=3"], lambda i, j: np.clip(j - i, -3, 3) + 3, 7),
+        ("nezha", ["clip=4"], lambda i, j: np.clip(j - i, -4, 4) + 4, 9),
+        ("t5", ["buckets=40", "max_distance=50"], lambda i, j: np.abs(i - j) + 20 * (j > i), 40),
+    ],
+)
+def test_table_rows_of_ten_tokens(name, pairs, row, count):
+    of = subject(name, *pairs)
+    before = {n: p.clone() for n, p in of.alone.layer.double().named_parameters()}
+    ((found_TS, rows),) = table_rows(of, 10).values()
+    at = np.arange(10)
+    assert np.array_equal(found_TS, row(at[:, None], at[None, :]))
+    assert rows == count
+    assert all((p == before[n]).all() for n, p in of.alone.layer.named_parameters()), "the tables are as they were"
+
+
+def test_distances_and_rows_are_written_into_the_picture():
+    axes_of = drawn("relative-key", "max_positions=10", length=10)
+    for kind, corner in (("distance matrix", "-9"), ("table rows", "0")):
+        texts = {tuple(map(int, text.get_position())): text.get_text() for text in axes_of[kind].texts}
+        assert len(texts) == 100
+        assert texts[9, 0] == corner, "query 0, key 9"
+    assert "= distance + 9, of 19 rows" in axes_of["table rows"].get_title()
+
+
+def test_bias_lines_and_matrix_are_the_bias():
+    axes_of = drawn("alibi", "heads=8")
+    for head, line in enumerate(axes_of["bias by distance"].lines):
+        assert line.get_label() == f"head {head}"
+        assert np.abs(line.get_ydata() + 2.0 ** -(head + 1) * np.abs(line.get_xdata())).max() < 1e-12
+        assert (line.get_xdata().min(), line.get_xdata().max()) == (-11, 11)
+    at = np.arange(23)
+    matrix = axes_of["bias matrix"].images[0].get_array()
+    assert np.abs(matrix + 0.5 * np.abs(at[:, None] - at)).max() < 1e-12
+    # query minus key: in a causal form keys that come after, at negative distances, are raised
+    line = drawn("alibi", "heads=8", "variant=causal")["bias by distance"].lines[0]
+    assert line.get_ydata()[line.get_xdata() == -4] == pytest.approx(2.0)
+
+
+def test_decay_is_the_mean_of_the_cosines():
+    axes = drawn("rope", "head_size=40", length=50)["decay"]
+    mean = axes.lines[0].get_ydata()
+    theta = 10000.0 ** (-np.arange(0, 40, 2) / 40)
+    want = np.cos(np.arange(50)[:, None] * theta).mean(1)
+    assert mean[0] == pytest.approx(1)
+    assert np.abs(mean - want).max() < 0.05, "256 vectors"
+
+
+def test_three_kinds_of_file(tmp_path: Path):
+    for suffix in ("png", "svg", "html"):
+        done = CliRunner().invoke(group, ["plot", "sinusoidal", "-o", str(tmp_path / f"p.{suffix}"), "--length", "9"])
+        assert done.exit_code == 0, done.output
+        assert done.stdout == f"{tmp_path / f'p.{suffix}'}: {', '.join(VECTORS + SHIFT)}\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.html", "p.png", "p.svg"], "and nothing half-written"
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n")
+    svg = (tmp_path / "p.svg").read_text()
+    assert ET.fromstring(svg).tag.endswith("svg")
+    page = (tmp_path / "p.html").read_text()
+    assert "<svg" in page
+    assert "sinusoidal: hidden=60, joined=sum, layout=interleaved, base=10000.0</title>" in page
+    assert "Vaswani et al. 2017" in page
+    for text in (svg, page):
+        assert not [part for part in text.split('href="')[1:] if not part.startswith(("#", "data:"))]
+        assert "<script" not in text
+
+
+def test_the_same_picture_is_the_same_file():
+    rows = choose(subject("absolute", length=5))
+    first, second = (render(compose(rows, "t", "s"), ".svg", "t", "") for _ in range(2))
+    assert first == second
+
+
+def test_titles_are_escaped_in_the_page():
+    page = render(compose(choose(subject("alibi", length=5)), "a", "b"), ".html", "a <b>", "c & d").decode()
+    assert "a &lt;b&gt;</title>" in page
+    assert "c &amp; d</p>" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "length", "says"),
+    [
+        ("sinusoidal", "p.pdf", None, "must end in .png, .svg, .html"),
+        ("sinusoidal", "p", None, "must end in .png, .svg, .html"),
+        ("sinusodial", "p.png", None, "did you mean sinusoidal"),
+        ("nope", "p.png", None, "nope has nothing to show"),
+        ("absolute", "p.png", 129, "--length must be at most 128, the positions that absolute takes, got 129"),
+        ("sinusoidal", "nowhere/p.png", None, "nowhere is not a directory"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_leaves_nothing(name, target, length, says, tmp_path):
+    with pytest.raises(PosexportError, match=says):
+        plot(name, [], tmp_path / target, length=length)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_existing_file_needs_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    target = tmp_path / "p.svg"
+    target.write_text("kept")
+    with pytest.raises(PosexportError, match="already exists; give --force"):
+        plot("alibi", [], target)
+    assert target.read_text() == "kept"
+    plot("alibi", [], target, force=True)
+    assert target.read_text().startswith("<?xml")
+
+    before = target.read_bytes()
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(PosexportError, match=r"cannot write .*No space left"):
+        plot("alibi", ["heads=3"], target, force=True)
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["p.svg"]
+
+
+def test_short_inputs_have_pictures_too(tmp_path: Path):
+    assert plot("absolute", ["max_positions=1"], tmp_path / "a.svg") == VECTORS
+    assert plot("relative-key", ["max_positions=1"], tmp_path / "b.svg") == TERM
+    assert plot("sinusoidal", ["hidden=1"], tmp_path / "c.svg", length=2) == VECTORS
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(PosexportError, match=r"pip install 'posexport\[plots\]'"):
+        plot("alibi", [], tmp_path / "p.png")
+    assert not list(tmp_path.iterdir())
