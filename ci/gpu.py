@@ -72,7 +72,9 @@ def one(name: str, provider: str) -> dict[str, Any]:
 
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        source = load(name, LoadOptions())
+        # one layer of a built-in model has every operator that two have
+        settings = () if Path(name).is_dir() else ("layers=1",)
+        source = load(name, LoadOptions(settings=settings))
         path = Path(folder) / "model.onnx"
         build(source, path, opset=18, ir_version=10)
         report = prove(source, path, provider=provider, placement_check=True)

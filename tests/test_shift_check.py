@@ -12,6 +12,7 @@ from posexport.encodings.alibi import Alibi
 from posexport.encodings.base import ENCODINGS, Encoding, Entry
 from posexport.encodings.distances import distances
 from posexport.encodings.rope import Rope
+from posexport.encodings.rope_yarn import RopeYarn
 from posexport.encodings.shaw_kv import ShawKV
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
@@ -131,6 +132,14 @@ class _Stretching(Rope):
         return super().rotate(x_BHTD, positions, role) * grown
 
 
+class _StretchingYarn(RopeYarn):
+    """The same beside an attention factor, which is no fault."""
+
+    def rotate(self, x_BHTD, positions, role):
+        grown = 1 + 1e-6 * positions.ids_BT[:, None, :, None].to(x_BHTD.dtype)
+        return super().rotate(x_BHTD, positions, role) * grown
+
+
 class _Mirrored(Rope):
     """Keys turned the other way: products depend on the sum of the positions."""
 
@@ -148,6 +157,7 @@ class _Mirrored(Rope):
         (_Bent, {relative.TOEPLITZ}),
         (_AbsoluteValues, {relative.VALUES}),
         (_Stretching, {rotation.NORM, rotation.DISTANCE, rotation.MOVED}),
+        (_StretchingYarn, {rotation.NORM, rotation.DISTANCE, rotation.MOVED}),
         (_Mirrored, {rotation.DISTANCE, rotation.MOVED}),
     ],
 )

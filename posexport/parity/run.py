@@ -134,10 +134,10 @@ def _values(
     values: list[_Value] = []
     worst: dict[tuple[int, str], float] = defaultdict(float)
     taken = [point for point in job.points if not point.refusal and _fits(job, point)]
-    if not taken:
-        reason = next(iter(job.skipped.values()), "the grid is empty")
-        raise PosexportError(f"{source.name}: not one point can be checked: {reason}; give a shorter --length")
     if job.sample is not None:
+        if not taken:
+            reason = next(iter(job.skipped.values()), "the grid is empty")
+            raise PosexportError(f"{source.name}: not one point can be checked: {reason}; give a shorter --length")
         job.sample.choose(taken, source)
     first, first_feeds = "", {}
     for done, point in enumerate(taken):
