@@ -23,12 +23,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--provider", default="cuda", help="cpu runs the same suite without a GPU, and writes nothing")
+    parser.add_argument("--only", nargs="*", help="these models, not all")
     args = parser.parse_args()
 
     from posexport.errors import PosexportError
 
     try:
-        rows = list(suite(args.provider))
+        rows = list(suite(args.provider, args.only))
     except PosexportError as err:
         print(f"ci/gpu: {err}", file=sys.stderr)
         return 2
@@ -51,13 +52,13 @@ def main() -> int:
     return 0 if all(row["verdict"] == "proven" for row in rows) else 1
 
 
-def suite(provider: str) -> Any:
+def suite(provider: str, only: list[str] | None) -> Any:
     """A row per model."""
     from posexport.sources import builtin
 
     started = time.perf_counter()
     names = [*builtin.names(), *(str(path) for path in sorted(GOLDEN.iterdir()) if (path / "config.json").is_file())]
-    for name in names:
+    for name in only or names:
         if time.perf_counter() - started > BUDGET:
             yield {"model": name, "verdict": "left out", "note": f"the suite's {BUDGET} s were over", "seconds": 0.0}
         else:

@@ -41,6 +41,8 @@ class EncoderConfig:
     #: the layers in turn use these many sets of weights (None: as many as layers; ALBERT: 1)
     layer_groups: int | None = None
     padding_id: int = 0
+    #: the mask token where its embeddings are left out and the others scaled to make up for it (ESM); None: kept
+    dropped_id: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab", "hidden", "layers", "heads", "feedforward"):
@@ -54,6 +56,8 @@ class EncoderConfig:
             raise PosexportError(f"layer_groups must be from 1 to layers={self.layers}, got {self.layer_groups}")
         if not 0 <= self.padding_id < self.vocab:
             raise PosexportError(f"padding_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.padding_id}")
+        if self.dropped_id is not None and not 0 <= self.dropped_id < self.vocab:
+            raise PosexportError(f"dropped_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.dropped_id}")
         if not 0 <= self.eps < 1:
             raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
         if self.hidden % self.heads:
@@ -172,6 +176,7 @@ class Embeddings(nn.Module):
         super().__init__()
         width = config.embedding or config.hidden
         self.token = nn.Embedding(config.vocab, width)
+        self.dropped_id = config.dropped_id
         self.token_type = nn.Embedding(config.types, width) if config.types else None
         self.encoding = encoding
         self.numbering = numbering
@@ -179,8 +184,12 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(joined, eps=config.eps) if config.embedding_norm else None
         self.project = nn.Linear(joined, config.hidden) if config.embedding or joined > width else None
 
-    def forward(self, ids_BT: Tensor, types_BT: Tensor | None) -> tuple[Tensor, Positions]:
+    def forward(
+        self, ids_BT: Tensor, types_BT: Tensor | None, mask_BT: Tensor | None = None
+    ) -> tuple[Tensor, Positions]:
         x_BTC = self.token(ids_BT)
+        if self.dropped_id is not None:
+            x_BTC = _without(x_BTC, ids_BT == self.dropped_id, mask_BT)
         if self.token_type is not None:
             x_BTC = x_BTC + (self.token_type.weight[0] if types_BT is None else self.token_type(types_BT))
         positions = self.numbering(ids_BT)
@@ -220,7 +229,7 @@ class Encoder(nn.Module):
         memory_mask_BS: Tensor | None = None,
     ) -> Tensor:
         x_BTC: Tensor
-        x_BTC, positions = self.embeddings(ids_BT, types_BT)
+        x_BTC, positions = self.embeddings(ids_BT, types_BT, mask_BT)
         mask_B11T = additive(mask_BT, x_BTC)
         memory = None
         if memory_BSC is not None:
@@ -232,6 +241,21 @@ class Encoder(nn.Module):
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
         return x_BTC
+
+
+def _without(x_BTC: Tensor, dropped_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """Embeddings without the dropped tokens', scaled as ESM does.
+
+    It was trained with 12 % of the tokens dropped, and the rest is scaled to what they would be then: by 0.88 over the
+    share of real tokens that is left (Rives et al. 2021, released code). Where none is left all is zero.
+    """
+    wide = torch.promote_types(x_BTC.dtype, torch.float32)
+    real_BT = torch.ones_like(dropped_BT) if mask_BT is None else mask_BT != 0
+    total_B = real_BT.sum(1)
+    left_B = total_B - (real_BT & dropped_BT).sum(1)
+    scale_B = 0.88 * total_B.to(wide) / left_B.clamp(min=1).to(wide)
+    kept_BTC = torch.where(dropped_BT[:, :, None], torch.zeros((), dtype=wide, device=x_BTC.device), x_BTC.to(wide))
+    return (kept_BTC * scale_B[:, None, None]).to(x_BTC.dtype)
 
 
 def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:

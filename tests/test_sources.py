@@ -202,3 +202,11 @@ def test_a_shorter_limit_is_a_guard_and_nothing_else() -> None:
     shorter = extend(source("sinusoidal"), "error", 9)
     assert shorter.envelope.limit == 9
     assert 9 in shorter.envelope.boundaries
+
+
+@pytest.mark.parametrize("beyond", ["clip", "interpolate"])
+def test_a_limit_that_no_table_sets_is_named_as_such(beyond: str) -> None:
+    made = load("tests/golden/roformer-formaskedlm", LoadOptions())
+    assert made.envelope.limit is not None
+    with pytest.raises(PosexportError, match="because its configuration says so"):
+        extend(made, beyond, 2 * made.envelope.limit)  # type: ignore[arg-type]

@@ -9,13 +9,16 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.buckets import bucket, edges
+from posexport.encodings.distances import distances
 from posexport.encodings.joined import Joined
 from posexport.encodings.position_table import PositionTable
 from posexport.encodings.positions import Positions
-from posexport.encodings.t5 import T5
+from posexport.errors import PosexportError
+from posexport.ops.distance_scores import DISTANCE_SCORES
 
 
 def embed_oracle(
@@ -52,7 +55,7 @@ def scores_oracle(
             # a hair above, so that logarithms that are whole numbers are not rounded down
             steps = (half - quarter) * math.log(far / quarter, max_distance / quarter)
             row = min(half - 1, quarter + int(steps + 1e-9))
-        out += params["bias.table"][row + half * (distance < 0)][None, :, None, None] * (distance_TS == distance)
+        out += params["bias.weight"][row + half * (distance < 0)][None, :, None, None] * (distance_TS == distance)
     return out
 
 
@@ -69,7 +72,7 @@ def scores_oracle(
 class Mpnet(PositionTable):
     """Adds a learned vector per position to the embeddings, and ``bias[bucket(i - j), head]`` to the scores.
 
-    ``table`` is [max_positions, hidden], and ends the input; ``bias.table`` is [buckets, heads], one for all layers and
+    ``table`` is [max_positions, hidden], and ends the input; ``bias.weight`` is [buckets, heads], one for all layers,
     not scaled, with T5's two-sided buckets up to ``max_distance``. ``trained``: how many positions the table was
     trained for, where it has been stretched to ``max_positions`` since; the bias takes any distance as it is.
     """
@@ -94,19 +97,36 @@ class Mpnet(PositionTable):
             buckets=buckets,
             max_distance=max_distance,
         )
-        self.bias = T5(heads=heads, buckets=buckets, max_distance=max_distance)
+        self._at_least(1, heads=heads, max_distance=max_distance)
+        self._at_least(4, buckets=buckets)
+        if buckets % 2 or max_distance <= buckets // 4:
+            raise PosexportError(
+                f"{self.name}: buckets must be even, and max_distance above a quarter of them, "
+                f"got buckets={buckets}, max_distance={max_distance}"
+            )
+        self.max_distance = max_distance
+        self.near = buckets // 4
+        self.edges = edges(buckets // 2, max_distance)
+        # no encoding of its own: what happens beyond the table is asked of every encoding in a model
+        self.bias = nn.Embedding(buckets, heads)
+        self.bias.weight = self._drawn(buckets, heads)
 
     @property
     def boundaries(self) -> list[int]:
-        """The table's end and, below it, those of the bias's buckets."""
-        return sorted({*super().boundaries, *(length for length in self.bias.boundaries if length < self.limit)})
+        """The table's end and, below it, the longest inputs without a wide bucket, without the second, the last."""
+        of_bias = (*self.edges[self.near - 1 : self.near + 1], self.edges[-1], self.max_distance)
+        return sorted({*super().boundaries, *(length for length in of_bias if length < self.limit)})
 
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:
         """The table stretched (see `PositionTable.interpolated`), the bias as it is."""
         stretched = super().interpolated(length, overhead=overhead)
+        assert isinstance(stretched, Mpnet)
         stretched.bias = self.bias
         return stretched
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The bias of every distance."""
-        return self.bias.scores(q_BHTD, k_BHSD, queries, keys)
+        del k_BHSD
+        lowest_1, distance_W = distances(queries, keys)
+        by_distance_HW = self.bias(bucket(distance_W, self.edges, bidirectional=True)).mT.to(q_BHTD.dtype)
+        return Term(DISTANCE_SCORES, (by_distance_HW, lowest_1), queries, keys)

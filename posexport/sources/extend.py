@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from posexport.encodings.base import Encoding
 from posexport.encodings.beyond import extend as extend_encodings
 from posexport.errors import PosexportError
 from posexport.sources.base import Source
@@ -28,6 +29,11 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
         limit = max_length or old.limit
     elif old.limit is None:
         raise PosexportError(f"--beyond {beyond} has nothing to do: {source.name} takes inputs of any length already")
+    elif all(m.limit is None for m in source.module.modules() if isinstance(m, Encoding)):
+        raise PosexportError(
+            f"--beyond {beyond} has nothing to change: {source.name} ends at {old.limit} positions because its "
+            "configuration says so, not because a table ends; leave it out"
+        )
     elif beyond == "clip":
         extend_encodings(source.module, "clip")
         limit = max_length

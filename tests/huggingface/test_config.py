@@ -135,6 +135,12 @@ def test_defaults_of_transformers(copy: Callable[[str], Path]) -> None:
         ("deberta-v2-formaskedlm", {"share_att_key": False}, "pos_key_proj.weight"),
         ("deberta-v2-formaskedlm", {"position_buckets": 2}, "position_buckets and max_relative_positions do not fit"),
         ("deberta-v2-forsequenceclassification", {"share_att_key": True}, "pos_key_proj.weight"),
+        ("esm-formaskedlm", {"position_embedding_type": "absolute"}, "of ESM only rotary"),
+        ("esm-formaskedlm", {"is_folding_model": True}, "sets is_folding_model"),
+        ("esm-formaskedlm", {"mask_token_id": 43}, "mask_token_id = 43"),
+        ("esm-formaskedlm", {"mask_token_id": None}, "mask_token_id = None"),
+        ("esm-formaskedlm", {"emb_layer_norm_before": True}, "esm.embeddings.layer_norm.weight"),
+        ("esm-formaskedlm", {"num_attention_heads": 2}, "inv_freq is [2], needed [5]"),
     ],
 )
 def test_options_of_families(copy: Callable[[str], Path], name: str, values: dict[str, Any], said: str) -> None:

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.build import Origin, Plan
-from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.families.base import Constant, Family
 from posexport.sources.huggingface.weights import Weights
 
 #: What stands right below an encoder's prefix, so that a checkpoint without the prefix is recognised.
-_ROOTS = ("embeddings.", "encoder.", "pooler.", "embeddings_project.", "LayerNorm.")
+_ROOTS = ("embeddings.", "encoder.", "pooler.", "embeddings_project.", "LayerNorm.", "contact_head.")
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -80,11 +80,13 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
     return remarks
 
 
-def _check_constant(name: str, formula: Tensor, weights: Weights, names: Names) -> None:
+def _check_constant(name: str, formula: Constant, weights: Weights, names: Names) -> None:
     """What a file holds of a formula's numbers is theirs, up to the rounding of the file's format (bfloat16's too)."""
     stored = names.stored[name]
-    got, wanted = weights.shapes[stored], list(formula.shape)
-    if got != wanted or not torch.allclose(_float32(weights, stored), formula.float(), rtol=0.0, atol=0.01):
+    got, wanted = weights.shapes[stored], list(formula.values.shape)
+    if got != wanted or not torch.allclose(
+        _float32(weights, stored), formula.values.float(), rtol=formula.rtol, atol=formula.atol
+    ):
         what = f"is {got}, needed {wanted}" if got != wanted else "differs from the family's formula"
         raise PosexportError(
             f"{weights.label}: {names.shown(name)} {what}; such a table is computed here, not read: "
@@ -103,6 +105,7 @@ def _unused(left: list[str], family: Family, other_heads: bool) -> tuple[list[st
         # always used by an absolute checkpoint, and in 4.57.6 by no family beside relative positions
         f"{prefix}embeddings.position_embeddings.weight": "the table of absolute positions beside relative ones",
     }
+    harmless |= {prefix + start: reason for start, reason in family.beside.items()}
     if other_heads:
         harmless |= family.other_heads
     rest: list[str] = []

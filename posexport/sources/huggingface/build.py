@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.base import Encoding
@@ -25,7 +24,7 @@ from posexport.models.numbering import AfterPadding, Counted
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.families.base import Constant, Family
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
 POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
@@ -55,7 +54,7 @@ class Plan:
     #: the longest input where the family says it, not the encoding
     longest: int | None = None
     #: tensors that a file may have and that must hold these numbers
-    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    constants: Mapping[str, Constant] = field(default_factory=dict)
 
 
 def build(family: Family, config: Config, task: str, pooling: Pooling | None) -> Plan:

@@ -5,6 +5,7 @@ from posexport.sources.huggingface.families.base import Family
 from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
 from posexport.sources.huggingface.families.deberta import DEBERTA, DEBERTA_V2
 from posexport.sources.huggingface.families.electra import ELECTRA
+from posexport.sources.huggingface.families.esm import ESM
 from posexport.sources.huggingface.families.mpnet import MPNET
 from posexport.sources.huggingface.families.nezha import NEZHA
 from posexport.sources.huggingface.families.roberta import CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
@@ -27,5 +28,6 @@ FAMILIES: dict[str, Family] = {
         MPNET,
         DEBERTA,
         DEBERTA_V2,
+        ESM,
     )
 }

@@ -54,6 +54,15 @@ class ClassifierNames:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """A formula's numbers, and how far a file's may be from them (its format's rounding): relative and absolute."""
+
+    values: Tensor
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+@dataclass(frozen=True)
 class Fused:
     """The rows of part 0 (query), 1 (key) or 2 (value) of every head, of a matrix [heads 3 head_size, hidden]."""
 
@@ -84,6 +93,7 @@ class Family:
         renamed: parameters of a layer whose tensor's name does not end like theirs.
         zeros: parameters of a layer that the checkpoint has not, and that are zero.
         shared: parts of a layer's encoding that are parts of its attention; config.json decides.
+        beside: parts of the checkpoint's encoder (below its prefix) that no task uses, each with what it is.
         scaled: the relative scores are scaled like the rest. ALBERT adds them after the scaling.
     """
 
@@ -104,7 +114,8 @@ class Family:
     task_table: str | None = None
     encoding: Callable[[Config, EncoderConfig], Encoding] | None = None
     fixed_length: bool = False
-    constants: Callable[[Config, EncoderConfig], dict[str, Tensor]] = lambda _config, _settings: {}
+    constants: Callable[[Config, EncoderConfig], dict[str, Constant]] = lambda _config, _settings: {}
+    beside: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, Fused] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     zeros: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from posexport.encodings.base import Encoding
 from posexport.encodings.rope import Rope
@@ -11,7 +10,7 @@ from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family
+from posexport.sources.huggingface.families.base import ClassifierNames, Constant, Family
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, HEADS, POST_NORM, SUBLAYERS
 
 
@@ -35,14 +34,15 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
     return Rope(head_size=settings.head_size, layout="interleaved")
 
 
-def _constants(config: Config, settings: EncoderConfig) -> dict[str, Tensor]:
+def _constants(config: Config, settings: EncoderConfig) -> dict[str, Constant]:
     """The sines of all pairs, then their cosines, of every position."""
     longest = config.size("max_position_embeddings")
     angle_MF = torch.outer(
         torch.arange(longest, dtype=torch.float64),
         torch.tensor(frequencies(settings.head_size), dtype=torch.float64),
     )
-    return {"roformer.encoder.embed_positions.weight": torch.cat((angle_MF.sin(), angle_MF.cos()), -1)}
+    waves_MD = torch.cat((angle_MF.sin(), angle_MF.cos()), -1)
+    return {"roformer.encoder.embed_positions.weight": Constant(waves_MD, atol=0.01)}
 
 
 ROFORMER = Family(

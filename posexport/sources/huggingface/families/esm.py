@@ -1,0 +1,84 @@
+"""ESM (ESM-2): rotations in halves, normalisation before each sublayer, embeddings of mask tokens left out.
+
+The share of mask tokens is that among the real tokens, as in the released code of ESM; transformers 4.57.6 takes it
+among all, so that there padding changes a row that has mask tokens. Not read: the tables of ESM-1b, folding models,
+contact predictions.
+"""
+
+from typing import Any
+
+import torch
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.rope import Rope
+from posexport.encodings.waves import frequencies
+from posexport.errors import PosexportError
+from posexport.models.encoder import EncoderConfig
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.base import ClassifierNames, Constant, Family, FillMaskNames
+from posexport.sources.huggingface.families.bert import SUBLAYERS
+
+
+def _options(config: Config) -> dict[str, Any]:
+    kind = config.text("position_embedding_type", "absolute")
+    if kind != "rotary":
+        raise PosexportError(
+            f"{config.label} says position_embedding_type = {kind!r:.60}; of ESM only rotary, as in ESM-2, is read"
+        )
+    if config.flag("is_folding_model", False):
+        raise PosexportError(f"{config.label} sets is_folding_model: only the language model is read, not the folding")
+    before = config.values.get("emb_layer_norm_before") is not None and config.flag("emb_layer_norm_before", False)
+    dropped = None
+    if config.flag("token_dropout", False):
+        dropped = config.size("mask_token_id", least=0, most=config.size("vocab_size") - 1)
+    return {"embedding_norm": before, "dropped_id": dropped}
+
+
+def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
+    if settings.head_size % 2:
+        raise PosexportError(
+            f"{config.label} makes heads of size {settings.head_size} (hidden_size / num_attention_heads); a rotation "
+            f"needs an even number of channels"
+        )
+    return Rope(head_size=settings.head_size)
+
+
+def _constants(config: Config, settings: EncoderConfig) -> dict[str, Constant]:
+    del config
+    wanted = Constant(torch.tensor(frequencies(settings.head_size), dtype=torch.float64), rtol=0.01)
+    stem = "esm.encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq"
+    return {stem.format(i=i): wanted for i in range(settings.layers)}
+
+
+ESM = Family(
+    model_type="esm",
+    prefix="esm",
+    encoder={
+        "embeddings.token": "embeddings.word_embeddings",
+        "embeddings.norm": "embeddings.layer_norm",
+        "final_norm": "encoder.emb_layer_norm_after",
+    },
+    layer={name: stem for name, stem in SUBLAYERS.items() if name != "attention.encoding"}
+    | {
+        "attention_residual.norm": "encoder.layer.{i}.attention.LayerNorm",
+        "feedforward_residual.norm": "encoder.layer.{i}.LayerNorm",
+    },
+    fill_mask=FillMaskNames(
+        dense="lm_head.dense",
+        norm="lm_head.layer_norm",
+        decoder="lm_head.decoder",
+        bias=("lm_head.bias", "lm_head.decoder.bias"),
+        activation="gelu",
+    ),
+    classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),
+    other_heads={
+        "lm_head.": "the fill-mask head",
+        "classifier.": "a classification head",
+    },
+    arrangement={"types": 0, "norm": "pre", "final_norm": True},
+    options=_options,
+    padding_id=1,
+    encoding=_encoding,
+    constants=_constants,
+    beside={"contact_head.": "the head for contacts"},
+)
