@@ -4,7 +4,7 @@ Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model 
 
 ``embed``: once, with the token embeddings ``x_BTC``; gives them with the positions added or joined, [B, T, C].
 ``rotate``: in attention, with queries or keys ``x_BHTD``; gives the same shape.
-``scores``: in attention; gives a `Term` to add to ``q k^T`` before it is scaled.
+``scores``: in attention; gives a `Term` to add to ``q k^T``, before it is scaled or after.
 ``values``: in attention; gives a `Term` of the probabilities, to add to the context.
 
 The padding mask is never the encoding's business. A `Term` is a structure, not a tensor: it names an operator and the
@@ -92,7 +92,7 @@ class Encoding(nn.Module):
         return x_BHTD
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term | None:
-        """The term to add to ``q k^T``, before scaling."""
+        """The term to add to ``q k^T``, before it is scaled or after, as the term's operator says."""
         del q_BHTD, k_BHSD, queries, keys
         return None
 
