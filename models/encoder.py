@@ -34,7 +34,10 @@ class EncoderConfig:
     embedding: int | None = None
     activation: str = "gelu"
     eps: float = 1e-12
-    norm: Literal["post", "pre"] = "post"
+    #: where a sublayer's normalisation stands; ``none`` leaves it out, to see what it is for
+    norm: Literal["post", "pre", "none"] = "post"
+    #: the sum around every sublayer
+    residual: bool = True
     embedding_norm: bool = True
     final_norm: bool = False
     cross_attention: bool = False
@@ -45,9 +48,11 @@ class EncoderConfig:
     dropped_id: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("vocab", "hidden", "layers", "heads", "feedforward"):
+        for name in ("vocab", "hidden", "layers", "heads"):
             if getattr(self, name) < 1:
                 raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.feedforward < 0:
+            raise PosexportError(f"feedforward must be at least 0 (no feed-forward), got {self.feedforward}")
         if self.types < 0:
             raise PosexportError(f"types must be at least 0 (no token types), got {self.types}")
         if self.embedding is not None and self.embedding < 1:
@@ -105,20 +110,22 @@ class Attention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Layer normalisation before (``pre``) or after (``post``) a sublayer, and the sum around it."""
+    """Layer normalisation before (``pre``) or after (``post``) a sublayer, and the sum around it; either may be off."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
-        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.sums = config.residual
+        self.norm = None if config.norm == "none" else nn.LayerNorm(config.hidden, eps=config.eps)
 
     def before(self, x_BTC: Tensor) -> Tensor:
         """What the sublayer reads."""
-        return self.norm(x_BTC) if self.pre else x_BTC
+        return x_BTC if self.norm is None or not self.pre else self.norm(x_BTC)
 
     def after(self, x_BTC: Tensor, y_BTC: Tensor) -> Tensor:
         """The sublayer's input ``x`` and its answer ``y``, joined."""
-        return x_BTC + y_BTC if self.pre else self.norm(x_BTC + y_BTC)
+        joined_BTC = x_BTC + y_BTC if self.sums else y_BTC
+        return joined_BTC if self.norm is None or self.pre else self.norm(joined_BTC)
 
 
 class FeedForward(nn.Module):
@@ -154,8 +161,8 @@ class EncoderLayer(nn.Module):
         if config.cross_attention:
             self.cross_attention = Attention(config, encoding.in_layer(index))
             self.cross_residual = Residual(config)
-        self.feedforward = FeedForward(config)
-        self.feedforward_residual = Residual(config)
+        self.feedforward = FeedForward(config) if config.feedforward else None
+        self.feedforward_residual = Residual(config) if config.feedforward else None
 
     def forward(self, x_BTC: Tensor, mask_B11T: Tensor | None, positions: Positions, memory: Memory | None) -> Tensor:
         y_BTC = self.attention_residual.before(x_BTC)
@@ -165,6 +172,8 @@ class EncoderLayer(nn.Module):
                 self.cross_residual.before(x_BTC), memory.states_BSC, memory.mask_B11S, positions, memory.positions
             )
             x_BTC = self.cross_residual.after(x_BTC, y_BTC)
+        if self.feedforward is None or self.feedforward_residual is None:
+            return x_BTC
         y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
         return self.feedforward_residual.after(x_BTC, y_BTC)
 

@@ -118,7 +118,7 @@ def test_a_file_is_run_only_with_a_factory(user_file: Path) -> None:
         ("encoder-nope", ("seed",), "--set takes KEY=VALUE, got 'seed'"),
         ("encoder-nope", ("seed=1", "seed=2"), "--set seed is given twice"),
         ("encoder-nope", ("activation=gell",), "unknown activation 'gell'"),
-        ("encoder-nope", ("norm=middle",), "--set norm must be one of post, pre, got 'middle'"),
+        ("encoder-nope", ("norm=middle",), "--set norm must be one of post, pre, none, got 'middle'"),
         ("encoder-shaw-k", ("clip=-1",), "clip"),
         ("encoder-sinusoidal", ("layout=spiral",), "interleaved, half"),
         ("encoder-absolute", ("max_positions=0",), "max_positions"),
@@ -210,3 +210,38 @@ def test_a_limit_that_no_table_sets_is_named_as_such(beyond: str) -> None:
     assert made.envelope.limit is not None
     with pytest.raises(PosexportError, match="because its configuration says so"):
         extend(made, beyond, 2 * made.envelope.limit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("norm", ["post", "pre", "none"])
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("feedforward", [0, 37])
+def test_sublayers_can_be_switched_off_one_by_one(norm: str, residual: bool, feedforward: int) -> None:
+    """One layer by hand, from its own parameters, in float64."""
+    settings = (f"norm={norm}", f"residual={str(residual).lower()}", f"feedforward={feedforward}")
+    made = builtin.load(
+        "encoder-nope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61", "types=0", *settings)
+    )
+    module = made.module.double()
+    names = {name for name, _ in module.named_parameters()}
+    assert any("_residual.norm" in name for name in names) == (norm != "none")
+    assert any("feedforward" in name for name in names) == bool(feedforward)
+    layer = module.get_submodule("encoder.groups.0")
+    ids = torch.tensor([[3, 1, 4, 15, 9, 2]])
+
+    def normal(x: torch.Tensor, which: str) -> torch.Tensor:
+        own = layer.get_submodule(f"{which}_residual.norm")
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-12).sqrt() * own.weight + own.bias
+
+    def sublayer(x: torch.Tensor, which: str, f: object) -> torch.Tensor:
+        y = f(normal(x, which) if norm == "pre" else x)  # type: ignore[operator]
+        y = x + y if residual else y
+        return normal(y, which) if norm == "post" else y
+
+    x = module.get_submodule("encoder.embeddings")(ids, None)[0]
+    positions = module.get_submodule("encoder.embeddings").numbering(ids)
+    attention = layer.get_submodule("attention")
+    x = sublayer(x, "attention", lambda y: attention(y, y, None, positions, positions))
+    if feedforward:
+        x = sublayer(x, "feedforward", layer.get_submodule("feedforward"))
+    torch.testing.assert_close(module(input_ids=ids)[0], x, rtol=1e-12, atol=1e-12)
