@@ -73,8 +73,9 @@ def log_bucket_edges(span: int, max_distance: int) -> list[int]:
     mid, last = span // 2, max_distance - 1
     edges = []
     for n in range(span - mid):
-        distance, bound = int(mid * (last / mid) ** (n / (mid - 1))), last**n * mid ** (mid - 1)
-        # the power is rounded: the whole number is next to it
+        bound = last**n * mid ** (mid - 1)
+        # a first guess: the power is rounded, and the whole number is next to it
+        distance = int(mid * (last / mid) ** (n / (mid - 1)))
         while distance ** (mid - 1) * mid**n > bound:
             distance -= 1
         while (distance + 1) ** (mid - 1) * mid**n <= bound:
