@@ -440,3 +440,13 @@ def test_storage_is_checked_in_python_too():
         ENCODINGS["rope"].cls(head_size=4, layout="whole")
     with pytest.raises(PosexportError, match="got 3"):
         ENCODINGS["rope"].cls(head_size=3)
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_partial_rotation_where_the_length_is_the_rotated_width(name: str) -> None:
+    """Eight tokens, eight rotated channels: the two eights must not be taken for one another."""
+    encoding, x = made(name, rotary_dim="8"), heads(8)
+    turned = encoding.rotate(x, at(range(8)), "query")
+    assert turned.shape == x.shape
+    assert torch.equal(turned[..., 8:], x[..., 8:])
+    assert not torch.allclose(turned[:, :, 1:, :8], x[:, :, 1:, :8])
