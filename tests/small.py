@@ -1,9 +1,5 @@
 """Small sources that several tests build."""
 
-from functools import cache
-from pathlib import Path
-
-from posexport.export.build import build
 from posexport.sources import builtin
 from posexport.sources.base import Source
 
@@ -19,11 +15,3 @@ def source(encoding: str, *settings: str, task: str | None = None) -> Source:
     return builtin.load(
         f"encoder-{encoding}", task=task, settings_given=tuple(f"{key}={value}" for key, value in given.items())
     )
-
-
-@cache
-def model_bytes(encoding: str, folder: Path) -> bytes:
-    """The finished graph of `source`, as it is in the file."""
-    path = folder / f"{encoding}.onnx"
-    build(source(encoding), path, opset=18, ir_version=10)
-    return path.read_bytes()

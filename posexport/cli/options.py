@@ -22,7 +22,6 @@ length_option = click.option(
     multiple=True,
     help="Check this length (repeatable), not the grid's.",
 )
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
 task_option = click.option("--task", help="What the model is for; default: what the checkpoint says.")
 set_option = click.option(
     "--set",
