@@ -61,7 +61,7 @@ def suite(provider: str, only: list[str] | None) -> Any:
     from posexport.sources import builtin
 
     check_loads(provider)
-    names = [*builtin.names(), *(str(path) for path in sorted(GOLDEN.iterdir()) if (path / "config.json").is_file())]
+    names = [*builtin.models(), *(str(path) for path in sorted(GOLDEN.iterdir()) if (path / "config.json").is_file())]
     workers = max(1, min(4, (os.cpu_count() or 1) // 2))  # most of the time is tracing and float64, on the host
     ends = time.monotonic() + BUDGET
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -1,13 +1,14 @@
 """An encoder of the BERT family, with any position encoding.
 
 Devlin et al., "BERT" (arXiv:1810.04805). What differs between its heirs is in `EncoderConfig`: where the normalisation
-stands, whether embeddings are narrower than the model, whether layers share their weights. Dropout is left out: these
-definitions are for inference.
+stands and of which kind it is, whether embeddings are narrower than the model, whether layers share their weights,
+whether maps have biases and the feed-forward a gate (ModernBERT, T5's encoder). Dropout is left out: these definitions
+are for inference.
 
 Shape letters: B batch, T tokens, S tokens attended to, H heads, D head size, C model size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,13 +18,19 @@ from posexport.encodings.base import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.numbering import Counted, Numbering
+from posexport.models.scoring import Score, scoring
 from posexport.nn.activations import activation
-from posexport.nn.attention import attend
+from posexport.nn.attention import attend, lowest
+from posexport.nn.norms import RMSNorm
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Sizes and arrangement. ``embedding`` is the width of the embeddings where it is not ``hidden``."""
+    """Sizes and arrangement.
+
+    ``embedding`` is the width of the embeddings where it is not ``hidden``, ``head_width`` that of a head where it is
+    not ``hidden / heads``.
+    """
 
     vocab: int = 101
     hidden: int = 60
@@ -32,18 +39,37 @@ class EncoderConfig:
     feedforward: int = 97
     types: int = 2
     embedding: int | None = None
+    head_width: int | None = None
     activation: str = "gelu"
+    #: the activation is multiplied by a second linear map of the same input
+    gated: bool = False
+    #: what a query and a key are to each other (`posexport.models.scoring`)
+    score: Score = "dot"
+    #: attention divides its scores by the square root of the head's size
+    scaled: bool = True
+    attention_bias: bool = True
+    feedforward_bias: bool = True
     eps: float = 1e-12
+    #: ``rms`` divides by the root of the mean square, and neither subtracts nor adds
+    norm_kind: Literal["layer", "rms"] = "layer"
+    norm_bias: bool = True
     #: where a sublayer's normalisation stands; ``none`` leaves it out, to see what it is for
     norm: Literal["post", "pre", "none"] = "post"
+    #: the first layer's attention has one too
+    first_norm: bool = True
     #: the sum around every sublayer
     residual: bool = True
+    #: every channel of a sublayer's answer is multiplied by a learned number before the sum (Touvron et al.,
+    #: arXiv:2103.17239)
+    layer_scale: bool = False
     embedding_norm: bool = True
     final_norm: bool = False
     cross_attention: bool = False
     #: the layers in turn use these many sets of weights (None: as many as layers; ALBERT: 1)
     layer_groups: int | None = None
     padding_id: int = 0
+    #: inputs and outputs have the sequence before the batch, as PyTorch's own transformer modules do
+    sequence_first: bool = False
     #: the mask token where its embeddings are left out and the others scaled to make up for it (ESM); None: kept
     dropped_id: int | None = None
 
@@ -55,8 +81,9 @@ class EncoderConfig:
             raise PosexportError(f"feedforward must be at least 0 (no feed-forward), got {self.feedforward}")
         if self.types < 0:
             raise PosexportError(f"types must be at least 0 (no token types), got {self.types}")
-        if self.embedding is not None and self.embedding < 1:
-            raise PosexportError(f"embedding must be at least 1 (or none), got {self.embedding}")
+        for name in ("embedding", "head_width"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise PosexportError(f"{name} must be at least 1 (or none), got {getattr(self, name)}")
         if self.layer_groups is not None and not 1 <= self.layer_groups <= self.layers:
             raise PosexportError(f"layer_groups must be from 1 to layers={self.layers}, got {self.layer_groups}")
         if not 0 <= self.padding_id < self.vocab:
@@ -65,13 +92,20 @@ class EncoderConfig:
             raise PosexportError(f"dropped_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.dropped_id}")
         if not 0 <= self.eps < 1:
             raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
-        if self.hidden % self.heads:
+        if self.head_width is None and self.hidden % self.heads:
             raise PosexportError(f"hidden must be a multiple of heads, got hidden={self.hidden}, heads={self.heads}")
 
     @property
     def head_size(self) -> int:
         """Width of one attention head."""
-        return self.hidden // self.heads
+        return self.head_width or self.hidden // self.heads
+
+
+def normalisation(config: EncoderConfig, width: int) -> nn.LayerNorm | RMSNorm:
+    """The normalisation of vectors of size ``width`` that the configuration asks for."""
+    if config.norm_kind == "rms":
+        return RMSNorm(width, eps=config.eps)
+    return nn.LayerNorm(width, eps=config.eps, bias=config.norm_bias)
 
 
 class Attention(nn.Module):
@@ -79,30 +113,45 @@ class Attention(nn.Module):
 
     def __init__(self, config: EncoderConfig, encoding: Encoding) -> None:
         super().__init__()
+        if encoding.reads_input and config.heads * config.head_size != config.hidden:
+            raise PosexportError(
+                f"{encoding.name} reads the attention's input head by head, so a head must be hidden / heads wide; "
+                f"got hidden={config.hidden}, heads={config.heads}, head_width={config.head_width}"
+            )
         self.heads = config.heads
-        self.scale = (config.head_size * encoding.score_terms) ** -0.5
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, config.hidden)
-        self.value = nn.Linear(config.hidden, config.hidden)
-        self.output = nn.Linear(config.hidden, config.hidden)
+        self.scale = (config.head_size * encoding.score_terms) ** -0.5 if config.scaled else 1.0
+        inner, bias = config.heads * config.head_size, config.attention_bias
+        self.query = nn.Linear(config.hidden, inner, bias=bias)
+        self.key = nn.Linear(config.hidden, inner, bias=bias)
+        self.value = nn.Linear(config.hidden, inner, bias=bias)
+        self.output = nn.Linear(inner, config.hidden, bias=bias)
+        self.scoring = scoring(config.score, config.heads, config.head_size)
         self.encoding = encoding
 
     def forward(
         self, x_BTC: Tensor, context_BSC: Tensor, mask_B11S: Tensor | None, queries: Positions, keys: Positions
     ) -> Tensor:
-        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC)), queries, "query")
-        k_BHSD = self.encoding.rotate(self._split(self.key(context_BSC)), keys, "key")
+        q_BHTD, k_BHSD = self._queries_and_keys(x_BTC, context_BSC, queries, keys)
+        read_BHTD = self._split(x_BTC) if self.encoding.reads_input else q_BHTD
         context_BHTD = attend(
             q_BHTD,
             k_BHSD,
             self._split(self.value(context_BSC)),
             scale=self.scale,
             mask=mask_B11S,
-            scores=self.encoding.scores(q_BHTD, k_BHSD, queries, keys),
+            scores=self.encoding.scores(read_BHTD, k_BHSD, queries, keys),
             values=self.encoding.values(queries, keys),
+            base=self.scoring.base(k_BHSD, queries, keys),
         )
         out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
         return out
+
+    def _queries_and_keys(
+        self, x_BTC: Tensor, context_BSC: Tensor, queries: Positions, keys: Positions
+    ) -> tuple[Tensor, Tensor]:
+        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC)), queries, "query")
+        k_BHSD = self.encoding.rotate(self._split(self.key(context_BSC)), keys, "key")
+        return self.scoring.queries(q_BHTD), k_BHSD
 
     def _split(self, x_BTC: Tensor) -> Tensor:
         heads: Tensor = x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
@@ -110,13 +159,14 @@ class Attention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Layer normalisation before (``pre``) or after (``post``) a sublayer, and the sum around it; either may be off."""
+    """Normalisation before (``pre``) or after (``post``) a sublayer, and the sum around it; either may be off."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.pre = config.norm == "pre"
         self.sums = config.residual
-        self.norm = None if config.norm == "none" else nn.LayerNorm(config.hidden, eps=config.eps)
+        self.norm = None if config.norm == "none" else normalisation(config, config.hidden)
+        self.layer_scale = nn.Parameter(torch.ones(config.hidden)) if config.layer_scale else None
 
     def before(self, x_BTC: Tensor) -> Tensor:
         """What the sublayer reads."""
@@ -124,21 +174,29 @@ class Residual(nn.Module):
 
     def after(self, x_BTC: Tensor, y_BTC: Tensor) -> Tensor:
         """The sublayer's input ``x`` and its answer ``y``, joined."""
+        if self.layer_scale is not None:
+            y_BTC = self.layer_scale * y_BTC
         joined_BTC = x_BTC + y_BTC if self.sums else y_BTC
         return joined_BTC if self.norm is None or self.pre else self.norm(joined_BTC)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with an activation between."""
+    """Two linear maps with an activation between, which a third may gate.
+
+    The gated form is that of Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202), equation 6.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.hidden, config.feedforward)
+        bias = config.feedforward_bias
+        self.inner = nn.Linear(config.hidden, config.feedforward, bias=bias)
+        self.gate = nn.Linear(config.hidden, config.feedforward, bias=bias) if config.gated else None
         self.activation = activation(config.activation)
-        self.outer = nn.Linear(config.feedforward, config.hidden)
+        self.outer = nn.Linear(config.feedforward, config.hidden, bias=bias)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        out: Tensor = self.outer(self.activation(self.inner(x_BTC)))
+        active = self.activation(self.inner(x_BTC))
+        out: Tensor = self.outer(active if self.gate is None else active * self.gate(x_BTC))
         return out
 
 
@@ -157,7 +215,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, config: EncoderConfig, encoding: Encoding, index: int) -> None:
         super().__init__()
         self.attention = Attention(config, encoding.in_layer(index))
-        self.attention_residual = Residual(config)
+        self.attention_residual = Residual(config if config.first_norm or index else replace(config, norm="none"))
         if config.cross_attention:
             self.cross_attention = Attention(config, encoding.in_layer(index))
             self.cross_residual = Residual(config)
@@ -190,7 +248,7 @@ class Embeddings(nn.Module):
         self.encoding = encoding
         self.numbering = numbering
         joined = width + (encoding.added_width if encoding else 0)
-        self.norm = nn.LayerNorm(joined, eps=config.eps) if config.embedding_norm else None
+        self.norm = normalisation(config, joined) if config.embedding_norm else None
         self.project = nn.Linear(joined, config.hidden) if config.embedding or joined > width else None
 
     def forward(
@@ -220,14 +278,17 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config, shared, numbering or Counted())
         groups = config.layer_groups or config.layers
         self.groups = nn.ModuleList(EncoderLayer(config, encoding, index) for index in range(groups))
-        self.final_norm = nn.LayerNorm(config.hidden, eps=config.eps) if config.final_norm else None
+        self.final_norm = normalisation(config, config.hidden) if config.final_norm else None
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """The encoding of every layer: one and the same where all share it."""
+        return [layer.attention.encoding for layer in self.groups if isinstance(layer, EncoderLayer)]
 
     @property
     def encoding(self) -> Encoding:
         """The encoding of the first layer: the model's own where all layers share it."""
-        first = self.groups[0]
-        assert isinstance(first, EncoderLayer)
-        return first.attention.encoding
+        return self.encodings[0]
 
     def forward(
         self,
@@ -271,6 +332,5 @@ def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:
     """A mask of 1 (keep) and 0 (padding) as a number to add to scores, [B, 1, 1, S]."""
     if mask_BS is None:
         return None
-    lowest = torch.finfo(like.dtype).min
     zero = torch.zeros((), dtype=like.dtype, device=like.device)
-    return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest)
+    return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest(like.dtype))

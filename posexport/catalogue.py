@@ -1,7 +1,14 @@
 """What ``posexport list`` shows, read off the registries."""
 
 
-def catalogue(kind: str) -> list[dict[str, str]]:
+from collections.abc import Mapping
+from typing import Any
+
+#: sizes of the model that the limits of encodings are told for
+_SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
+
+
+def catalogue(kind: str) -> list[dict[str, Any]]:
     """Rows of ``name`` and ``what`` (and more, per kind) for one of `posexport.cli.list.KINDS`."""
     return {
         "encodings": _encodings,
@@ -13,17 +20,30 @@ def catalogue(kind: str) -> list[dict[str, str]]:
     }[kind]()
 
 
-def _encodings() -> list[dict[str, str]]:
+def _encodings() -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
     import posexport.encodings  # noqa: F401  # fills the registry
     from posexport.encodings.base import ENCODINGS
+    from posexport.encodings.describe import describe
+    from posexport.sources.definitions import KINDS
 
-    return [{"name": e.name, "what": e.summary, "source": e.source} for e in ENCODINGS.values()]
+    def row(name: str) -> Mapping[str, Any]:
+        entry = ENCODINGS[name]
+        models = [f"{kind.name}-{name}" for kind in KINDS if kind.takes(entry)]
+        return {"name": name, "what": entry.summary, "source": entry.source, "models": models} | asdict(
+            describe(entry, _SIZES)
+        )
+
+    return [dict(row(name)) for name in ENCODINGS]
 
 
 def _models() -> list[dict[str, str]]:
     from posexport.sources import builtin
 
-    return [{"name": name, "what": "an encoder of the BERT family, seeded random weights"} for name in builtin.names()]
+    return [
+        {"name": name, "what": f"{kind.what}, seeded random weights"} for name, (kind, _) in builtin.models().items()
+    ]
 
 
 def _ops() -> list[dict[str, str]]:
@@ -52,9 +72,10 @@ def _providers() -> list[dict[str, str]]:
 
 
 def _tasks() -> list[dict[str, str]]:
-    from posexport.sources.builtin import TASKS
+    from posexport.sources.definitions import KINDS
 
-    return [{"name": name, "what": what} for name, what in TASKS.items()]
+    found = {name: what for kind in KINDS for name, what in kind.tasks.items()}
+    return [{"name": name, "what": what} for name, what in found.items()]
 
 
 def _families() -> list[dict[str, str]]:

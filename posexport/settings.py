@@ -7,7 +7,7 @@ from typing import Any, Literal
 from posexport.errors import PosexportError
 
 
-def convert(what: str, text: str, kind: Any) -> int | float | str | bool | None:
+def convert(what: str, text: str, kind: Any) -> int | float | str | bool | tuple[Any, ...] | None:
     """``text`` as a value of the annotation ``kind``; PosexportError says what ``what`` must be."""
     if isinstance(kind, types.UnionType):
         if text.lower() == "none" and types.NoneType in kind.__args__:
@@ -18,6 +18,10 @@ def convert(what: str, text: str, kind: Any) -> int | float | str | bool | None:
         if text not in choices:
             raise PosexportError(f"{what} must be one of {', '.join(choices)}, got {text!r}")
         return text
+    if typing.get_origin(kind) is tuple:
+        return tuple(
+            convert(f"each of {what}, separated by commas,", one.strip(), kind.__args__[0]) for one in text.split(",")
+        )
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise PosexportError(f"{what} must be true or false, got {text!r}")

@@ -3,6 +3,7 @@
 Axis names are those of the ecosystem: ``batch_size``, ``sequence_length``; an integer is a fixed size.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -11,18 +12,26 @@ BATCH = "batch_size"
 SEQUENCE = "sequence_length"
 #: The keys and values of cross attention come from a sequence with a length of its own.
 ENCODER_SEQUENCE = "encoder_sequence_length"
+#: an image's sides in pixels, and the tokens that a definition gives for it
+HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
+#: what is left of ``sequence_length`` audio samples after the convolutions
+FRAMES = "num_frames"
+#: the axes of outputs that hold a token each
+TOKENS = (SEQUENCE, FRAMES)
 
 Axis = str | int
-Role = Literal["tokens", "mask", "types", "values"]
+Role = Literal["tokens", "mask", "types", "values", "flags"]
 Beyond = Literal["error", "clip", "interpolate"]
+#: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
+#: ``ragged-right`` on the right only
+Padding = Literal["none", "right", "left", "ragged", "ragged-right"]
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One input. ``size`` is the exclusive upper bound of ids; ``padding`` is the id that fills padded places.
 
-    Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its
-        last axis
-    names the sequence it masks), ``values`` (real numbers).
+    Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its last
+        axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding).
     """
 
     name: str
@@ -34,7 +43,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One output. Where ``sequence_length`` is among the axes, entries of padded tokens are not compared."""
+    """One output. Where an axis of `TOKENS` is among the axes, entries of padded tokens are not compared."""
 
     name: str
     axes: list[Axis]
@@ -55,6 +64,39 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     boundaries: list[int] = []
     #: the axes that ``limit`` is about
     limited_axes: list[str] = msgspec.field(default_factory=lambda: [SEQUENCE])
+    #: the lengths to prove it at; none: the default ones
+    lengths: list[int] = []
+    #: the paddings it takes beside none
+    paddings: list[Padding] = msgspec.field(default_factory=lambda: ["right", "left", "ragged"])
+    #: sizes of images to prove it at, (height, width) in pixels; none: it takes no images
+    images: list[tuple[int, int]] = []
+    #: the smallest size of other axes than ``sequence_length``, where that is more than 1
+    smallest: dict[str, int] = {}
+    #: pixels from one token to the next, in both directions
+    patch: int = 1
+    #: (kernel, stride) of the convolutions between ``sequence_length`` and ``num_frames``
+    convolutions: list[tuple[int, int]] = []
+    #: sizes to trace at, where the usual ones do not fit
+    traced: dict[str, int] = {}
+
+    @property
+    def ragged(self) -> Padding | None:
+        """The padding that it takes for rows of different lengths."""
+        return next((padding for padding in self.paddings if padding.startswith("ragged")), None)
+
+
+def frames(length: int, convolutions: Sequence[tuple[int, int]]) -> int:
+    """How many tokens ``length`` samples become after ``convolutions``, (kernel, stride) each."""
+    for kernel, stride in convolutions:
+        length = max(0, (length - kernel) // stride + 1)
+    return length
+
+
+def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
+    """The fewest samples that become so many tokens."""
+    for kernel, stride in reversed(convolutions):
+        tokens = (tokens - 1) * stride + kernel
+    return tokens
 
 
 class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 """Every registered encoding: its hooks against their float64 oracles, what it sees, what it does past its length."""
 
+import math
 import zlib
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import nn
 from posexport.encodings.base import ENCODINGS, Encoding, Entry, Term, register
 from posexport.encodings.beyond import extend
 from posexport.encodings.build import build
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Grid, Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
 
@@ -18,8 +19,8 @@ EVERY = [pytest.param(entry, id=entry.name) for entry in ENCODINGS.values()]
 EVERY_CASE = [pytest.param(e, c, id=f"{e.name}-{i}") for e in ENCODINGS.values() for i, c in enumerate(e.cases)]
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4, "max_positions": 40}
 BATCH, HEADS = 2, 5
-#: encodings with sines of positions or distances
-OF_ANGLES = {"sinusoidal", "circular", "complex", "attention-table", "cape", "transformer-xl", "conformer"}
+#: encodings with sines of positions or distances, and of sums that grow with the length
+OF_ANGLES = {"cope", "sinusoidal", "circular", "complex", "attention-table", "cape", "transformer-xl", "conformer"}
 
 
 def module_of(entry: Entry, case: dict, dtype: torch.dtype) -> Encoding:
@@ -37,6 +38,45 @@ def positions_from(first: int, length: int, row_step: int = 3) -> Positions:
     return Positions(ids_BT=slots_T + row_step * torch.arange(BATCH)[:, None], slots_T=slots_T)
 
 
+def positions_of(encoding: Encoding, first: int, length: int) -> Positions:
+    """About ``length`` tokens: consecutive, of an image from its first patch on, or with three axes."""
+    if encoding.axes == 1:
+        return positions_from(first, length)
+    if encoding.axes == 2:
+        # not square, after tokens that stand nowhere, of which there are none in a window
+        side = math.isqrt(length)
+        rows, columns = (side - 1, side + 1) if side > 1 else (1, 1)
+        window = getattr(encoding, "window", None)
+        if window is not None:
+            return Positions.image(min(rows, window), min(columns, window))
+        return Positions.image(rows, columns, prefix=getattr(encoding, "prefix", 2) if length > 1 else 0)
+    at_T = torch.arange(length)
+    base_ABT = torch.stack([at_T, at_T // 3, at_T % 5])[:, None] + 3 * torch.arange(BATCH)[:, None]
+    here = positions_from(first, length)
+    return Positions(here.ids_BT, here.slots_T, first + base_ABT)
+
+
+def last(positions: Positions, count: int) -> Positions:
+    """The last tokens of a call."""
+    axes_ABT = None if positions.axes_ABT is None else positions.axes_ABT[..., -count:]
+    return Positions(positions.ids_BT[:, -count:], positions.slots_T[-count:], axes_ABT, positions.grid)
+
+
+def shown(positions: Positions) -> np.ndarray:
+    """Positions as an oracle gets them."""
+    at = positions.ids_BT if positions.axes_ABT is None else positions.axes_ABT.permute(1, 2, 0)
+    return at.numpy()
+
+
+def placed(encoding: Encoding, first: int) -> Positions:
+    """Eleven positions from ``first`` on; of an image six patches, further to the lower right in it if ``first``."""
+    if encoding.axes != 2:
+        return positions_of(encoding, first, 11)
+    block = Positions.image(3, 2)
+    step_211 = torch.tensor([1, 2])[:, None, None] * min(first, 1)
+    return Positions(block.ids_BT, block.slots_T, block.axes_ABT + step_211, Grid(4, 4))
+
+
 def hook_answers(entry: Entry, case: dict, dtype: torch.dtype, queries: Positions, keys: Positions):
     """Of every hook that has an oracle: its name, the module's answer and the oracle's."""
     module = module_of(entry, case, dtype)
@@ -46,7 +86,7 @@ def hook_answers(entry: Entry, case: dict, dtype: torch.dtype, queries: Position
     x = torch.randn(BATCH, T, case.get("hidden", 1)).to(dtype)
     q, k = torch.randn(BATCH, HEADS, T, D).to(dtype), torch.randn(BATCH, HEADS, S, D).to(dtype)
     probs = torch.randn(BATCH, HEADS, T, S).softmax(-1).to(dtype)
-    where = (queries.ids_BT.numpy(), keys.ids_BT.numpy())
+    where = (shown(queries), shown(keys))
     taken = {"q": q, "k": k, "probs": probs}
 
     def dense(term: Term) -> torch.Tensor:
@@ -76,9 +116,8 @@ def first_position(entry: Entry, case: dict, wanted: int, length: int) -> int:
 @pytest.mark.parametrize(("entry", "case"), EVERY_CASE)
 def test_float64_module_is_the_paper(entry, case, length, agree):
     first = first_position(entry, case, 4099, length)
-    keys = positions_from(first, length)
-    late = min(3, length)
-    for queries in (keys, positions_from(first + length - late, late)):
+    keys = positions_of(entry.cls(**case), first, length)
+    for queries in (keys, last(keys, 3)):
         for hook, got, want in hook_answers(entry, case, torch.float64, queries, keys):
             assert got.dtype == torch.float64
             # an angle of p radians is known to p eps
@@ -91,7 +130,7 @@ def test_float64_module_is_the_paper(entry, case, length, agree):
 @pytest.mark.parametrize(("entry", "case"), EVERY_CASE)
 def test_half_precision_holds_where_its_integers_end(entry, case, agree):
     length = 17
-    here = positions_from(first_position(entry, case, 2041, length), length)
+    here = positions_of(entry.cls(**case), first_position(entry, case, 2041, length), length)
     for _, got, want in hook_answers(entry, case, torch.float16, here, here):
         assert got.dtype == torch.float16
         agree(got, want, "encoding in half precision", np.float16)
@@ -132,10 +171,11 @@ def small(entry: Entry, layer: int = 0) -> Encoding:
 @pytest.mark.parametrize("entry", EVERY)
 def test_only_the_control_cannot_tell_the_order_of_tokens(entry, agree):
     encoding = small(entry)
-    x_BTC = torch.randn(BATCH, 11, SIZES["hidden"], dtype=torch.float64)
-    here = positions_from(0, 11)
+    here = positions_of(encoding, 0, 11)
+    tokens = len(here.slots_T)
+    x_BTC = torch.randn(BATCH, tokens, SIZES["hidden"], dtype=torch.float64)
     # not their reversal, which a bias that is the same to both sides does not tell
-    order = torch.randperm(11, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(tokens, generator=torch.Generator().manual_seed(1))
     turned = answer(encoding, x_BTC[:, order], here)[:, order.argsort()]
     plain = answer(encoding, x_BTC, here)
     if entry.oracles:
@@ -147,10 +187,11 @@ def test_only_the_control_cannot_tell_the_order_of_tokens(entry, agree):
 @pytest.mark.parametrize("entry", EVERY)
 def test_shift_invariance_is_as_declared(entry, agree):
     encoding = small(entry)
-    x_BTC = torch.randn(BATCH, 11, SIZES["hidden"], dtype=torch.float64)
     # far past every boundary, where one may be passed
     far = 7 if encoding.limit is not None else 7 + 9 * max(encoding.boundaries, default=0)
-    plain, moved = (answer(encoding, x_BTC, positions_from(first, 11)) for first in (0, far))
+    here, there = (placed(encoding, first) for first in (0, far))
+    x_BTC = torch.randn(BATCH, len(here.slots_T), SIZES["hidden"], dtype=torch.float64)
+    plain, moved = (answer(encoding, x_BTC, at) for at in (here, there))
     if not entry.cls.shift_invariant:
         assert (moved - plain).abs().max() > 0.01 * plain.abs().max()
     elif "rotate" in entry.oracles:  # the same angles between queries and keys, known to so many eps

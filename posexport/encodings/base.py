@@ -52,6 +52,12 @@ class Encoding(nn.Module):
 
     #: registered name, set by `register`; the class's own name before that
     name: ClassVar[str]
+    #: how many coordinates a position has: 1 in text, 2 for the patches of an image (row, column)
+    axes: ClassVar[int] = 1
+    #: it makes sense only where keys after the query are masked
+    causal: ClassVar[bool] = False
+    #: `scores` is given the attention's input, split into heads, in the place of the queries
+    reads_input: ClassVar[bool] = False
     #: every layer has parameters of its own
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``
@@ -78,6 +84,10 @@ class Encoding(nn.Module):
         """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
         del index
         return self._copy_with({name: getattr(self, name) for name in self.tied}) if self.per_layer else self
+
+    def sized(self, **sizes: Value) -> Self:
+        """A fresh encoding for other sizes (heads, head_size ...), where its constructor takes them."""
+        return self._copy(**{name: size for name, size in sizes.items() if name in self.parameters_given})
 
     # the hooks
 
@@ -204,6 +214,7 @@ def register(
     ``scores(q_BHTD, k_BHSD, qpos_BT, kpos_BS, *, params, **case)``
     ``values(probs_BHTS, qpos_BT, kpos_BS, *, params, **case)``
 
+    An encoding of more ``axes`` than one gets positions [B, T, axes], -1 where a token stands nowhere.
     Each is written from the source in another form than the module and calls nothing of its file. A ``control`` acts
     through no hook at all; nothing else may. Raises ValueError if the hooks with an oracle are not exactly the hooks
     the class overrides, if there are no hooks, no cases, no docstring, or if the name is taken.

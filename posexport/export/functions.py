@@ -32,9 +32,8 @@ def attach(model: ir.Model, lowering: str = "auto", *, flat: bool = False) -> di
         if name in attention:
             way = plan.choose(attention[name], lowering, flat=flat)
             chosen[name] = way.name
-            for operator in (attention[name].scores, attention[name].values):
-                if operator is not None:
-                    needed.setdefault(operator.name, _operator(operator.name, opset))
+            for operator in attention[name].operators.values():
+                needed.setdefault(operator.name, _operator(operator.name, opset))
             needed[name] = function(way, attention[name], opset)
         elif name in OPERATORS:
             needed.setdefault(name, _operator(name, opset))

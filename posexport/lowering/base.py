@@ -34,18 +34,47 @@ def inputs(kind: AttentionKind) -> list[str]:
     names = ["q", "k", "v"]
     if kind.mask != "none":
         names.append("mask")
-    for which, operator in (("scores", kind.scores), ("values", kind.values)):
-        names += [f"{which}_{own}" for own in (operator.own if operator else ())]
+    for which, operator in kind.operators.items():
+        names += [f"{which}_{own}" for own in operator.own]
     return [*names, "qpos", "kpos"]
 
 
 def call(kind: AttentionKind, which: str, **renamed: str) -> str:
-    """The text that calls a kind's ``scores`` or ``values`` operator; ``renamed`` gives the names in scope."""
-    operator = kind.scores if which == "scores" else kind.values
-    if operator is None:
-        raise ValueError(f"{kind.name} has no {which} operator")
+    """The text that calls a kind's operator for ``which`` part; ``renamed`` gives the names in scope."""
+    operator = kind.operators[which]
     names = [*operator.takes, *(f"{which}_{own}" for own in operator.own), "qpos", "kpos"]
     return f"{DOMAIN}.{operator.name}({', '.join(renamed.get(name, name) for name in names)})"
+
+
+def base_scores(kind: AttentionKind, *, q: str, qs: str, qpos: str) -> list[str]:
+    """Statements that give ``score``, scaled: q k^T or the operator in its place. ``kt`` is in scope for the first."""
+    if kind.base is None:
+        return [f"score = MatMul({qs}, kt)"]
+    return [f"raw_score = {call(kind, 'base', q=q, qpos=qpos)}", "score = Mul(raw_score, s)"]
+
+
+def transposed_keys(kind: AttentionKind, keys: str) -> list[str]:
+    """The statement that gives ``kt``, where it is needed."""
+    return [] if kind.base is not None else [f"kt = Transpose<perm = [0, 1, 3, 2]>({keys})"]
+
+
+def drop(kind: AttentionKind, score: str, *, qpos: str) -> tuple[list[str], str]:
+    """Statements that drop keys after the query and masked ones from the value named ``score``; the result's name."""
+    lines = []
+    if kind.causal:
+        lines += [
+            "minus_one = Constant<value_ints = [-1]>()",
+            f"q_at = Unsqueeze({qpos}, minus_one)",
+            "later = Less(q_at, kpos)",
+            "low1 = Constant<value_float: float = @lowest>()",
+            "low = CastLike(low1, q)",
+            f"seen = Where(later, low, {score})",
+        ]
+        score = "seen"
+    if kind.mask != "none":
+        lines.append(f"masked = Add({score}, mask)")
+        score = "masked"
+    return lines, score
 
 
 def add_scores(kind: AttentionKind, score: str, *, q: str, qs: str, qpos: str) -> tuple[list[str], str]:
@@ -71,5 +100,5 @@ def function(lowering: Lowering, kind: AttentionKind, opset: int) -> onnx.Functi
     """The function that gives nodes of ``kind`` their meaning, for a model of the given opset."""
     return onnx.parser.parse_function(
         f'<opset_import: ["" : {opset}, "{DOMAIN}" : 1], domain: "{DOMAIN}">\n'
-        f"{kind.name} <scale> ({', '.join(inputs(kind))}) => (context)\n{{\n{lowering.body(kind)}\n}}"
+        f"{kind.name} <{'scale, lowest' if kind.causal else 'scale'}> ({', '.join(inputs(kind))}) => (context)\n{{\n{lowering.body(kind)}\n}}"
     )

@@ -8,7 +8,7 @@ The block is computed in the graph: the fewest blocks of at most 128 queries, al
 for more than a few padded queries.
 """
 
-from posexport.lowering.base import add_scores, call
+from posexport.lowering.base import add_scores, base_scores, call, drop, transposed_keys
 from posexport.ops.attention import AttentionKind
 
 BLOCK = 128
@@ -28,13 +28,10 @@ class Blockwise:
 
     def body(self, kind: AttentionKind) -> str:
         """The statements, in the ONNX text format."""
-        step = ["qs = Mul(qb, s)", "score = MatMul(qs, kt)"]
+        step = ["qs = Mul(qb, s)", *base_scores(kind, q="qb", qs="qs", qpos="pb")]
         added, scored = add_scores(kind, "score", q="qb", qs="qs", qpos="pb")
-        step += added
-        if kind.mask != "none":
-            step.append(f"masked = Add({scored}, mask)")
-            scored = "masked"
-        step.append(f"probs = Softmax<axis = -1>({scored})")
+        dropped, scored = drop(kind, scored, qpos="pb")
+        step += [*added, *dropped, f"probs = Softmax<axis = -1>({scored})"]
         if kind.values is None:
             step.append("out_block = MatMul(probs, v)")
         else:
@@ -48,7 +45,7 @@ class Blockwise:
   s1 = Constant<value_float: float = @scale>()
   s = CastLike(s1, q)
   ks = Mul(k, s)
-  kt = Transpose<perm = [0, 1, 3, 2]>(k)
+  {chr(10).join(transposed_keys(kind, "k"))}
   zero = Constant<value_ints = [0]>()
   one = Constant<value_ints = [1]>()
   most = Constant<value_ints = [{BLOCK}]>()

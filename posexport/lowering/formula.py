@@ -3,7 +3,7 @@
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """
 
-from posexport.lowering.base import add_scores, call
+from posexport.lowering.base import add_scores, base_scores, call, drop, transposed_keys
 from posexport.ops.attention import AttentionKind
 
 
@@ -25,13 +25,12 @@ class Formula:
             "s = CastLike(s1, q)",
             "qs = Mul(q, s)",
             "ks = Mul(k, s)",
-            "kt = Transpose<perm = [0, 1, 3, 2]>(k)",
-            "score = MatMul(qs, kt)",
+            *transposed_keys(kind, "k"),
+            *base_scores(kind, q="q", qs="qs", qpos="qpos"),
         ]
         added, score = add_scores(kind, "score", q="q", qs="qs", qpos="qpos")
-        lines += added
-        lines.append(f"masked = Identity({score})" if kind.mask == "none" else f"masked = Add({score}, mask)")
-        lines.append("probs = Softmax<axis = -1>(masked)")
+        dropped, score = drop(kind, score, qpos="qpos")
+        lines += [*added, *dropped, f"probs = Softmax<axis = -1>({score})"]
         if kind.values is None:
             lines.append("context = MatMul(probs, v)")
         else:

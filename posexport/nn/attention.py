@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.base import Term
+from posexport.encodings.positions import Positions
 from posexport.ops.attention import AttentionKind, Mask
-from posexport.ops.base import emit
+from posexport.ops.base import Operator, emit
 
 
 def attend(
@@ -20,24 +21,30 @@ def attend(
     mask: Tensor | None = None,
     scores: Term | None = None,
     values: Term | None = None,
+    base: Term | None = None,
+    causal: tuple[Positions, Positions] | None = None,
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
-    Scores of an operator that is not ``scaled`` are added after the scale.
+    Scores of an operator that is not ``scaled`` are added after the scale; ``base`` stands in the place of q k^T.
 
-    ``mask`` is added: 0 keeps, the dtype's lowest number drops; [B, 1, 1, S] or [B, 1, T, S]. While
+    ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
+    keys; keys after the query, by their slots, are dropped. While
     ``torch.onnx.export`` traces, attention with a term becomes one node of domain ``posexport``, whose body a lowering
     chooses; without a term it stays plain operators, which every runtime fuses.
     """
-    if torch.onnx.is_in_onnx_export() and (scores or values):
-        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, scores, values)
-    s_BHTS = q_BHTD @ k_BHSD.mT
+    if torch.onnx.is_in_onnx_export() and (scores or values or base):
+        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, {"base": base, "scores": scores, "values": values}, causal)
+    given = {"q": q_BHTD, "k": k_BHSD}
+    s_BHTS = q_BHTD @ k_BHSD.mT if base is None else base.dense(*(given[name] for name in base.operator.takes))
     if scores is None:
         s_BHTS = s_BHTS * scale
     else:
-        given = {"q": q_BHTD, "k": k_BHSD}
         term = scores.dense(*(given[name] for name in scores.operator.takes))
         s_BHTS = (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
+    if causal is not None:
+        queries, keys = causal
+        s_BHTS = s_BHTS.masked_fill(keys.slots_T > queries.slots_T[:, None], lowest(q_BHTD.dtype))
     if mask is not None:
         s_BHTS = s_BHTS + mask
     p_BHTS = s_BHTS.softmax(-1)
@@ -45,14 +52,27 @@ def attend(
     return context_BHTD if values is None else context_BHTD + values.dense(p_BHTS)
 
 
+def lowest(dtype: torch.dtype) -> float:
+    """What drops a score: half of the least number, so that two masks add up to a finite one."""
+    return torch.finfo(dtype).min / 2
+
+
 def _node(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None, scores: Term | None, values: Term | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask: Tensor | None,
+    given: dict[str, Term | None],
+    causal: tuple[Positions, Positions] | None,
 ) -> Tensor:
-    terms = [term for term in (scores, values) if term is not None]
+    terms = {part: term for part, term in given.items() if term is not None}
+    of: dict[str, Operator | None] = {part: terms[part].operator if part in terms else None for part in given}
     kind: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
-    of_scores, of_values = (None if term is None else term.operator for term in (scores, values))
-    name = AttentionKind(of_scores, of_values, kind).name
-    tensors = [tensor for term in terms for tensor in term.tensors]
-    positions = (terms[0].queries.slots_T, terms[0].keys.slots_T)
+    name = AttentionKind(of["scores"], of["values"], kind, causal is not None, of["base"]).name
+    tensors = [tensor for term in terms.values() for tensor in term.tensors]
+    first = next(iter(terms.values()))
+    positions = (first.queries.slots_T, first.keys.slots_T)
     inputs = (q, k, v, *([] if mask is None else [mask]), *tensors, *positions)
-    return emit(name, inputs, like=q, shape=(*q.shape[:-1], v.shape[-1]), scale=scale)
+    attributes = {"scale": scale} | ({} if causal is None else {"lowest": lowest(q.dtype)})
+    return emit(name, inputs, like=q, shape=(*q.shape[:-1], v.shape[-1]), **attributes)

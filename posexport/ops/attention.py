@@ -1,9 +1,10 @@
 """Names for attention with position terms: one function of domain ``posexport`` per kind.
 
-A kind is which score operator, which value operator and which mask take part. Its node takes
-``q [B, H, T, D], k [B, H, S, D], v [B, H, S, V], (mask), tensors of the score term, of the value term,
-qpos [T], kpos [S]`` and the attribute ``scale``; it gives the context [B, H, T, V]:
-``softmax(scale * (q k^T + scores) + mask) v + values``.
+A kind is which operators, which mask and which order take part. Its node takes ``q [B, H, T, D], k [B, H, S, D],
+v [B, H, S, V], (mask), tensors of the base, of the score term, of the value term, qpos [T], kpos [S]`` and the
+attribute ``scale``; it gives the context [B, H, T, V]: ``softmax(scale * (q k^T + scores) + mask) v + values``. A
+``base`` operator stands in the place of ``q k^T``. A causal kind masks keys after the query, by their positions, with
+the attribute ``lowest``.
 """
 
 from dataclasses import dataclass
@@ -18,24 +19,40 @@ _MASK_PREFIX: dict[str, Mask] = {"": "none", "Masked": "keys", "PairMasked": "pa
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """Which terms and which mask an attention node has."""
+    """Which terms, mask and order an attention node has."""
 
     scores: Operator | None
     values: Operator | None
     mask: Mask
+    causal: bool = False
+    base: Operator | None = None
+
+    @property
+    def operators(self) -> dict[str, Operator]:
+        """The operators that take part, by the part they take, in the order of their tensors."""
+        named = {"base": self.base, "scores": self.scores, "values": self.values}
+        return {part: operator for part, operator in named.items() if operator is not None}
 
     @property
     def name(self) -> str:
-        """The ``op_type`` of its nodes, such as ``MaskedRelativeKeyAttention``."""
+        """The ``op_type`` of its nodes, such as ``CausalMaskedRelativeKeyAttention``."""
         prefix = next(word for word, mask in _MASK_PREFIX.items() if mask == self.mask)
-        labels = [o.name.removesuffix("Scores") for o in (self.scores, self.values) if o is not None]
-        return prefix + "".join(labels) + "Attention"
+        labels = [operator.name.removesuffix("Scores") for operator in self.operators.values()]
+        return ("Causal" if self.causal else "") + prefix + "".join(labels) + "Attention"
 
 
 def kinds() -> dict[str, AttentionKind]:
     """Every kind that the registered operators allow, by name."""
-    operators = list(OPERATORS.values())
-    scores = [None, *(o for o in operators if o.gives == "scores")]
-    values = [None, *(o for o in operators if o.gives == "values")]
-    found = [AttentionKind(s, v, m) for s in scores for v in values for m in _MASK_PREFIX.values() if s or v]
+    by_part: dict[str, list[Operator | None]] = {
+        part: [None, *(o for o in OPERATORS.values() if o.gives == part)] for part in ("base", "scores", "values")
+    }
+    found = [
+        AttentionKind(scores, values, mask, causal, base)
+        for base in by_part["base"]
+        for scores in by_part["scores"]
+        for values in by_part["values"]
+        for mask in _MASK_PREFIX.values()
+        for causal in (False, True)
+        if base or scores or values
+    ]
     return {kind.name: kind for kind in found}

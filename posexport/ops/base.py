@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from onnxscript.values import Opset
 from torch import Tensor
 
+from posexport.ops.gradient import give_gradient
+
 DOMAIN = "posexport"
 #: the opset of our own domain, which the functions are declared in
 OPSET = Opset(DOMAIN, 1)
@@ -51,7 +53,8 @@ class Operator:
         takes: names of the tensors that attention gives it, in order, out of ``q``, ``k``, ``probs``; they come first.
         own: names of its own tensors, in order; they follow. After them come the positions, qpos [T] and kpos [S].
         draw: random own tensors for a case.
-        gives: ``scores`` ([B, H, T, S]; a batch of 1 where the same for all rows) or ``values`` ([B, H, T, D]).
+        gives: ``scores`` ([B, H, T, S]; a batch of 1 where the same for all rows), ``values`` ([B, H, T, D]), or
+            ``base``: scores that stand in the place of q k^T.
         scaled: scores are added before attention scales (``q k^T + scores``), not after.
         linear: scores are linear in q, k and the tensors named in ``scaled_along`` together, so that scaling these
             scales the scores.
@@ -83,7 +86,7 @@ class Operator:
             return self.eager(*tensors)
         first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
         lead = first.shape[:3] if self.takes else (*self.lead(*tensors), queries.shape[0])
-        last = keys.shape[0] if self.gives == "scores" else own.shape[-1]
+        last = own.shape[-1] if self.gives == "values" else keys.shape[0]
         return emit(self.name, tensors, like=first, shape=(*lead, last))
 
 
@@ -110,5 +113,6 @@ def register(operator: Operator) -> Operator:
         raise ValueError(f"the onnxscript function of {operator.name} has no output: annotate its return type")
     if proto.name != operator.name or proto.domain != DOMAIN:
         raise ValueError(f"operator {operator.name} has a function called {proto.domain}::{proto.name}")
+    give_gradient(operator.eager)
     OPERATORS[operator.name] = operator
     return operator

@@ -6,6 +6,7 @@ from posexport.errors import PosexportError
 from posexport.parity.ort import RunError, Runner
 from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
+from posexport.spec import FRAMES, HEIGHT, PATCHES, SEQUENCE, WIDTH, frames
 
 
 def check_axes(source: Source, model: Path) -> None:
@@ -21,7 +22,9 @@ def check_axes(source: Source, model: Path) -> None:
     )
     limit = source.envelope.limit
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs).items()}
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.envelope).items()}
+        if source.envelope.images:
+            sizes[HEIGHT], sizes[WIDTH] = source.envelope.images[(step - 1) % len(source.envelope.images)]
         for axis in source.envelope.limited_axes:
             if axis in sizes and limit is not None:
                 sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))
@@ -32,8 +35,11 @@ def check_axes(source: Source, model: Path) -> None:
             raise PosexportError(
                 f"{source.name}: the graph fails at {sizes}, so an axis is not dynamic: {err}"
             ) from err
+        derived = {FRAMES: frames(sizes.get(SEQUENCE, 0), source.envelope.convolutions)}
         for spec, array in zip(source.outputs, outputs, strict=True):
-            wanted = tuple(sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes)
+            if PATCHES in spec.axes:  # how many it gives is the definition's to say
+                derived[PATCHES] = array.shape[spec.axes.index(PATCHES)]
+            wanted = tuple({**derived, **sizes}[axis] if isinstance(axis, str) else axis for axis in spec.axes)
             if array.shape != wanted:
                 raise PosexportError(
                     f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {wanted}"

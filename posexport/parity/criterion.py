@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.spec import BATCH, SEQUENCE, Axis
+from posexport.spec import BATCH, TOKENS, Axis
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Array = NDArray[Any]
@@ -45,8 +45,8 @@ def tolerance(precision: Precision, output: str, own: float) -> float:
 def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> Measured:
     """Error of ``y`` against ``truth``, both shaped as ``axes`` say.
 
-    Where ``sequence_length`` is an axis only tokens with ``keep_BT`` count. A number that is not finite where the truth
-    is, padded or not, fails; so does a truth that is all zero.
+    Where an axis of `TOKENS` is among the axes only tokens with ``keep_BT`` count. A number that is not
+    finite where the truth is, padded or not, fails; so does a truth that is all zero.
     """
     if y.shape != truth.shape:
         return Measured(np.inf, 0.0, f"shape {list(y.shape)} instead of {list(truth.shape)}")
@@ -73,7 +73,7 @@ def rows(
     """Views of each row of the batch with the tokens first, and which tokens count (None: everything does)."""
     if BATCH not in axes:
         return [(y, truth, None)]
-    order = [axes.index(name) for name in (BATCH, SEQUENCE) if name in axes]
+    order = [axes.index(name) for name in (BATCH, *TOKENS) if name in axes]
     y, truth = (np.moveaxis(a, order, range(len(order))) for a in (y, truth))
-    by_token = keep_BT is not None and SEQUENCE in axes
+    by_token = keep_BT is not None and len(order) > 1
     return [(y[b], truth[b], keep_BT[b] if by_token and keep_BT is not None else None) for b in range(y.shape[0])]

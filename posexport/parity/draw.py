@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid import PADDINGS, GridPoint
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Axis, InputSpec, frames, samples
 
 Feeds = dict[str, Array]
 _SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE)
+#: the share of tokens that an input of role ``flags`` marks
+_FLAGGED = 0.1
 
 
 def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Feeds:
@@ -26,18 +28,21 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
 
 
 def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
-    """Which tokens of ``axis`` are real: [B, T]."""
-    length = _size(axis, point)
+    """Which tokens of ``axis`` are real: [B, T]; of samples, every row keeps as many as make a token."""
+    length = size_of(axis, point)
+    least = samples(1, point.convolutions) if axis == SEQUENCE else 1
     rng = np.random.default_rng([*_seed(point), _SEQUENCES.index(axis)])
     keep_BT = np.ones((point.batch, length), dtype=np.bool_)
-    if point.padding == "none" or length < 2:
+    if point.padding == "none" or length <= least:
         return keep_BT
     for row in range(point.batch):
         if point.padding == "ragged":
             # one row is whole, the others lose different amounts on different sides
-            pads, left = (0 if row == 0 else int(rng.integers(1, length))), row % 2 == 0
+            pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), row % 2 == 0
+        elif point.padding == "ragged-right":
+            pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), False
         else:
-            pads, left = max(1, length // 3), point.padding == "left"
+            pads, left = min(max(1, length // 3), length - least), point.padding == "left"
         if pads:
             keep_BT[row, slice(0, pads) if left else slice(length - pads, length)] = False
     return keep_BT
@@ -45,8 +50,17 @@ def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
 
 def token_mask(point: GridPoint, inputs: Sequence[InputSpec]) -> NDArray[np.bool_] | None:
     """The tokens whose outputs count; None where no mask says so."""
-    masked = any(spec.role == "mask" and spec.axes[-1] == SEQUENCE for spec in inputs)
-    return kept(point) if masked else None
+    if not any(spec.role == "mask" and spec.axes[-1] == SEQUENCE for spec in inputs):
+        return None
+    return tokens_of(kept(point), point.convolutions)
+
+
+def tokens_of(keep_BT: NDArray[np.bool_], convolutions: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Which tokens are real where ``keep_BT`` says which samples are, padded on the right only."""
+    if not convolutions:
+        return keep_BT
+    counts = [frames(int(keep_T.sum()), convolutions) for keep_T in keep_BT]
+    return np.arange(frames(keep_BT.shape[1], convolutions))[None, :] < np.array(counts)[:, None]
 
 
 def spread(keep_BT: NDArray[np.bool_], spec: InputSpec, shape: Sequence[int]) -> NDArray[np.bool_]:
@@ -69,11 +83,13 @@ def sequence_axis(spec: InputSpec) -> int | None:
 
 
 def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
-    shape = [_size(axis, point) for axis in spec.axes]
+    shape = [size_of(axis, point) for axis in spec.axes]
     axis = sequence_axis(spec)
     real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
     if spec.role == "mask":
         found: Array = real
+    elif spec.role == "flags":
+        found = real & (rng.random(shape) < _FLAGGED)
     elif spec.role == "values":
         found = rng.standard_normal(shape)
     else:
@@ -91,10 +107,13 @@ def ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDAr
     return np.where(found >= spec.padding, found + 1, found) if 0 <= spec.padding < spec.size else found
 
 
-def _size(axis: Axis, point: GridPoint) -> int:
+def size_of(axis: Axis, point: GridPoint) -> int:
+    """How large an axis of an input is at a point."""
     if isinstance(axis, int):
         return axis
     sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.memory}
+    if point.image is not None:
+        sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
     size = sizes.get(axis)
     if size is None:
         raise PosexportError(f"axis {axis!r} has no size here: parity varies {', '.join(sizes)}; make it a fixed size")
@@ -102,4 +121,4 @@ def _size(axis: Axis, point: GridPoint) -> int:
 
 
 def _seed(point: GridPoint) -> list[int]:
-    return [point.batch, point.length, PADDINGS.index(point.padding), point.memory or 0]
+    return [point.batch, point.length, PADDINGS.index(point.padding), point.memory or 0, *(point.image or ())]

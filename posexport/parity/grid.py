@@ -1,15 +1,13 @@
 """The points at which a model is proven. Imports no torch."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, Padding, frames, samples
 
-Padding = Literal["none", "right", "left", "ragged"]
-PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged")
+PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
 BATCHES = (1, 3)
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
 LENGTHS = (1, 2, 17, 63, 64, 65, 257)
@@ -19,18 +17,32 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One call of the model.
 
     ``refusal``: the length guard must refuse it. ``memory``: length of the sequence that is cross attended to.
-    Paddings: ``right`` and ``left`` pad every row by the same amount; ``ragged`` gives rows of different lengths,
-    padded on either side.
+    ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
+    of ``length`` samples.
     """
 
     batch: int
     length: int
     padding: Padding = "none"
     memory: int | None = None
+    image: tuple[int, int] | None = None
+    convolutions: tuple[tuple[int, int], ...] = ()
     refusal: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens attend to one another."""
+        return frames(self.length, self.convolutions)
+
+    @property
+    def size(self) -> str:
+        """The length, or the image's height and width."""
+        return str(self.length) if self.image is None else f"{self.image[0]}x{self.image[1]}"
+
     def __str__(self) -> str:
-        padding = {"none": "no padding", "ragged": "ragged padding"}.get(self.padding, f"{self.padding} padding")
+        if self.image is not None:
+            return f"image {self.size}, batch {self.batch}"
+        padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
         memory = "" if self.memory is None else f", encoder length {self.memory}"
         return f"length {self.length}, batch {self.batch}, {padding}{memory}"
 
@@ -38,6 +50,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 def lengths_of(envelope: Envelope) -> list[int]:
     """The default lengths, ascending, all of which the model must take."""
     trained, limit = envelope.trained, envelope.limit
+    if envelope.lengths:
+        return sorted(envelope.lengths)
     found = {*LENGTHS, envelope.minimum}
     found |= {b + step for b in envelope.boundaries for step in (-1, 0, 1)}
     found |= {length for length in (trained, limit) if length is not None}
@@ -54,6 +68,8 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
     Lengths beyond the limit must be refused, on every axis that the limit is about.
     Raises PosexportError for a length the model does not promise to take.
     """
+    if envelope.images:
+        return _images(envelope, lengths)
     for length in lengths or ():
         if length < envelope.minimum:
             raise PosexportError(
@@ -63,12 +79,20 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
     masked = any(spec.role == "mask" for spec in inputs)
     limits = {axis: envelope.limit for axis in envelope.limited_axes if axis in axes}
     limit, far_limit = limits.get(SEQUENCE), limits.get(ENCODER_SEQUENCE)
+    least = samples(1, envelope.convolutions)
 
     def point(batch: int, length: int, padding: Padding = "none", refusal: bool = False) -> GridPoint:
         # another length than the queries', so that a graph cannot confuse the two axes
         far = length + 3 if batch == 1 else 5
         memory = None if ENCODER_SEQUENCE not in axes else far if far_limit is None else min(far, far_limit)
-        return GridPoint(batch=batch, length=length, padding=padding, memory=memory, refusal=refusal)
+        return GridPoint(
+            batch=batch,
+            length=length,
+            padding=padding,
+            memory=memory,
+            convolutions=tuple(envelope.convolutions),
+            refusal=refusal,
+        )
 
     chosen = lengths_of(envelope) if lengths is None else sorted(set(lengths))
     if SEQUENCE not in axes:
@@ -78,8 +102,8 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
         for length in chosen
         if limit is None or length <= limit
         for batch in BATCHES
-        for padding in PADDINGS
-        if padding == "none" or (masked and length > 1 and (padding != "ragged" or batch > 1))
+        for padding in ("none", *envelope.paddings)
+        if padding == "none" or (masked and length > least and (not padding.startswith("ragged") or batch > 1))
     ]
     if not points:
         raise PosexportError(
@@ -94,3 +118,19 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
     if far_limit is not None:
         points.append(GridPoint(batch=1, length=chosen[0], memory=far_limit + 1, refusal=True))
     return points
+
+
+def _images(envelope: Envelope, lengths: Sequence[int] | None) -> list[GridPoint]:
+    """Every size of image, alone and in a batch; ``lengths`` are sides of square ones."""
+    least = [min(image[side] for image in envelope.images) for side in (0, 1)]
+    for side in lengths or ():
+        if side < max(least):
+            raise PosexportError(f"an image of {side}x{side} is below the model's minimum of {least[0]}x{least[1]}")
+    sizes = envelope.images if lengths is None else [(side, side) for side in lengths]
+    patch = envelope.patch
+    points = [
+        GridPoint(batch=batch, length=max(1, height // patch) * max(1, width // patch), image=(height, width))
+        for height, width in sizes
+        for batch in BATCHES
+    ]
+    return sorted(points, key=lambda point: point.length)

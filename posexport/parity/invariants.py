@@ -12,11 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.parity.criterion import Array, Measured, measure
-from posexport.parity.draw import Feeds, draw, ids, kept, sequence_axis, spread
-from posexport.parity.grid import GridPoint, Padding
+from posexport.parity.draw import Feeds, draw, ids, kept, sequence_axis, spread, tokens_of
+from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError
 from posexport.parity.report import Invariant, Verdict
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, OutputSpec
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PATCHES,
+    SEQUENCE,
+    TOKENS,
+    Axis,
+    Envelope,
+    InputSpec,
+    OutputSpec,
+    Padding,
+    samples,
+)
 
 Run = Callable[[Feeds], list[Array]]
 #: tokens must be permuted for the control of positions: below this there is too little to permute
@@ -34,6 +47,7 @@ class Promise:
     definition: Run
     inputs: Sequence[InputSpec]
     outputs: Sequence[OutputSpec]
+    envelope: Envelope
     shift_invariant: bool
     padding_invariant: bool
     reads_first_token: bool
@@ -45,25 +59,31 @@ class Promise:
         return {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
 
 
-def check(promise: Promise, length: int, memory: int | None, tolerances: Mapping[str, float]) -> Iterator[Invariant]:
-    """All invariants at ``length``, with the tolerance of each output."""
+def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) -> Iterator[Invariant]:
+    """All invariants at the size of ``base``, with the tolerance of each output."""
+    length, memory = base.length, base.memory
+    ragged = (promise.envelope.ragged if promise.masked else None) or "none"
 
     def point(padding: Padding = "none") -> GridPoint:
-        return GridPoint(batch=3, length=length, padding=padding, memory=memory)
+        return msgspec.structs.replace(base, batch=3, padding=padding)
 
     checks: list[tuple[str, Callable[[], Iterator[tuple[OutputSpec, Measured]]]]] = [
-        ("a row does not change with its neighbours", lambda: _alone(promise, point("ragged"))),
-        ("permuted rows give permuted outputs", lambda: _rows(promise, point("ragged"))),
+        ("a row does not change with its neighbours", lambda: _alone(promise, point(ragged))),
+        ("permuted rows give permuted outputs", lambda: _rows(promise, point(ragged))),
     ]
-    if SEQUENCE in promise.masked and length > 1:
-        if promise.padding_invariant:
+    if SEQUENCE in promise.masked and length > samples(1, base.convolutions):
+        if promise.padding_invariant and "right" in promise.envelope.paddings:
             checks.append(("right padding changes nothing", lambda: _padded(promise, point(), left=False)))
         # both sequences must move together, or their distances change
-        if promise.shift_invariant and (memory is None or ENCODER_SEQUENCE in promise.masked):
+        movable = promise.shift_invariant and "left" in promise.envelope.paddings
+        if movable and (memory is None or ENCODER_SEQUENCE in promise.masked):
             checks.append(("left padding changes nothing", lambda: _padded(promise, point(), left=True)))
         # a left-padded row is answered at a padded token by whoever reads the first one
-        side: Padding = "right" if promise.reads_first_token else "ragged"
-        checks.append(("the content of padding changes nothing", lambda: _content(promise, point(side), tolerances)))
+        side: Padding = "right" if promise.reads_first_token else ragged
+        if side != "none":
+            checks.append(
+                ("the content of padding changes nothing", lambda: _content(promise, point(side), tolerances))
+            )
     for name, test in checks:
         yield _judged(name, length, test, tolerances)
     yield _positions(promise, point(), length, tolerances)
@@ -108,12 +128,12 @@ def _compared(
 ) -> Iterator[tuple[OutputSpec, Measured]]:
     """``by_token``: leave out outputs without a length axis."""
     for spec, got, wanted in zip(promise.outputs, y, reference, strict=True):
-        if SEQUENCE in spec.axes or not by_token:
+        if set(TOKENS) & set(spec.axes) or not by_token:
             yield spec, measure(got, wanted, spec.axes, keep_BT)
 
 
 def _alone(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
-    feeds, keep_BT = draw(point, promise.inputs), kept(point)
+    feeds, keep_BT = draw(point, promise.inputs), _tokens(point)
     whole = promise.run(feeds)
     alone = [
         promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, [row]) for s in promise.inputs})
@@ -132,16 +152,16 @@ def _rows(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Meas
     whole = promise.run(feeds)
     permuted = promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, order) for s in promise.inputs})
     wanted = [_take(y, spec.axes, BATCH, order) for y, spec in zip(whole, promise.outputs, strict=True)]
-    yield from _compared(promise, permuted, wanted, kept(point)[order], by_token=False)
+    yield from _compared(promise, permuted, wanted, _tokens(point)[order], by_token=False)
 
 
 def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple[OutputSpec, Measured]]:
     """A shorter point, run as it is and padded to the point's length; the sequence attended to moves along."""
-    pads = max(1, point.length // 3)
+    pads = min(max(1, point.length // 3), point.length - samples(1, point.convolutions))
     memory = point.memory
     if memory is not None and ENCODER_SEQUENCE in promise.masked:
         memory = max(1, memory - pads)
-    short = GridPoint(batch=point.batch, length=point.length - pads, memory=memory)
+    short = msgspec.structs.replace(point, length=point.length - pads, memory=memory)
     feeds = draw(short, promise.inputs)
     rng = np.random.default_rng(pads)
     padded = dict(feeds)
@@ -150,8 +170,8 @@ def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple
         if axis is not None and spec.axes[axis] in promise.masked:
             padded[spec.name] = _pad(feeds[spec.name], spec, axis, pads, left, rng)
     wanted = promise.run(feeds)
-    real = range(pads, point.length) if left else range(point.length - pads)
-    got = [_take(y, s.axes, SEQUENCE, real) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
+    real = range(pads, point.length) if left else range(short.tokens)
+    got = [_take_tokens(y, s.axes, real) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
     yield from _compared(promise, got, wanted, None, by_token=left and promise.reads_first_token)
 
 
@@ -167,7 +187,7 @@ def _content(
             real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
             other = rng.standard_normal(array.shape) if spec.role == "values" else ids(spec, array.shape, rng)
             changed[spec.name] = np.where(real, array, other).astype(array.dtype)
-    keep_BT = kept(point)
+    keep_BT = _tokens(point)
     # RoBERTa numbers its tokens by their ids, whatever the mask says: then the definition changes as well
     defined = _compared(promise, promise.definition(changed), promise.definition(feeds), keep_BT, by_token=False)
     stable = {spec.name for spec, got in defined if got.error <= tolerances[spec.name]}
@@ -182,15 +202,20 @@ def _positions(promise: Promise, point: GridPoint, length: int, tolerances: Mapp
     The first token stays where it is, for outputs that are read there.
     """
     name = "outputs depend on the order of tokens" if promise.positional else "outputs follow the order of tokens"
-    if promise.positional is None or length < _ENOUGH:
-        note = "it is not known whether the model has positions" if length >= _ENOUGH else "too few tokens to permute"
+    few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.envelope.patch
+    if promise.positional is None or few:
+        note = "too few tokens to permute" if few else "it is not known whether the model has positions"
         return _unmeasured(name, length, "skipped", note)
-    order = [0, *(1 + np.random.default_rng(length).permutation(length - 1))]
 
     def test() -> Iterator[tuple[OutputSpec, Measured]]:
         feeds = draw(point, promise.inputs)
-        permuted = {s.name: _take(feeds[s.name], s.axes, SEQUENCE, order) for s in promise.inputs}
-        wanted = [_take(y, s.axes, SEQUENCE, order) for y, s in zip(promise.run(feeds), promise.outputs, strict=True)]
+        axis, order = _order(point, promise.envelope.patch)
+        permuted = {s.name: _take(feeds[s.name], s.axes, axis, order) for s in promise.inputs}
+        outputs = zip(promise.run(feeds), promise.outputs, strict=True)
+        if point.image is None:
+            wanted = [_take(y, s.axes, SEQUENCE, order) for y, s in outputs]
+        else:
+            wanted = [_take_rows(y, s.axes, point.image, promise.envelope.patch, order) for y, s in outputs]
         yield from _compared(promise, promise.run(permuted), wanted, None, by_token=False)
 
     found = _judged(name, length, test, tolerances)
@@ -199,6 +224,39 @@ def _positions(promise: Promise, point: GridPoint, length: int, tolerances: Mapp
     present = found.verdict == "fail"
     note = "" if present else "permuted tokens give the same outputs: the positions are not in the graph"
     return msgspec.structs.replace(found, verdict="pass" if present else "fail", note=note)
+
+
+def _order(point: GridPoint, patch: int) -> tuple[str, list[int]]:
+    """What to permute: the tokens but the first, or the rows of an image's patches."""
+    rng = np.random.default_rng(point.length)
+    if point.image is None:
+        return SEQUENCE, [0, *(1 + rng.permutation(point.length - 1))]
+    rows = point.image[0] // patch
+    order = np.roll(np.arange(rows), 1)
+    pixels = [row * patch + pixel for row in order for pixel in range(patch)]
+    return HEIGHT, [*pixels, *range(rows * patch, point.image[0])]
+
+
+def _take_rows(array: Array, axes: Sequence[Axis], image: tuple[int, int], patch: int, pixels: Sequence[int]) -> Array:
+    """The rows of patches in the order of their pixels, behind the tokens that stand nowhere."""
+    rows, columns = (side // patch for side in image)
+    if PATCHES not in axes:
+        return array
+    axis = list(axes).index(PATCHES)
+    prefix = array.shape[axis] - rows * columns
+    order = [pixels[row * patch] // patch for row in range(rows)]
+    patches = [prefix + row * columns + column for row in order for column in range(columns)]
+    return np.take(array, [*range(prefix), *patches], axis=axis)
+
+
+def _tokens(point: GridPoint) -> NDArray[np.bool_]:
+    """Which tokens of the outputs are real."""
+    return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(kept(point), point.convolutions)
+
+
+def _take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int]) -> Array:
+    axis = next((axis for axis in axes if axis in TOKENS), None)
+    return array if axis is None else np.take(array, np.asarray(index), axis=list(axes).index(axis))
 
 
 def _take(array: Array, axes: Sequence[Axis], axis: str, index: Sequence[int]) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.capture import Checkpoint, capture
 from posexport.parity.criterion import Array, tolerance
-from posexport.parity.draw import kept
+from posexport.parity.draw import kept, tokens_of
 from posexport.parity.expose import Exposed, expose
 from posexport.parity.grid import GridPoint
 from posexport.parity.luck import inputs_of
@@ -55,7 +56,7 @@ def locate(source: Source, model: Path | bytes, wrong: Point, *, threads: int = 
 
     Stages: table, scores, softmax, context, attention, feed-forward, normalisation, output.
     """
-    point = GridPoint(batch=wrong.batch, length=wrong.length, padding=wrong.padding, memory=wrong.memory)
+    point = msgspec.structs.replace(wrong.point, convolutions=tuple(source.envelope.convolutions))
     try:
         proto = _load(model)
         exposed = expose(proto)
@@ -94,7 +95,8 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
     truth = _captured(source, feeds, torch.float64)
     own = {_key(item): item.value for item in _captured(source, feeds, DTYPES[wrong.precision])}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)
-    keeps = [kept(point), *([kept(point, ENCODER_SEQUENCE)] if point.memory is not None else [])]
+    keeps = [] if point.image else [kept(point), tokens_of(kept(point), point.convolutions)]
+    keeps += [kept(point, ENCODER_SEQUENCE)] if point.memory is not None else []
     calls: dict[str, int] = {}
     for item in truth:
         calls[item.module] = max(calls.get(item.module, 0), item.call + 1)

@@ -13,7 +13,7 @@ import numpy as np
 from posexport.parity.criterion import Array, rows
 from posexport.parity.draw import Feeds, draw, token_mask
 from posexport.parity.grid import GridPoint
-from posexport.spec import SEQUENCE, InputSpec, OutputSpec
+from posexport.spec import TOKENS, InputSpec, OutputSpec
 
 #: an output of fewer numbers than this has its inputs chosen
 FEW = 8
@@ -35,7 +35,7 @@ def inputs_of(
     if not any(numbers(point, inputs, spec) < FEW for spec in outputs):
         return draw(point, inputs)
     least, most, tokens = DRAWS
-    draws = min(most, max(least, tokens // (point.batch * point.length)))
+    draws = min(most, max(least, tokens // (point.batch * point.tokens)))
     drawn = [draw(point, inputs, variant) for variant in range(draws)]
     keep_BT = token_mask(point, inputs)
     scales = np.zeros((draws, len(outputs)))
@@ -51,7 +51,7 @@ def inputs_of(
 def numbers(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> int:
     """How many numbers of the output are compared."""
     width = math.prod(axis for axis in spec.axes if isinstance(axis, int))
-    if SEQUENCE not in spec.axes:
+    if not set(TOKENS) & set(spec.axes):
         return point.batch * width
     keep_BT = token_mask(point, inputs)
-    return width * (point.batch * point.length if keep_BT is None else int(keep_BT.sum()))
+    return width * (point.batch * point.tokens if keep_BT is None else int(keep_BT.sum()))

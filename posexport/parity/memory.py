@@ -17,10 +17,10 @@ _OUTPUTS = 2.5
 
 def needed(point: GridPoint, outputs: Sequence[OutputSpec], heads: int) -> int:
     """A rough upper bound, in bytes, of what one point's activations take."""
-    keys = max(point.length, point.memory or 0)
-    scores = _SCORES * 8 * point.batch * heads * point.length * keys
+    keys = max(point.tokens, point.memory or 0)
+    scores = _SCORES * 8 * point.batch * heads * point.tokens * keys
     widths = [axis for spec in outputs for axis in spec.axes[-1:] if isinstance(axis, int)]
-    return int(scores + _OUTPUTS * 8 * point.batch * point.length * sum(widths))
+    return int(scores + _OUTPUTS * 8 * point.batch * point.tokens * sum(widths))
 
 
 def available() -> int:

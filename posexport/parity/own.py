@@ -6,13 +6,14 @@ and ONNX Runtime's errors have nearly the same median (0.9e-6) and largest value
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from posexport.parity.criterion import Array, measure
 from posexport.parity.draw import Feeds, draw, token_mask
-from posexport.parity.grid import GridPoint, Padding
+from posexport.parity.grid import GridPoint
 from posexport.parity.luck import numbers
-from posexport.spec import BATCH, InputSpec, OutputSpec
+from posexport.spec import BATCH, InputSpec, OutputSpec, Padding
 
 #: numbers of an output that make its largest error a matter of course
 ENOUGH = 8192
@@ -23,7 +24,7 @@ MOST, TOKENS = 32, 2048
 def more(point: GridPoint, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> int:
     """How many points like ``point`` PyTorch is measured on besides the grid's; 0 where the outputs are large."""
     few = min(numbers(point, inputs, spec) for spec in outputs)
-    return max(0, min(MOST, ENOUGH // max(1, few) - 1, TOKENS // (point.batch * point.length)))
+    return max(0, min(MOST, ENOUGH // max(1, few) - 1, TOKENS // (point.batch * point.tokens)))
 
 
 def errors(
@@ -32,14 +33,15 @@ def errors(
     outputs: Sequence[OutputSpec],
     truth: Callable[[Feeds], list[Array]],
     own: Callable[[Feeds], list[Array]],
+    ragged: Padding | None = "ragged",
 ) -> list[float]:
     """PyTorch's largest error for each output over `more` draws like ``point``, run as one batch."""
     times = more(point, inputs, outputs)
     found = [0.0] * len(outputs)
     masked = token_mask(point, inputs) is not None
-    paddings: list[Padding] = ["none", "ragged"] if masked and point.length > 1 else ["none"]
+    paddings: list[Padding] = ["none", ragged] if ragged and masked and point.length > 1 else ["none"]
     for padding in paddings if times else []:
-        many = GridPoint(batch=times * point.batch, length=point.length, padding=padding, memory=point.memory)
+        many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
         feeds, keep = draw(many, inputs), token_mask(many, inputs)
         for index, (spec, y, y64) in enumerate(zip(outputs, own(feeds), truth(feeds), strict=True)):
             parts: Array | list[Array] = np.arange(many.batch).reshape(times, point.batch) if BATCH in spec.axes else []

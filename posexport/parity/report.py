@@ -11,7 +11,8 @@ import msgspec
 from posexport.bundle.manifest import ParitySummary
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Precision
-from posexport.parity.grid import GridPoint, Padding
+from posexport.parity.grid import GridPoint
+from posexport.spec import Padding
 
 Verdict = Literal["pass", "fail", "skipped", "refused"]
 
@@ -24,6 +25,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     past: int = 0
     #: length of the sequence that is cross attended to
     memory: int | None = None
+    #: height and width of an image
+    image: tuple[int, int] | None = None
     padding: Padding
     provider: str
     precision: Precision
@@ -39,7 +42,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def where(self) -> str:
         """The point in words."""
-        return str(GridPoint(batch=self.batch, length=self.length, padding=self.padding, memory=self.memory))
+        return str(self.point)
+
+    @property
+    def point(self) -> GridPoint:
+        """The point of the grid, without how samples become tokens."""
+        return GridPoint(
+            batch=self.batch, length=self.length, padding=self.padding, memory=self.memory, image=self.image
+        )
 
     @property
     def ratio(self) -> float:
@@ -108,8 +118,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """The first failure in a sentence or two; the counts where there is none."""
         failed = [point for point in self.points if point.verdict == "fail"]
         if failed:
+            sizes = {p.length: p.point.size for p in self.points}
             right = sorted({p.length for p in self.points if p.verdict == "pass"} - {p.length for p in failed})
-            before = [n for n in right if n < failed[0].length]
+            before = [sizes[n] for n in right if n < failed[0].length]
             shorter = f" (right at length {_listed(before)})" if before else ""
             where = f" {self.located}" if self.located else ""
             return f"{_point_failure(failed[0])}{shorter}; {_count(len(failed), 'failure')} in all.{where}"
@@ -157,5 +168,5 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:5])) + (" ..." if len(numbers) > 5 else "")
+def _listed(sizes: list[str]) -> str:
+    return ", ".join(sizes[:5]) + (" ..." if len(sizes) > 5 else "")

@@ -165,7 +165,7 @@ def _values(
         if job.sample is not None:
             job.sample.add(point, feeds, y64, keep_BT)
     for point in {point.length: point for point in taken if point.padding == "none"}.values():
-        more = more_errors(point, source.inputs, source.outputs, truth, own)
+        more = more_errors(point, source.inputs, source.outputs, truth, own, source.envelope.ragged)
         for spec, largest in zip(source.outputs, more, strict=True):
             worst[point.length, spec.name] = max(worst[point.length, spec.name], largest)
     stateful = False
@@ -227,6 +227,7 @@ def _point(job: _Job, point: GridPoint, output: str, **result: object) -> Point:
             "batch": point.batch,
             "length": point.length,
             "memory": point.memory,
+            "image": point.image,
             "padding": point.padding,
             "provider": job.provider,
             "precision": job.precision,
@@ -245,10 +246,11 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         definition=definition,
         inputs=source.inputs,
         outputs=source.outputs,
+        envelope=source.envelope,
         shift_invariant=source.shift_invariant,
         padding_invariant=source.padding_invariant,
         reads_first_token=source.reads_first_token,
-        positional=None if source.encoding is None else source.encoding.name != "nope",
+        positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
     )
     found: list[Invariant] = []
     batched = {p.length: p for p in job.points if p.batch > 1 and not p.refusal and p not in job.skipped}
@@ -257,7 +259,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         at_length = {
             spec.name: tolerances.get((length, spec.name), floor(job.precision, spec.name)) for spec in source.outputs
         }
-        found += invariants.check(promise, length, batched[length].memory, at_length)
+        found += invariants.check(promise, batched[length], at_length)
     return found
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array, Precision, floor
-from posexport.parity.draw import Feeds, draw
+from posexport.parity.draw import Feeds, draw, size_of
 from posexport.parity.grid import PADDINGS, GridPoint
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.refusal import refused
 from posexport.parity.report import Point, Report, Verdict
-from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec
 
 if TYPE_CHECKING:
     from posexport.sources.base import Source
@@ -154,6 +154,7 @@ def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, mo
                 batch=point.batch,
                 length=point.length,
                 memory=point.memory,
+                image=point.image,
                 padding=point.padding,
                 provider=provider,
                 precision=header.precision,
@@ -200,7 +201,7 @@ def _error(y: Array, spec: OutputSpec, truth: Truth, tensors: dict[str, Array], 
 
 def _flat(y: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_]]:
     """[N, C], channels being the last axis unless that is batch or sequence; and which of the N are no padding."""
-    order = [axes.index(name) for name in (BATCH, SEQUENCE) if name in axes]
+    order = [axes.index(name) for name in (BATCH, *TOKENS) if name in axes]
     y = np.moveaxis(y, order, range(len(order)))
     wide = y.ndim > len(order)
     flat_NC = y.reshape(-1, y.shape[-1]) if wide else y.reshape(-1, 1)
@@ -228,10 +229,11 @@ def _choice(
     spread = {lengths[round(i * (len(lengths) - 1) / max(1, steps - 1))] for i in range(steps)}
     budget = LARGEST - len(outputs) * room * (PICKS * PICKS * 4 + 2 * PICKS * 4 + _HEADER) - 20_000
     chosen: list[GridPoint] = []
+    paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in points)]
     # the longest first: it is the one that must not be left out for want of room
     for turn, length in enumerate(sorted(spread, reverse=True)):
         # in turn: ragged, left, right, none, so that the longest is also the hardest
-        liked = PADDINGS[-1 - turn % len(PADDINGS)]
+        liked = paddings[-1 - turn % len(paddings)]
         here = sorted((p for p in points if p.length == length), key=lambda p: (p.padding != liked, -p.batch))
         for point in here:
             size = _input_size(point, inputs)
@@ -245,11 +247,7 @@ def _choice(
 def _input_size(point: GridPoint, inputs: Sequence[InputSpec]) -> int:
     total = 0
     for spec in inputs:
-        sizes = [
-            a if isinstance(a, int) else {BATCH: point.batch, SEQUENCE: point.length}.get(a, point.memory or 0)
-            for a in spec.axes
-        ]
-        total += math.prod(sizes) * (1 if spec.role == "mask" else 4)
+        total += math.prod(size_of(axis, point) for axis in spec.axes) * (1 if spec.role == "mask" else 4)
     return total
 
 

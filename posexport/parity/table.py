@@ -23,19 +23,19 @@ def table(report: Report) -> "Table":
 
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in report.points)]
     made = Table(title=title(report), title_justify="left")
-    made.add_column("length", justify="right")
+    made.add_column("image" if any(p.image for p in report.points) else "length", justify="right")
     for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch", "tolerance"):
         made.add_column(name, justify="right")
     made.add_column("verdict")
-    for length in sorted({point.length for point in report.points}):
-        here = [point for point in report.points if point.length == length]
+    for key in sorted({(point.length, point.image or ()) for point in report.points}):
+        here = [point for point in report.points if (point.length, point.image or ()) == key]
         cells = [_cell([point for point in here if point.padding == padding]) for padding in paddings]
         worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
         numbers = [""] * 3
         if worst is not None:
             numbers = [_cell([worst]), _number(worst.torch_worst), _number(worst.tolerance)]
         verdict = _verdict(here)
-        made.add_row(str(length), *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
+        made.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
     return made
 
 
@@ -75,7 +75,7 @@ def plain(report: Report, width: int = 100) -> str:
     return "\n".join([*lines, *remarks(report)]) + "\n"
 
 
-_HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged"}
+_HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
 
 
 def _cell(points: Sequence[Point]) -> str:

@@ -32,7 +32,8 @@ def rows(subject: Subject) -> list[list[Panel]]:
         scores_HTS = dense(term, q, k)[0].numpy()
     heads, middle = len(scores_HTS), length // 2
     distance_S = middle - np.arange(length)
-    what = "Term of the scores, one drawn query and key a head" if term.operator.takes else "Bias"
+    meets = bool(term.operator.takes) or alone.layer.reads_input
+    what = "Term of the scores, one drawn query and key a head" if meets else "Bias"
 
     def by_distance(axes: "Axes") -> None:
         from matplotlib import colormaps
@@ -61,5 +62,5 @@ def rows(subject: Subject) -> list[list[Panel]]:
             xlabel="key's position", ylabel="query's position", title="Head 0, every query and key", aspect="equal"
         )
 
-    kind = "term" if term.operator.takes else "bias"
+    kind = "term" if meets else "bias"
     return [[Panel(f"{kind} by distance", by_distance), Panel(f"{kind} matrix", matrix)]]

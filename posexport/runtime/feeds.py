@@ -19,9 +19,9 @@ Array = NDArray[Any]
 def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Envelope) -> dict[str, Array]:
     """Arrays for every input of ``specs``, in their dtype.
 
-    A mask that is not given keeps every token, token types that are not given are 0. Raises PosexportError for unknown
-    or missing names, a wrong dtype or rank, sizes that do not agree, an empty batch or sequence, a length outside
-    ``envelope``, ids out of range, a mask of other values than 0 and 1, and numbers that are not finite.
+    A mask that is not given keeps every token; token types and flags that are not given are 0. Raises PosexportError
+    for unknown or missing names, a wrong dtype or rank, sizes that do not agree, an empty batch or sequence, a length
+    outside ``envelope``, ids out of range, a mask of other values than 0 and 1, and numbers that are not finite.
     """
     names = [spec.name for spec in specs]
     if unknown := [name for name in given if name not in names]:
@@ -29,7 +29,7 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Enve
     arrays = {spec.name: _array(spec, given[spec.name]) for spec in specs if given.get(spec.name) is not None}
     sizes = _sizes(arrays, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types")]
+    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags")]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
@@ -59,7 +59,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
     if array.size == 0 and array.dtype == np.float64:  # the dtype NumPy gives an empty list
         array = array.astype(spec.dtype)
     kinds, wanted = {"values": ("fiu", "real numbers"), "mask": ("iub", "0 and 1 as integers")}.get(
-        spec.role, ("iu", "integers")
+        "mask" if spec.role == "flags" else spec.role, ("iu", "integers")
     )
     if array.dtype.kind not in kinds:
         raise PosexportError(f"{spec.name} must hold {wanted}, got {array.dtype}; convert it to {spec.dtype}")
@@ -89,6 +89,10 @@ def _sizes(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> dict[str,
 
 
 def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> None:
+    for axis, least in envelope.smallest.items():
+        if axis in sizes and sizes[axis][0] < least:
+            size, name = sizes[axis]
+            raise PosexportError(f"{name} has {axis} {size}, this bundle needs at least {least}; enlarge the image")
     if SEQUENCE not in sizes:
         return
     length, name = sizes[SEQUENCE]
@@ -108,8 +112,9 @@ def _check_values(spec: InputSpec, array: Array) -> None:
     if spec.role == "values":
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
             bad, needed = ~np.isfinite(array.astype(spec.dtype)), f"finite numbers of {spec.dtype}"
-    elif spec.role == "mask":
-        bad, needed = (array != 0) & (array != 1), "1 for a token and 0 for padding"
+    elif spec.role in ("mask", "flags"):
+        needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
+        bad = (array != 0) & (array != 1)
     else:
         most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
         bad, needed = (array < 0) | (array > most), f"ids from 0 to {most}"

@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from posexport.encodings.base import Encoding
     from posexport.encodings.positions import Positions
 
 #: Of any figure here: all is computed in float64, in which positions up to some thousands are angles to 1e-12.
 TOLERANCE = 1e-9
+#: rows and columns of the patches that are looked at, and how many further to the lower right they are looked at again
+BLOCK = (5, 6)
+STEP = 9
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +34,42 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         return self.figure is None or self.figure <= self.allowed
 
 
-def positions_from(first: int, length: int) -> "Positions":
-    """``first``, ``first + 1`` ... for every row."""
+def positions_from(first: int, length: int, layer: "Encoding | None" = None) -> "Positions":
+    """``first``, ``first + 1`` ... for every row; of an image its `block`, so many patches to the lower right.
+
+    ``layer``: whose positions they are to be; None: of a sequence.
+    """
     import torch
 
-    from posexport.encodings.positions import Positions
+    from posexport.encodings.positions import Grid, Positions
 
-    slots_T = torch.arange(first, first + length)
-    return Positions(ids_BT=slots_T[None, :], slots_T=slots_T)
+    if layer is None or layer.axes == 1:
+        slots_T = torch.arange(first, first + length)
+        return Positions(ids_BT=slots_T[None, :], slots_T=slots_T)
+    (rows, columns), step = block(layer)
+    at = Positions.image(rows, columns)
+    assert at.axes_ABT is not None
+    return Positions(at.ids_BT, at.slots_T, at.axes_ABT + first, Grid(rows + step, columns + step))
+
+
+def block(layer: "Encoding") -> tuple[tuple[int, int], int]:
+    """Rows and columns of the patches to look at, and how far they can be moved in the image, or in its window."""
+    window = getattr(layer, "window", None)
+    if window is None:
+        return BLOCK, STEP
+    side = (window + 1) // 2
+    return (side, side), window - side
+
+
+def steps(x_BHTS: "Tensor", layer: "Encoding") -> "list[Tensor]":
+    """What changes from each pair of tokens to the pair that both stand one further: of images down, and to the right.
+
+    Keys are the last axis.
+    """
+    if layer.axes == 1:
+        return [x_BHTS[..., 1:, 1:] - x_BHTS[..., :-1, :-1]]
+    (rows, columns), _ = block(layer)
+    x_BHRCRC = x_BHTS.reshape(*x_BHTS.shape[:2], rows, columns, rows, columns)
+    down = x_BHRCRC[:, :, 1:, :, 1:] - x_BHRCRC[:, :, :-1, :, :-1]
+    right = x_BHRCRC[..., 1:, :, 1:] - x_BHRCRC[..., :-1, :, :-1]
+    return [down.flatten(-2), right.flatten(-2)]

@@ -4,11 +4,12 @@ A number that is the same for all keys of a query does not count: softmax does n
 from the others by just that).
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posexport.encodings.base import Term
-from posexport.shift_check.base import Check, positions_from
+from posexport.shift_check.base import Check, block, positions_from, steps
 from posexport.sources.encoding_alone import EncodingAlone
 
 SCORES = "scores stay when all positions move"
@@ -20,6 +21,9 @@ FAR = 1000
 
 def places(subject: EncodingAlone) -> tuple[int, int]:
     """How many positions to take, and by how much to move them: past every boundary, and within the limit."""
+    if subject.layer.axes > 1:
+        (rows, columns), step = block(subject.layer)
+        return rows * columns, step
     limit = subject.layer.limit
     if limit is None:
         return LENGTH, FAR + max(subject.layer.boundaries, default=0)
@@ -61,7 +65,7 @@ def check_values(subject: EncodingAlone) -> Check:
     probs = (q @ k.mT).softmax(-1)
 
     def values(first: int) -> Tensor:
-        at = positions_from(first, length)
+        at = positions_from(first, length, subject.layer)
         term = subject.layer.double().values(at, at)
         assert term is not None
         return term.dense(probs)
@@ -76,15 +80,17 @@ def check_toeplitz(subject: EncodingAlone) -> Check:
         return Check(claim=TOEPLITZ, figure=None, detail=reason)
     length, _ = places(subject)
     q, k = drawn(subject, length)
-    at = positions_from(0, length)
+    at = positions_from(0, length, subject.layer)
     term = subject.layer.double().scores(q, k, at, at)
-    if term is None or term.operator.takes:
+    if term is None or term.operator.takes or subject.layer.reads_input:
         return Check(claim=TOEPLITZ, figure=None, detail="its scores depend on queries or keys, they are no bias")
     bias = dense(term, q, k)
-    step = bias[..., 1:, 1:] - bias[..., :-1, :-1]
-    figure = _relative(_beside_rows(step), bias)
+    found = steps(bias, subject.layer)
+    figure, raw = (
+        float(np.max([_relative(step, bias) for step in each])) for each in (map(_beside_rows, found), found)
+    )
     detail = f"b[i, j] = b[i + 1, j + 1] among {length} tokens, heads: {bias.shape[1]}"
-    return Check(claim=TOEPLITZ, figure=figure, detail=detail + _rows(_relative(step, bias), figure))
+    return Check(claim=TOEPLITZ, figure=figure, detail=detail + _rows(raw, figure))
 
 
 def _unclaimed(subject: EncodingAlone, hook: str) -> str:
@@ -99,7 +105,7 @@ def _unclaimed(subject: EncodingAlone, hook: str) -> str:
 
 
 def _scores(subject: EncodingAlone, q: Tensor, k: Tensor, first: int) -> Tensor:
-    at = positions_from(first, q.shape[2])
+    at = positions_from(first, q.shape[2], subject.layer)
     term = subject.layer.double().scores(q, k, at, at)
     assert term is not None
     return dense(term, q, k)

@@ -6,7 +6,7 @@ Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.1: ``<R(i) q, R(j) k>`` is
 import torch
 from torch import Tensor
 
-from posexport.shift_check.base import Check, positions_from
+from posexport.shift_check.base import Check, positions_from, steps
 from posexport.shift_check.relative import drawn, places
 from posexport.sources.encoding_alone import EncodingAlone
 
@@ -46,10 +46,10 @@ def check_distance(subject: EncodingAlone) -> Check:
         return Check(claim=DISTANCE, figure=None, detail=_NONE)
     length = _length(subject)
     product = _products(subject, length, 0)
-    step = product[..., 1:, 1:] - product[..., :-1, :-1]
+    largest = [step.abs().max() for step in steps(product, subject.layer) if step.numel()]
     return Check(
         claim=DISTANCE,
-        figure=float(step.abs().max() / product.abs().max()) if step.numel() else 0.0,
+        figure=float(torch.stack(largest).max() / product.abs().max()) if largest else 0.0,
         detail=f"one query and one key at {length} positions each",
     )
 
@@ -74,12 +74,13 @@ def check_moved(subject: EncodingAlone) -> Check:
 
 def rotated(subject: EncodingAlone, q_BHTD: Tensor, k_BHTD: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """Queries and keys at positions from ``first`` on, rotated; the length of the input is theirs."""
-    layer, at = subject.layer.double(), positions_from(first, q_BHTD.shape[2])
+    layer = subject.layer.double()
+    at = positions_from(first, q_BHTD.shape[2], layer)
     return layer.rotate(q_BHTD, at, "query"), layer.rotate(k_BHTD, at, "key")
 
 
 def _length(subject: EncodingAlone) -> int:
-    return min(512, subject.layer.limit or 512)
+    return places(subject)[0] if subject.layer.axes > 1 else min(512, subject.layer.limit or 512)
 
 
 def _products(subject: EncodingAlone, length: int, first: int) -> Tensor:

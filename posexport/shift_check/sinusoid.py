@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from posexport.encodings.positions import Grid, Positions
 from posexport.shift_check.base import Check, positions_from
 from posexport.sources.encoding_alone import EncodingAlone
 
@@ -20,13 +21,15 @@ SHIFTS = (1, 2, 7, 64, 500)
 LENGTH = 1024
 
 
-def position_vectors(subject: EncodingAlone, length: int) -> tuple[Array, str]:
+def position_vectors(subject: EncodingAlone, length: int, at: Positions | None = None) -> tuple[Array, str]:
     """What `embed` makes of tokens that are all alike, [T, C'] for the first positions, in float64; and of what tokens.
 
+    ``at``: other positions than the first ``length``.
     Tokens of zeros show what is added or joined (the joined channels only). An encoding that multiplies
     shows nothing on these; for one, tokens of ones.
     """
-    layer, at = subject.layer.double(), positions_from(0, length)
+    layer = subject.layer.double()
+    at = positions_from(0, length) if at is None else at
     for value, what in ((0.0, "added to the token's embedding"), (1.0, "made of a token's embedding of ones")):
         x_1TC = torch.full((1, length, subject.hidden), value, dtype=torch.float64)
         out_TC = layer.embed(x_1TC, at)[0].numpy()
@@ -92,6 +95,21 @@ def shift_of(vectors_TC: Array) -> Shift:
     return min(found, key=lambda shift: np.abs(shift.residual(k)).max(initial=0))
 
 
+def _walks(subject: EncodingAlone, length: int) -> list[Array]:
+    """The vectors of the first positions; of an image those down the first column and along the first row.
+
+    Of these each half of the channels by itself: one coordinate has the one, one the other.
+    """
+    if subject.layer.axes == 1:
+        return [position_vectors(subject, length)[0]]
+    step_T = torch.arange(length)
+    found = []
+    for axes_2T in (torch.stack([step_T, 0 * step_T]), torch.stack([0 * step_T, step_T])):
+        at = Positions(step_T[None], step_T, axes_2T[:, None], Grid(length, length))
+        found += np.array_split(position_vectors(subject, length, at)[0], 2, axis=1)
+    return found
+
+
 def check(subject: EncodingAlone) -> Check:
     """The largest ``|T(k) PE[t] - PE[t + k]|`` over the shifts, all t and all channels; sinusoids are at most 1."""
     if not subject.has("embed"):
@@ -100,14 +118,15 @@ def check(subject: EncodingAlone) -> Check:
         return Check(claim=PROPERTY, figure=None, detail="what it adds is learned, no sinusoid")
     length = min(LENGTH, subject.layer.limit or LENGTH)
     shifts = [k for k in SHIFTS if k < length]
-    shift = shift_of(position_vectors(subject, length)[0])
-    channels, paired = shift.vectors_TC.shape[1], 2 * len(shift.sine_P)
+    found = [shift_of(vectors_TC) for vectors_TC in _walks(subject, length)]
+    channels, paired = (sum(n) for n in zip(*((s.vectors_TC.shape[1], 2 * len(s.sine_P)) for s in found), strict=True))
     if not paired or not shifts:
         return Check(claim=PROPERTY, figure=None, detail="one channel or one position has no rotation")
     odd = "" if paired == channels else "; the last sine has no cosine and is left out"
     return Check(
         claim=PROPERTY,
-        figure=float(max(np.abs(shift.residual(k)).max() for k in shifts)),
-        detail=f"{paired // 2} rotations read off t = 0, k = {', '.join(map(str, shifts))}, "
+        figure=float(np.max([np.abs(shift.residual(k)).max(initial=0) for shift in found for k in shifts])),
+        # those of an image are seen on both walks
+        detail=f"{paired // 2 // subject.layer.axes} rotations read off t = 0, k = {', '.join(map(str, shifts))}, "
         f"t + k up to {length - 1}{odd}",
     )

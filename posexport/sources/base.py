@@ -22,6 +22,7 @@ class Source:
             nothing).
         padding_invariant: padding on the right does not change what is not padding.
         reads_first_token: an output without a length axis is read at token 0.
+        ordered: something beside the encoding depends on the order of tokens (a causal mask, a convolution).
         overhead: rows at the start of a position table that no real token uses (`posexport.models.numbering`).
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
@@ -39,6 +40,7 @@ class Source:
     shift_invariant: bool = False
     padding_invariant: bool = True
     reads_first_token: bool = False
+    ordered: bool = False
     overhead: int = 0
     files: dict[str, Path] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)

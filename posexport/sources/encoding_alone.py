@@ -12,7 +12,8 @@ from posexport.encodings.build import build, lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.errors import PosexportError
 from posexport.settings import convert
-from posexport.sources.builtin import DEFAULTS, LARGEST, MAX_POSITIONS
+from posexport.sources.builtin import LARGEST, MAX_POSITIONS
+from posexport.sources.definitions.encoder import ENCODER
 from posexport.sources.settings import parse, refuse_unknown
 
 
@@ -56,8 +57,8 @@ def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
     sizes = {
         key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
         for key, default in (
-            ("hidden", DEFAULTS["hidden"]),
-            ("heads", DEFAULTS["heads"]),
+            ("hidden", ENCODER.defaults["hidden"]),
+            ("heads", ENCODER.defaults["heads"]),
             ("max_positions", MAX_POSITIONS),
             ("seed", 0),
         )

@@ -3,20 +3,21 @@
 import torch
 
 from posexport.errors import PosexportError
-from posexport.spec import InputSpec
+from posexport.spec import Envelope, InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
 _TRACED_SIZES = (3, 11, 7, 13, 5)
 
 
-def axis_sizes(inputs: list[InputSpec]) -> dict[str, int]:
-    """A size for every named axis to trace at."""
+def axis_sizes(inputs: list[InputSpec], envelope: Envelope | None = None) -> dict[str, int]:
+    """A size for every named axis to trace at; ``envelope`` may want others."""
     names = dict.fromkeys(axis for spec in inputs for axis in spec.axes if isinstance(axis, str))
     if len(names) > len(_TRACED_SIZES):
         raise PosexportError(
             f"a model may have {len(_TRACED_SIZES)} dynamic axes, got {len(names)}: {', '.join(names)}"
         )
-    return dict(zip(names, _TRACED_SIZES, strict=False))
+    wanted = envelope.traced if envelope else {}
+    return {name: wanted.get(name, size) for name, size in zip(names, _TRACED_SIZES, strict=False)}
 
 
 def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.Tensor]:
@@ -29,6 +30,8 @@ def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.T
             drawn[spec.name] = torch.randn(shape, generator=generator)
         elif spec.role == "mask":
             drawn[spec.name] = torch.ones(shape, dtype=torch.int64)
+        elif spec.role == "flags":
+            drawn[spec.name] = torch.zeros(shape, dtype=torch.int64)
         else:
             drawn[spec.name] = torch.randint(0, spec.size or 2, shape, generator=generator)
     return drawn

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from posexport.encodings.base import Encoding
 from posexport.errors import PosexportError
+from posexport.models.envelope import envelope_of_module
 from posexport.sources.base import Source
-from posexport.sources.envelope import envelope_of_module
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.weights import digest
 from posexport.spec import BATCH, SEQUENCE, Axis, EncodingSpec, InputSpec, OutputSpec

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from posexport.encodings.base import Encoding
+from posexport.models.conformer import FixedBatchNorm
+from posexport.nn.norms import RMSNorm
 
 
 def draw(module: nn.Module, seed: int) -> None:
@@ -15,7 +17,9 @@ def draw(module: nn.Module, seed: int) -> None:
     """
     generator = torch.Generator().manual_seed(seed)
     tables = {id(p) for m in module.modules() if isinstance(m, Encoding) for p in m.parameters(recurse=False)}
-    norms = {id(m.weight) for m in module.modules() if isinstance(m, nn.LayerNorm)}
+    norms = {id(m.weight) for m in module.modules() if isinstance(m, nn.LayerNorm | RMSNorm | FixedBatchNorm)}
+    norms |= {id(m.variance) for m in module.modules() if isinstance(m, FixedBatchNorm)}
+    convolutions = {id(m.weight) for m in module.modules() if isinstance(m, nn.Conv1d | nn.Conv2d)}
     embeddings = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     with torch.no_grad():
         for parameter in module.parameters():
@@ -27,7 +31,8 @@ def draw(module: nn.Module, seed: int) -> None:
             elif parameter.dim() == 1:
                 parameter.copy_(0.1 * noise)
             else:
-                parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+                mapped = parameter[0].numel() if id(parameter) in convolutions else parameter.shape[-1]
+                parameter.copy_(noise * mapped**-0.5)
 
 
 def digest(module: nn.Module) -> str:

@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.sources.huggingface.build import Origin, Plan
-from posexport.sources.huggingface.families.base import Constant, Family
+from posexport.sources.huggingface.families.base import AnyFamily
+from posexport.sources.huggingface.plan import Constant, Origin, Plan
 from posexport.sources.huggingface.weights import Weights
 
-#: What stands right below an encoder's prefix, so that a checkpoint without the prefix is recognised.
-_ROOTS = ("embeddings.", "encoder.", "pooler.", "embeddings_project.", "LayerNorm.", "contact_head.")
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
@@ -28,13 +26,13 @@ class Names:
         return self.stored.get(name, name.removeprefix(self.prefix))
 
 
-def names_of(weights: Weights, family: Family) -> Names:
+def names_of(weights: Weights, family: AnyFamily) -> Names:
     """Recognise old names and a missing prefix. Raises PosexportError when two tensors have the same name then."""
-    prefix = f"{family.prefix}."
+    prefix = f"{family.prefix}." if family.prefix else ""
     prefixed = any(name.startswith(prefix) for name in weights.shapes)
     stored: dict[str, str] = {}
     for name in weights.shapes:
-        today = name if prefixed or not name.startswith(_ROOTS) else prefix + name
+        today = name if prefixed or not name.startswith(family.roots) else prefix + name
         for old, new in _OLD_NAMES.items():
             if today.endswith(old):
                 today = today.removesuffix(old) + new
@@ -44,7 +42,7 @@ def names_of(weights: Weights, family: Family) -> Names:
     return Names(stored, "" if prefixed else prefix)
 
 
-def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: str, other_heads: bool) -> list[str]:
+def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task: str, other_heads: bool) -> list[str]:
     """Compare names and shapes: remarks on what is unused and harmless; PosexportError for anything else."""
     shapes = {name: list(parameter.shape) for name, parameter in plan.model.named_parameters(remove_duplicate=False)}
     used: set[str] = set()
@@ -52,8 +50,7 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
     misshapen: list[str] = []
     for parameter, origin in plan.origins.items():
         present = [name for name in origin.names if name in names.stored]
-        rows, *rest = shapes[parameter]
-        wanted = [(name, [rows * (3 if origin.part else 1), *rest]) for name in present]
+        wanted = [(name, origin.stored_shape(shapes[parameter])) for name in present]
         if origin.names and not present:
             missing.append(names.shown(origin.names[0]))
         if origin.row is not None:
@@ -61,6 +58,11 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
                 wanted.append(origin.row)
             else:
                 missing.append(names.shown(origin.row[0]))
+        if origin.gain:
+            *others, last = shapes[parameter]
+            present = [name for name in origin.gain if name in names.stored]
+            wanted += [(name, [1] * len(others) + [last]) for name in present]
+            missing += [] if present else [names.shown(origin.gain[0])]
         for name, shape in wanted:
             used.add(name)
             if (got := weights.shapes[names.stored[name]]) != shape:
@@ -69,6 +71,7 @@ def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: s
         if name in names.stored:
             used.add(name)
             _check_constant(name, formula, weights, names)
+    used.update(plan.unread)
     remarks, unused = _unused([name for name in names.stored if name not in used], family, other_heads)
     if missing or unused or misshapen:
         raise PosexportError(
@@ -84,8 +87,9 @@ def _check_constant(name: str, formula: Constant, weights: Weights, names: Names
     """What a file holds of a formula's numbers is theirs, up to the rounding of the file's format (bfloat16's too)."""
     stored = names.stored[name]
     got, wanted = weights.shapes[stored], list(formula.values.shape)
+    integers = not formula.values.is_floating_point()
     if got != wanted or not torch.allclose(
-        _float32(weights, stored), formula.values.float(), rtol=formula.rtol, atol=formula.atol
+        weights.read(stored, integers=integers).float(), formula.values.float(), rtol=formula.rtol, atol=formula.atol
     ):
         what = f"is {got}, needed {wanted}" if got != wanted else "differs from the family's formula"
         raise PosexportError(
@@ -94,11 +98,11 @@ def _check_constant(name: str, formula: Constant, weights: Weights, names: Names
         )
 
 
-def _unused(left: list[str], family: Family, other_heads: bool) -> tuple[list[str], list[str]]:
+def _unused(left: list[str], family: AnyFamily, other_heads: bool) -> tuple[list[str], list[str]]:
     """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons."""
-    prefix = f"{family.prefix}."
+    prefix = f"{family.prefix}." if family.prefix else ""
     # name: reason, and whether the user should hear of it
-    harmless = {
+    harmless: dict[str, str | None] = {
         f"{prefix}embeddings.position_ids": None,  # 0, 1, 2 ... which older versions stored
         f"{prefix}embeddings.token_type_ids": None,  # zeros, likewise
         f"{prefix}pooler.": "the pooler",
@@ -131,9 +135,10 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     for name, origin in plan.origins.items():
         stored = [names.stored[known] for known in origin.names if known in names.stored]
         formats |= {dtype for known in stored if (dtype := weights.dtypes[known]) is not None}
-        value = _value(weights, stored[0], origin) if stored else torch.zeros(by_name[name].shape, device="cpu")
+        shape = by_name[name].shape
+        value = _value(weights, stored[0], origin, shape) if stored else torch.zeros(shape, device="cpu")
         for other in stored[1:]:
-            if not torch.equal(value, _float32(weights, other)):
+            if not torch.equal(value, _value(weights, other, origin, shape)):
                 raise PosexportError(
                     f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
                     f"set tie_word_embeddings to false in config.json if the model has both, or remove one"
@@ -157,13 +162,15 @@ def _float32(weights: Weights, name: str) -> Tensor:
     return made
 
 
-def _value(weights: Weights, name: str, origin: Origin) -> Tensor:
+def _value(weights: Weights, name: str, origin: Origin, shape: torch.Size) -> Tensor:
     value = _float32(weights, name)
-    if origin.part is None:
-        return value
-    part, heads = origin.part
-    parts: Tensor = value.unflatten(0, (heads, 3, -1))  # type: ignore[no-untyped-call]
-    return parts[:, part].flatten(0, 1).contiguous()
+    if origin.transposed:
+        value = value.flatten(1).mT
+    if origin.part is not None:
+        part, heads = origin.part
+        parts: Tensor = value.unflatten(0, (heads, origin.parts, -1))  # type: ignore[no-untyped-call]
+        value = parts[:, part].flatten(0, 1)
+    return value.reshape(shape).contiguous()
 
 
 def _apply(value: Tensor, origin: Origin, weights: Weights, names: Names) -> None:
@@ -171,6 +178,11 @@ def _apply(value: Tensor, origin: Origin, weights: Weights, names: Names) -> Non
         value.mul_(origin.factor)
     if origin.row is not None:
         value.add_(_float32(weights, names.stored[origin.row[0]])[0])
+    if origin.gain:
+        gain = next(names.stored[name] for name in origin.gain if name in names.stored)
+        wide = value.double()
+        norm = wide.flatten(0, -2).norm(dim=0)
+        value.copy_(wide * (_float32(weights, gain).double() / norm))
 
 
 def _listed(what: str, found: Iterable[str], most: int = 5) -> str:

@@ -1,8 +1,5 @@
 """From a family and its config.json to a definition without weights, and where each weight comes from."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 import torch
 
 from posexport.encodings.absolute import Absolute
@@ -24,40 +21,14 @@ from posexport.models.numbering import AfterPadding, Counted
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import Constant, Family
+from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
 POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a parameter comes from: any of ``names`` (all that are there must be equal), times ``factor``.
-
-    ``row``: name and shape of a table whose row 0 is added to every row of the parameter. ``part``: the parameter is
-    the rows of this one of the parts (query, key, value) which each of so many heads has in the tensor. No names at
-    all: zeros.
-    """
-
-    names: tuple[str, ...]
-    factor: float = 1.0
-    row: tuple[str, list[int]] | None = None
-    part: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A definition on the meta device and the origin of each of its parameters, by name."""
-
-    model: EncoderModel
-    origins: dict[str, Origin]
-    #: the longest input where the family says it, not the encoding
-    longest: int | None = None
-    #: tensors that a file may have and that must hold these numbers
-    constants: Mapping[str, Constant] = field(default_factory=dict)
-
-
-def build(family: Family, config: Config, task: str, pooling: Pooling | None) -> Plan:
+def plan(family: Family, config: Config, task: str, pooling: Pooling | None) -> Plan:
     """The definition that a config.json describes; PosexportError where it describes none."""
     settings = encoder_config(family, config)
     with torch.device("meta"):

@@ -1,9 +1,11 @@
 """Reads config.json with a type, a range and a sentence for every value."""
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.nn.activations import activation
 from posexport.sources.huggingface.directory import Directory
 
 #: Above any real model, and low enough that sizes multiply without overflow.
@@ -11,7 +13,6 @@ LARGEST = 1 << 24
 MOST_LAYERS = 1000
 #: Values of config.json that change what is computed in a way that the definitions do not have.
 _REFUSED = {
-    "auto_map": "it asks for Python code from the checkpoint, which is never executed; no supported family needs any",
     "is_decoder": "decoders attend to earlier tokens only; the encoder families are read as encoders",
     "add_cross_attention": "cross attention belongs to a decoder; the encoder families are read as encoders",
     "is_encoder_decoder": "it is an encoder-decoder; only encoders are read",
@@ -30,10 +31,18 @@ class Config:
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
         self.values: dict[str, Any] = content
 
-    def refuse_unsupported(self) -> None:
-        """PosexportError for what no definition here computes, code in the checkpoint first."""
+    def refuse_code(self) -> None:
+        """PosexportError for a checkpoint that brings code of its own."""
+        if self.values.get("auto_map"):
+            raise PosexportError(
+                f"{self.label} sets auto_map: it asks for Python code from the checkpoint, which is never executed; "
+                "no supported family needs any"
+            )
+
+    def refuse_unsupported(self, allowed: Collection[str] = ()) -> None:
+        """PosexportError for what no definition computes, but for the keys in ``allowed``."""
         for key, reason in _REFUSED.items():
-            if self.values.get(key):
+            if self.values.get(key) and key not in allowed:
                 raise PosexportError(f"{self.label} sets {key}: {reason}")
 
     def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
@@ -46,6 +55,15 @@ class Config:
                 f"{self.label} says {key} = {value!r:.60}; it must be a whole number from {least} to {most}"
             )
         return value
+
+    def sizes(self, key: str, *, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
+        """A list of whole numbers from ``least`` to ``most``, not empty; it must be there."""
+        value = self.values.get(key)
+        whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+        if not value or not whole or not all(least <= n <= most for n in value):
+            got = f"says {key} = {value!r:.60}" if key in self.values else f"has no {key}"
+            raise PosexportError(f"{self.label} {got}; it must be a list of whole numbers from {least} to {most}")
+        return tuple(value)
 
     def number(self, key: str, default: float) -> float:
         """A number above 0 and below 1."""
@@ -69,6 +87,15 @@ class Config:
             got = f"says {key} = {value!r:.60}" if key in self.values else f"has no {key}"
             raise PosexportError(f"{self.label} {got}; it must be a string")
         return value
+
+    def activation(self, key: str, default: str) -> str:
+        """The name of a known activation function."""
+        name = self.text(key, default)
+        try:
+            activation(name)
+        except PosexportError as err:
+            raise PosexportError(f"{self.label} says {key} = {name!r:.60}: {err}") from err
+        return name
 
     def labels(self) -> int:
         """How many labels a classification head has: ``id2label``, else ``num_labels``, else 2."""

@@ -7,14 +7,15 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.sources.base import Source
 from posexport.sources.huggingface import assign, sentence_transformers
-from posexport.sources.huggingface.build import build
+from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.families.base import ARCHITECTURES, TASKS, Family
+from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
+from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
-from posexport.sources.of_encoder import encoder_source
+from posexport.sources.of_definition import source_of
 
 #: Copied into a bundle where they exist, so that other tools recognise it: those beside the weights, those at the top.
 _BESIDE = (
@@ -50,15 +51,16 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json")
-    config.refuse_unsupported()
+    config.refuse_code()
     family = _family(config)
+    config.refuse_unsupported(family.allowed)
     chosen, remarks, other_heads = _task(task, config, family, pooling)
-    plan = build(family, config, chosen, pooling)
+    plan = _plan(family, config, chosen, pooling)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
     remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
     remarks += assign.fill(plan, weights, names)
-    return encoder_source(
+    return source_of(
         plan.model,
         name=str(directory),
         kind="huggingface",
@@ -70,7 +72,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     )
 
 
-def _family(config: Config) -> Family:
+def _family(config: Config) -> AnyFamily:
     known = ", ".join(FAMILIES)
     if "model_type" not in config.values:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
@@ -82,13 +84,26 @@ def _family(config: Config) -> Family:
     return FAMILIES[name]
 
 
-def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str], bool]:
+def _plan(family: AnyFamily, config: Config, task: str, pooling: Pooling | None) -> Plan:
+    if not isinstance(family, OwnFamily):
+        return bert_plan(family, config, task, pooling)
+    return family.plan(config, task) if pooling is None or family.pooled is None else family.pooled(config, pooling)
+
+
+def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str], bool]:
     """The task, remarks on how it was chosen, and whether heads of other tasks may be in the file."""
+    known = list(dict.fromkeys(family.architectures.values()))
+    if pooling is not None and isinstance(family, OwnFamily) and family.pooled is None:
+        raise PosexportError(
+            f"{config.label}: sentence embeddings of {family.model_type} are not read; use --task features"
+        )
     if task == "sentence-embedding" and pooling is None:
         raise PosexportError(
             f"{config.label}: the task sentence-embedding needs the {MODULES} of sentence-transformers, which says "
             f"how to pool; use --task features without it"
         )
+    if task not in (None, "sentence-embedding", *known):
+        raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
         return task, [], True
     if pooling is not None:
@@ -96,15 +111,17 @@ def _task(task: str | None, config: Config, family: Family, pooling: Pooling | N
     architecture = config.architecture()
     if architecture is None:
         return "features", [f"{config.label} names no architectures; taken for the task features"], True
-    found = [end for end in ARCHITECTURES if architecture.endswith(end)]
-    if not found or architecture.endswith("LMHeadModel"):
+    found = next((end for end in family.architectures if architecture.endswith(end)), None)
+    if found is None or architecture.endswith("LMHeadModel"):
+        advice = family.advice if isinstance(family, OwnFamily) else None
         raise PosexportError(
             f"{config.label} says architectures = {architecture}, which is no task here; "
-            f"choose --task out of {', '.join(TASKS)}"
+            f"{advice or 'choose --task out of ' + ', '.join(known)}"
         )
-    if found[0] == "ForPreTraining":
-        return family.pretraining, [f"{architecture} is taken for the task {family.pretraining}"], True
-    return ARCHITECTURES[found[0]], [], found[0] == "Model"
+    chosen = family.architectures[found]
+    pretraining = found == "ForPreTraining"
+    remarks = [f"{architecture} is taken for the task {chosen}"] if pretraining else []
+    return chosen, remarks, pretraining or chosen == "features"
 
 
 def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:

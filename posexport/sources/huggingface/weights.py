@@ -21,6 +21,8 @@ from posexport.errors import PosexportError
 from posexport.sources.huggingface.directory import Directory
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+#: of no weights, but of tables of indices, which some files hold
+_WITH_INTEGERS = {**DTYPES, "I64": torch.int64}
 _POINTER = b"version https://git-lfs"
 
 
@@ -36,7 +38,7 @@ class Reader(Protocol):
 
 
 class Safetensors:
-    """A .safetensors file; a dtype that is no plain floating-point number is None."""
+    """A .safetensors file; a dtype that is no plain floating-point number, nor int64, is None."""
 
     def __init__(self, path: Path, label: str) -> None:
         self._path, self._label = path, label
@@ -51,7 +53,7 @@ class Safetensors:
             raise PosexportError(f"{label} is not a whole safetensors file ({err}): {_advice(path)}") from err
         header.pop("__metadata__", None)
         self.shapes = {name: entry["shape"] for name, entry in header.items()}
-        self.dtypes = {name: DTYPES.get(entry["dtype"]) for name, entry in header.items()}
+        self.dtypes = {name: _WITH_INTEGERS.get(entry["dtype"]) for name, entry in header.items()}
         self._ranges = {name: [8 + length + end for end in entry["data_offsets"]] for name, entry in header.items()}
 
     def read(self, name: str) -> Tensor:
@@ -94,7 +96,8 @@ class Pickle:
             raise PosexportError(f"{label} is not a table of dense tensors by name, as a state dict is")
         self._tensors: dict[str, Tensor] = loaded
         self.shapes = {name: list(tensor.shape) for name, tensor in loaded.items()}
-        self.dtypes = {name: t.dtype if t.dtype in DTYPES.values() else None for name, t in loaded.items()}
+        known = _WITH_INTEGERS.values()
+        self.dtypes = {name: t.dtype if t.dtype in known else None for name, t in loaded.items()}
 
     def read(self, name: str) -> Tensor:
         """A tensor of its own in the file's dtype."""
@@ -111,9 +114,12 @@ class Weights:
     shapes: dict[str, list[int]]
     dtypes: dict[str, torch.dtype | None]
 
-    def read(self, name: str) -> Tensor:
-        """A finite tensor in the file's dtype; PosexportError for NaN, infinity and numbers that are not real."""
-        if self.dtypes[name] is None:
+    def read(self, name: str, *, integers: bool = False) -> Tensor:
+        """A finite tensor in the file's dtype; PosexportError for NaN, infinity and numbers that are not real.
+
+        ``integers``: int64 will do too.
+        """
+        if self.dtypes[name] not in (_WITH_INTEGERS if integers else DTYPES).values():
             raise PosexportError(f"{self.label}: {name} is stored in a format other than {', '.join(DTYPES)}")
         tensor = self.readers[name].read(name)
         if tensor.numel() and not all(math.isfinite(end) for end in torch.aminmax(tensor)):

@@ -1,17 +1,29 @@
 """The families of checkpoints that are read, by ``model_type``."""
 
 from posexport.sources.huggingface.families.albert import ALBERT
-from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.families.base import AnyFamily
+from posexport.sources.huggingface.families.beit import BEIT
 from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
+from posexport.sources.huggingface.families.canine import CANINE
 from posexport.sources.huggingface.families.deberta import DEBERTA, DEBERTA_V2
 from posexport.sources.huggingface.families.electra import ELECTRA
 from posexport.sources.huggingface.families.esm import ESM
+from posexport.sources.huggingface.families.longformer import LONGFORMER
+from posexport.sources.huggingface.families.modernbert import MODERNBERT
 from posexport.sources.huggingface.families.mpnet import MPNET
 from posexport.sources.huggingface.families.nezha import NEZHA
 from posexport.sources.huggingface.families.roberta import CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
 from posexport.sources.huggingface.families.roformer import ROFORMER
+from posexport.sources.huggingface.families.swin import SWIN
+from posexport.sources.huggingface.families.swinv2 import SWINV2
+from posexport.sources.huggingface.families.t5 import MT5, T5, UMT5
+from posexport.sources.huggingface.families.vit import VIT
+from posexport.sources.huggingface.families.wav2vec2_bert import WAV2VEC2_BERT
+from posexport.sources.huggingface.families.wav2vec2_conformer import WAV2VEC2_CONFORMER
+from posexport.sources.huggingface.families.wavlm import WAVLM
+from posexport.sources.huggingface.families.xlnet import XLNET
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, AnyFamily] = {
     family.model_type: family
     for family in (
         BERT,
@@ -29,5 +41,19 @@ FAMILIES: dict[str, Family] = {
         DEBERTA,
         DEBERTA_V2,
         ESM,
+        LONGFORMER,
+        CANINE,
+        MODERNBERT,
+        T5,
+        MT5,
+        UMT5,
+        XLNET,
+        VIT,
+        BEIT,
+        SWIN,
+        SWINV2,
+        WAV2VEC2_CONFORMER,
+        WAV2VEC2_BERT,
+        WAVLM,
     )
 }

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from posexport.encodings.base import Encoding
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.plan import Constant, Plan
+from posexport.sources.huggingface.sentence_transformers import Pooling
 
 TASKS = (
     "features",
@@ -21,15 +21,17 @@ TASKS = (
     "sequence-classification",
     "token-classification",
     "question-answering",
+    "image-classification",
+    "ctc",
 )
-#: the end of a class name in ``architectures`` to its task
+#: the end of a class name in ``architectures`` to its task, in the family of BERT
 ARCHITECTURES = {
-    "Model": "features",
     "ForMaskedLM": "fill-mask",
     "ForPreTraining": "fill-mask",
     "ForSequenceClassification": "sequence-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
+    "Model": "features",
 }
 
 
@@ -54,15 +56,6 @@ class ClassifierNames:
 
 
 @dataclass(frozen=True)
-class Constant:
-    """A formula's numbers, and how far a file's may be from them (its format's rounding): relative and absolute."""
-
-    values: Tensor
-    rtol: float = 0.0
-    atol: float = 0.0
-
-
-@dataclass(frozen=True)
 class Fused:
     """The rows of part 0 (query), 1 (key) or 2 (value) of every head, of a matrix [heads 3 head_size, hidden]."""
 
@@ -83,7 +76,7 @@ class Family:
         after_padding: positions are counted from the padding id on, as RoBERTa does.
         padding_id: where config.json names none.
         other_heads: what stands before the tensors of heads, each with what it is.
-        pretraining: the task of the class ``...ForPreTraining``.
+        architectures: the end of a class name in ``architectures`` to its task.
         task_table: an embedding whose row 0 every token gets where config.json sets ``use_task_id``.
         encoding: the family's own, from its config.json; None where ``position_embedding_type`` names it.
         fixed_length: transformers keeps the encoding's numbers in a table of ``max_position_embeddings`` rows, so that
@@ -110,14 +103,57 @@ class Family:
     default_eps: float = 1e-12
     after_padding: bool = False
     padding_id: int = 0
-    pretraining: str = "fill-mask"
+    architectures: Mapping[str, str] = field(default_factory=lambda: ARCHITECTURES)
+    #: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised
+    roots: tuple[str, ...] = (
+        "embeddings.",
+        "encoder.",
+        "pooler.",
+        "embeddings_project.",
+        "LayerNorm.",
+        "contact_head.",
+    )
+    #: keys of config.json that are refused in other families and mean nothing unusual here
+    allowed: tuple[str, ...] = ()
     task_table: str | None = None
     encoding: Callable[[Config, EncoderConfig], Encoding] | None = None
     fixed_length: bool = False
     constants: Callable[[Config, EncoderConfig], dict[str, Constant]] = lambda _config, _settings: {}
-    beside: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, str | None] = field(default_factory=dict)
     fused: Mapping[str, Fused] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     zeros: tuple[str, ...] = ()
     shared: Callable[[Config], dict[str, str]] = lambda _: {}
     scaled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFamily:
+    """One ``model_type`` that is no heir of BERT: it brings its definition and says where every weight comes from.
+
+    Attributes:
+        plan: from config.json and a task of ``architectures`` to the definition, made on the meta device.
+        prefix: stands before the model's tensors in checkpoints that have a head; empty: never.
+        roots: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised.
+        architectures: the end of a class name in ``architectures`` to its task; the first end that fits is taken.
+        other_heads: what stands before the tensors of heads, each with what it is.
+        beside: parts of the checkpoint's model (below its prefix) that no task uses, each with what it is, or None
+            where nobody needs to hear of it.
+        allowed: keys of config.json that are refused in other families and mean nothing unusual here.
+        pooled: the definition for sentence embeddings; None: they are not read.
+        advice: the next step where ``architectures`` names a class that is none of these.
+    """
+
+    model_type: str
+    plan: Callable[[Config, str], Plan]
+    prefix: str
+    roots: tuple[str, ...]
+    architectures: Mapping[str, str]
+    other_heads: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, str | None] = field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+    pooled: Callable[[Config, Pooling], Plan] | None = None
+    advice: str | None = None
+
+
+AnyFamily = Family | OwnFamily

@@ -3,7 +3,7 @@
 from typing import Any
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.base import ARCHITECTURES, ClassifierNames, Family, FillMaskNames
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
 
 
@@ -34,5 +34,5 @@ ELECTRA = Family(
     },
     options=_options,
     # its pre-training class is the discriminator, which fills no masks
-    pretraining="features",
+    architectures={**ARCHITECTURES, "ForPreTraining": "features"},
 )

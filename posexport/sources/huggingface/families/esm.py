@@ -15,8 +15,9 @@ from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Constant, Family, FillMaskNames
+from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
 from posexport.sources.huggingface.families.bert import SUBLAYERS
+from posexport.sources.huggingface.plan import Constant
 
 
 def _options(config: Config) -> dict[str, Any]:

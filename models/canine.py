@@ -1,0 +1,254 @@
+"""Canine: a model of characters, whose deep layers see one vector for every few of them.
+
+Clark, Garrette, Turc, Wieting, "CANINE" (arXiv:2103.06874), section 3; the details are those of the released weights
+as transformers reads them. A character's embedding is a few hashes of its code point, each looked up in a table of its
+own, so that all of Unicode has one. One layer attends within blocks of characters; a strided convolution makes
+"molecules" of them, which the deep layers work on; these are repeated, joined with the characters and mixed by a
+convolution, and one layer over all characters ends it.
+
+As released, and kept here: the last molecule gives its place to the first character's vector, so that all others stand
+one place later than their mask, and the characters left over at the end read the last one. So **padding changes real
+tokens** by definition, on either side: on the right the last molecule takes part that alone is dropped, and the
+characters near the edge are mixed with padding, content and all (the deep layers never see that content); on the left
+blocks and molecules begin elsewhere. A block that is all padding attends to all of itself alike.
+
+Not done: decoding of pre-training (by subwords or autoregressively), relative positions.
+
+Shape letters: B batch, T characters, M molecules, N blocks, Q characters of a block, H heads, D head size, C model
+size.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.encodings.base import HOOKS, Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
+from posexport.models.definition import Definition
+from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
+from posexport.models.envelope import envelope_of
+from posexport.models.heads import Head
+from posexport.nn.activations import activation
+from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+
+#: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
+PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
+#: how many code points Unicode has
+UNICODE = 0x110000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanineConfig(EncoderConfig):
+    """Sizes. ``layers`` are the deep ones; ``stride``: characters of a block; ``rate``: characters of a molecule."""
+
+    vocab: int = UNICODE
+    types: int = 16
+    hashes: int = 8
+    buckets: int = 16384
+    stride: int = 128
+    rate: int = 4
+    #: characters that the convolution back to characters reads at once
+    kernel: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("buckets", "stride", "rate", "kernel"):
+            if getattr(self, name) < 1:
+                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 1 <= self.hashes <= len(PRIMES) or self.hidden % self.hashes:
+            raise PosexportError(
+                f"hashes must divide hidden={self.hidden} and be from 1 to {len(PRIMES)}, got {self.hashes}"
+            )
+
+
+class CharacterEmbeddings(nn.Module):
+    """Hashed code points, types and positions, normalised."""
+
+    def __init__(self, config: CanineConfig, encoding: Encoding) -> None:
+        super().__init__()
+        width = config.hidden // config.hashes
+        self.buckets = config.buckets
+        self.hashed = nn.ModuleList(nn.Embedding(config.buckets, width) for _ in range(config.hashes))
+        self.token_type = nn.Embedding(config.types, config.hidden)
+        self.encoding = encoding
+        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+
+    def forward(self, ids_BT: Tensor, types_BT: Tensor | None) -> Tensor:
+        parts = [
+            table((ids_BT + 1) * prime % self.buckets)
+            for table, prime in zip(self.hashed, PRIMES[: len(self.hashed)], strict=True)
+        ]
+        x_BTC = torch.cat(parts, -1)
+        x_BTC = x_BTC + (self.token_type.weight[0] if types_BT is None else self.token_type(types_BT))
+        out: Tensor = self.norm(self.encoding.embed(x_BTC, Positions.counted(ids_BT.shape[1], ids_BT.device)))
+        return out
+
+
+class BlockAttention(nn.Module):
+    """Attention within blocks of ``stride`` characters."""
+
+    def __init__(self, config: CanineConfig) -> None:
+        super().__init__()
+        self.heads, self.stride = config.heads, config.stride
+        self.scale = config.head_size**-0.5
+        self.query = nn.Linear(config.hidden, config.hidden)
+        self.key = nn.Linear(config.hidden, config.hidden)
+        self.value = nn.Linear(config.hidden, config.hidden)
+        self.output = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, x_BTC: Tensor, real_BT: Tensor) -> Tensor:
+        length = x_BTC.shape[1]
+        size = smaller(length, self.stride)  # a short input needs no whole block
+        places_NQ = starts(length, size, x_BTC.device)[:, None] + torch.arange(size, device=x_BTC.device)
+        q_BNHQD, k_BNHQD, v_BNHQD = (
+            split(take(project(x_BTC), places_NQ), self.heads) for project in (self.query, self.key, self.value)
+        )
+        # Two depths: in a block that is all padding, whose characters the convolutions read, padding attends to
+        # padding alike (adding a low number to the scores does that in float32, but not in float16), and in none to
+        # what lies beyond the end.
+        there_NQ = inside(places_NQ, length)
+        lowest = torch.finfo(x_BTC.dtype).min
+        low, beyond = (x_BTC.new_full((), value) for value in (lowest / 2, lowest))
+        instead_N1Q = torch.where(there_NQ, low, beyond)[:, None, None, :]
+        real_BN11Q = (take(real_BT[:, :, None], places_NQ)[..., 0] & there_NQ)[:, :, None, None, :]
+        s_BNHQQ = torch.where(real_BN11Q, q_BNHQD @ k_BNHQD.mT * self.scale, instead_N1Q)
+        out: Tensor = self.output(join(merge(s_BNHQQ.softmax(-1) @ v_BNHQD), length))
+        return out
+
+
+class Mixing(nn.Module):
+    """A convolution along the sequence, an activation, a normalisation; zeros beyond both ends if ``same`` length."""
+
+    def __init__(self, config: CanineConfig, width: int, kernel: int, *, same: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(width, config.hidden, kernel, stride=1 if same else kernel)
+        self.activation = activation(config.activation)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.pad = ((kernel - 1) // 2, kernel // 2) if same else (0, 0)
+
+    def mixed(self, x_BTC: Tensor) -> Tensor:
+        """What `norm` is still to be applied to."""
+        y_BCT = self.conv(F.pad(x_BTC.transpose(1, 2), self.pad))
+        return self.activation(y_BCT.transpose(1, 2))
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.mixed(x_BTC))
+        return out
+
+
+class Canine(nn.Module):
+    """Characters to vectors of characters and of molecules.
+
+    Raises PosexportError for an encoding that acts inside attention.
+    """
+
+    def __init__(self, config: CanineConfig, encoding: Encoding) -> None:
+        super().__init__()
+        if any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:]):
+            raise PosexportError(f"Canine needs an encoding of its input, got {encoding.name}: it acts on scores")
+        self.config = config
+        self.embeddings = CharacterEmbeddings(config, encoding)
+        self.first = Layer(config, BlockAttention(config))
+        self.down = Mixing(config, config.hidden, config.rate, same=False)
+        self.deep = nn.ModuleList(EncoderLayer(config, encoding, index) for index in range(config.layers))
+        self.up = Mixing(config, 2 * config.hidden, config.kernel, same=True)
+        self.last = EncoderLayer(config, encoding, config.layers)
+
+    def forward(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The characters' vectors [B, T, C] and the molecules' [B, M, C]; ``real_BT``: bool, what is no padding."""
+        chars_BTC = self.first(self.embeddings(ids_BT, types_BT), real_BT)
+        molecules_BMC = self._molecules(chars_BTC)
+        count, rate = molecules_BMC.shape[1], self.config.rate
+        place_M = torch.arange(count, device=ids_BT.device)
+        mask_B11M = additive(self._any(real_BT, place_M), chars_BTC)
+        positions = Positions.counted(count, ids_BT.device)
+        for layer in self.deep:
+            molecules_BMC = layer(molecules_BMC, mask_B11M, positions, None)
+        # molecule m is that of characters (m - 1) rate on; those at the end read the last one
+        at_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        of_T = (at_T // rate + 1).minimum(place_M[-1:])
+        joined = torch.cat([chars_BTC, molecules_BMC.index_select(1, of_T)], -1)
+        x_BTC = self.last(self.up(joined), additive(real_BT, joined), Positions(at_T[None], at_T), None)
+        return x_BTC, molecules_BMC
+
+    def _molecules(self, chars_BTC: Tensor) -> Tensor:
+        """The first character's vector, and those of all molecules but the last."""
+        y_BMC = self.down.mixed(chars_BTC)
+        place_M = torch.arange(y_BMC.shape[1], device=y_BMC.device)
+        moved_BMC = y_BMC.index_select(1, (place_M - 1).clamp(min=0))
+        out: Tensor = self.down.norm(torch.where(place_M[:, None] == 0, chars_BTC[:, :1], moved_BMC))
+        return out
+
+    def _any(self, real_BT: Tensor, place_M: Tensor) -> Tensor:
+        """Which molecules have a real character, before they move; int64 [B, M]."""
+        within = torch.arange(self.config.rate, device=real_BT.device)
+        return take(real_BT[:, :, None], place_M[:, None] * self.config.rate + within).sum((2, 3))
+
+
+class CanineModel(Definition):
+    """A Canine with a head.
+
+    ``pooled``: the head reads the molecules, whose first one stands for the text (classification); else the characters.
+    """
+
+    def __init__(self, encoder: Canine, head: Head, *, pooled: bool) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.pooled = pooled
+        self.reads_first_token = head.reads_first_token
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the characters."""
+        return self.encoder.embeddings.encoding
+
+    @property
+    def padding_invariant(self) -> bool:
+        """It is not: see the module's text."""
+        return False
+
+    @property
+    def shift_invariant(self) -> bool:
+        """It is not: blocks and molecules are counted from the start."""
+        return False
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """The head's."""
+        return self.head.outputs
+
+    @property
+    def envelope(self) -> Envelope:
+        """From one molecule on; the lengths where the second molecule and the second and third block begin."""
+        config, envelope = self.encoder.config, envelope_of(self.encoding)
+        limit = envelope.limit
+        ours = {2 * config.rate, config.stride, 2 * config.stride}
+        inner = {length for length in ours if limit is None or length < limit}
+        return msgspec.structs.replace(envelope, minimum=config.rate, boundaries=sorted({*envelope.boundaries, *inner}))
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in order."""
+        config = self.encoder.config
+        axes: list[Axis] = [BATCH, SEQUENCE]
+        ids = InputSpec(
+            name="input_ids", dtype="int64", axes=axes, role="tokens", size=config.vocab, padding=config.padding_id
+        )
+        found = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
+        if config.types > 1:
+            found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=config.types))
+        return found
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        mask_BT = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        x_BTC, molecules_BMC = self.encoder(input_ids, mask_BT != 0, token_type_ids)
+        outputs: tuple[Tensor, ...] = self.head(molecules_BMC if self.pooled else x_BTC, mask_BT)
+        return outputs

@@ -1,0 +1,248 @@
+"""A decoder of the GPT and Llama families, with any position encoding.
+
+Radford et al. (2018, 2019); Touvron et al., "LLaMA" (arXiv:2302.13971). Keys after a query are masked by position.
+Tokens are numbered by the mask, so that padding on either side moves no token. Dropout is left out.
+
+Shape letters: B batch, T tokens, S keys, H heads, G heads of keys and values, D head size, C model size.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.models.definition import Definition
+from posexport.models.encoder import EncoderConfig, FeedForward, Memory, Residual, additive, normalisation
+from posexport.models.envelope import envelope_of
+from posexport.models.scoring import scoring
+from posexport.nn.attention import attend
+from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(EncoderConfig):
+    """Sizes and arrangement; ``kv_heads`` is how many heads of keys and values the heads share (None: as many)."""
+
+    types: int = 0
+    norm: Literal["post", "pre", "none"] = "pre"
+    embedding_norm: bool = False
+    final_norm: bool = True
+    kv_heads: int | None = None
+    #: the token embeddings are the head's weights too
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
+            raise PosexportError(f"kv_heads must divide heads={self.heads}, got {self.kv_heads}")
+        for name in ("types", "layer_groups", "dropped_id"):
+            if getattr(self, name):
+                raise PosexportError(f"{name} is for encoders, got {getattr(self, name)}; leave it out of a decoder")
+
+
+class DecoderAttention(nn.Module):
+    """Multi-head attention to the token itself and the ones before it; groups of heads may share keys and values."""
+
+    def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
+        super().__init__()
+        self.heads, self.groups = config.heads, config.kv_heads or config.heads
+        size, bias = config.head_size, config.attention_bias
+        self.scale = (size * encoding.score_terms) ** -0.5 if config.scaled else 1.0
+        self.query = nn.Linear(config.hidden, self.heads * size, bias=bias)
+        self.key = nn.Linear(config.hidden, self.groups * size, bias=bias)
+        self.value = nn.Linear(config.hidden, self.groups * size, bias=bias)
+        self.output = nn.Linear(self.heads * size, config.hidden, bias=bias)
+        self.scoring = scoring(config.score, self.heads, size)
+        self.encoding = encoding
+
+    def forward(self, x_BTC: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
+        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC), self.heads), positions, "query")
+        k_BGSD = self.encoding.rotate(self._split(self.key(x_BTC), self.groups), positions, "key")
+        k_BHSD, v_BHSD = self._shared(k_BGSD), self._shared(self._split(self.value(x_BTC), self.groups))
+        q_BHTD = self.scoring.queries(q_BHTD)
+        read_BHTD = self._split(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
+        context_BHTD = attend(
+            q_BHTD,
+            k_BHSD,
+            v_BHSD,
+            scale=self.scale,
+            mask=mask_B11S,
+            scores=self.encoding.scores(read_BHTD, k_BHSD, positions, positions),
+            values=self.encoding.values(positions, positions),
+            base=self.scoring.base(k_BHSD, positions, positions),
+            causal=(positions, positions),
+        )
+        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, x_BTC: Tensor, heads: int) -> Tensor:
+        split: Tensor = x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return split
+
+    def _shared(self, x_BGSD: Tensor) -> Tensor:
+        """Every group's keys or values for each of its heads, [B, H, S, D]."""
+        return x_BGSD if self.groups == self.heads else x_BGSD.repeat_interleave(self.heads // self.groups, dim=1)
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention to an encoder's states. Positions take no part, as in T5, BART and Whisper."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.scale = config.head_size**-0.5 if config.scaled else 1.0
+        inner, bias = config.heads * config.head_size, config.attention_bias
+        self.query = nn.Linear(config.hidden, inner, bias=bias)
+        self.key = nn.Linear(config.hidden, inner, bias=bias)
+        self.value = nn.Linear(config.hidden, inner, bias=bias)
+        self.output = nn.Linear(inner, config.hidden, bias=bias)
+
+    def forward(self, x_BTC: Tensor, memory: Memory) -> Tensor:
+        q, k, v = self.query(x_BTC), self.key(memory.states_BSC), self.value(memory.states_BSC)
+        split = [x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v)]
+        context_BHTD = attend(*split, scale=self.scale, mask=memory.mask_B11S)
+        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
+        return out
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross attention if asked for, feed-forward."""
+
+    def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
+        super().__init__()
+        self.attention = DecoderAttention(config, encoding)
+        self.attention_residual = Residual(config)
+        self.cross_attention = CrossAttention(config) if config.cross_attention else None
+        self.cross_residual = Residual(config) if config.cross_attention else None
+        self.feedforward = FeedForward(config) if config.feedforward else None
+        self.feedforward_residual = Residual(config) if config.feedforward else None
+
+    def forward(self, x_BTC: Tensor, mask_B11T: Tensor | None, positions: Positions, memory: Memory | None) -> Tensor:
+        y_BTC = self.attention(self.attention_residual.before(x_BTC), mask_B11T, positions)
+        x_BTC = self.attention_residual.after(x_BTC, y_BTC)
+        if memory is not None and self.cross_attention is not None and self.cross_residual is not None:
+            y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory)
+            x_BTC = self.cross_residual.after(x_BTC, y_BTC)
+        if self.feedforward is None or self.feedforward_residual is None:
+            return x_BTC
+        y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
+        return self.feedforward_residual.after(x_BTC, y_BTC)
+
+
+def by_mask(mask_BT: Tensor) -> Positions:
+    """0, 1, 2 ... for the tokens that are kept, per row; padding before them gets 0."""
+    ids_BT = (mask_BT.to(torch.int64).cumsum(1) - 1).clamp(min=0)
+    slots_T = torch.arange(mask_BT.shape[1], dtype=torch.int64, device=mask_BT.device)
+    return Positions(ids_BT=ids_BT, slots_T=slots_T)
+
+
+class Decoder(nn.Module):
+    """Embeddings and layers: token ids [B, T] to hidden states [B, T, C]."""
+
+    def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
+        super().__init__()
+        self.config = config
+        width = config.embedding or config.hidden
+        self.token = nn.Embedding(config.vocab, width)
+        # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
+        self.encoding = None if encoding.per_layer else encoding
+        joined = width + encoding.added_width
+        self.embedding_norm = normalisation(config, joined) if config.embedding_norm else None
+        self.project = nn.Linear(joined, config.hidden) if config.embedding or joined > width else None
+        self.layers = nn.ModuleList(DecoderLayer(config, encoding.in_layer(i)) for i in range(config.layers))
+        self.final_norm = normalisation(config, config.hidden) if config.final_norm else None
+
+    @property
+    def first_encoding(self) -> Encoding:
+        """The encoding of the first layer: the model's own where all layers share it."""
+        first = self.layers[0]
+        assert isinstance(first, DecoderLayer)
+        return first.attention.encoding
+
+    def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None, memory: Memory | None = None) -> Tensor:
+        x_BTC: Tensor = self.token(ids_BT)
+        positions = by_mask(torch.ones_like(ids_BT) if mask_BT is None else mask_BT)
+        if self.encoding is not None:
+            x_BTC = self.encoding.embed(x_BTC, positions)
+        if self.embedding_norm is not None:
+            x_BTC = self.embedding_norm(x_BTC)
+        if self.project is not None:
+            x_BTC = self.project(x_BTC)
+        mask_B11T = additive(mask_BT, x_BTC)
+        for layer in self.layers:
+            x_BTC = layer(x_BTC, mask_B11T, positions, memory)
+        return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
+
+
+class LanguageModel(nn.Module):
+    """Hidden states [B, T, C] to logits over the vocabulary, through the model's embeddings where these are tied."""
+
+    def __init__(self, config: DecoderConfig, token: nn.Embedding) -> None:
+        super().__init__()
+        width = config.embedding or config.hidden
+        self.narrow = nn.Linear(config.hidden, width, bias=False) if width != config.hidden else None
+        self.out = nn.Linear(width, config.vocab, bias=False)
+        if config.tied:
+            self.out.weight = token.weight
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        logits: Tensor = self.out(x_BTC if self.narrow is None else self.narrow(x_BTC))
+        return logits
+
+
+class DecoderModel(Definition):
+    """``input_ids`` and ``attention_mask`` to ``logits``, or to ``last_hidden_state`` without a head."""
+
+    ordered = True
+
+    def __init__(self, decoder: Decoder, head: LanguageModel | None) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = head
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer."""
+        return self.decoder.first_encoding
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Tokens are numbered by the mask: padding on the left moves none."""
+        return True
+
+    @property
+    def padding_invariant(self) -> bool:
+        """No token sees what comes after it."""
+        return self.encoding.padding_invariant
+
+    @property
+    def envelope(self) -> Envelope:
+        """The encoding's."""
+        return envelope_of(self.encoding)
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """Token ids and their mask."""
+        config = self.decoder.config
+        axes: list[Axis] = [BATCH, SEQUENCE]
+        return [
+            InputSpec(
+                name="input_ids", dtype="int64", axes=axes, role="tokens", size=config.vocab, padding=config.padding_id
+            ),
+            InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
+        ]
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """Logits over the vocabulary, or hidden states."""
+        if self.head is None:
+            return [OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, self.decoder.config.hidden])]
+        return [OutputSpec(name="logits", axes=[BATCH, SEQUENCE, self.decoder.config.vocab])]
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        x_BTC = self.decoder(input_ids, attention_mask)
+        return (x_BTC if self.head is None else self.head(x_BTC),)

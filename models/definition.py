@@ -1,0 +1,49 @@
+"""What every definition says of itself, beside computing: inputs, outputs, lengths, promises."""
+
+from torch import nn
+
+from posexport.encodings.base import Encoding
+from posexport.models.envelope import envelope_of
+from posexport.spec import Envelope, InputSpec, OutputSpec
+
+
+class Definition(nn.Module):
+    """A whole model. ``forward`` takes its `inputs` by name and returns a tuple in the order of `outputs`."""
+
+    #: rows at the start of a position table that no real token uses (`posexport.models.numbering`)
+    overhead: int = 0
+    #: an output without a length axis is read at token 0, so a left-padded row is answered at a padded token
+    reads_first_token: bool = False
+
+    #: something beside the encoding depends on the order of tokens (a causal mask, a convolution)
+    ordered: bool = False
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in order."""
+        raise NotImplementedError
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """The outputs, in order."""
+        raise NotImplementedError
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer: the model's own where all layers share it."""
+        raise NotImplementedError
+
+    @property
+    def envelope(self) -> Envelope:
+        """The lengths (of images: the sizes) it is right for, and those to prove it at."""
+        return envelope_of(self.encoding)
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Outputs do not change when all positions move by the same amount (left padding changes nothing)."""
+        return self.encoding.shift_invariant
+
+    @property
+    def padding_invariant(self) -> bool:
+        """Padding on the right does not change what is not padding."""
+        return self.encoding.padding_invariant

@@ -1,0 +1,65 @@
+"""ModernBERT's heads: every one reads its hidden states through a linear map, an activation and a normalisation.
+
+Warner et al., "Smarter, Better, Faster, Longer" (arXiv:2412.13663), as released. Its encoder is that of
+`posexport.models.encoder`.
+"""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from posexport.models.encoder import EncoderConfig, normalisation
+from posexport.models.heads import Head
+from posexport.nn.activations import activation
+from posexport.spec import BATCH, OutputSpec
+
+
+class Prediction(nn.Module):
+    """A linear map, an activation and a normalisation, of any number of axes before the last."""
+
+    def __init__(self, config: EncoderConfig, activation_name: str, *, bias: bool) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden, bias=bias)
+        self.activation = activation(activation_name)
+        self.norm = normalisation(config, config.hidden)
+
+    def forward(self, x_C: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.activation(self.dense(x_C)))
+        return out
+
+
+class PredictedTokens(Head):
+    """Another head, which reads every token through a `Prediction`."""
+
+    def __init__(self, prediction: Prediction, head: Head) -> None:
+        super().__init__()
+        self.prediction = prediction
+        self.head = head
+        self.outputs = head.outputs
+        self.reads_first_token = head.reads_first_token
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = self.head(self.prediction(x_BTC), mask_BT)
+        return found
+
+
+class PooledClassification(Head):
+    """Logits over labels from the first token or the mean over real tokens, through a `Prediction`."""
+
+    def __init__(self, prediction: Prediction, hidden: int, labels: int, pooling: Literal["cls", "mean"]) -> None:
+        super().__init__()
+        self.prediction = prediction
+        self.out = nn.Linear(hidden, labels)
+        self.mean = pooling == "mean"
+        self.reads_first_token = not self.mean
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        if not self.mean:
+            pooled_BC = x_BTC[:, 0]
+        elif mask_BT is None:
+            pooled_BC = x_BTC.mean(1)
+        else:
+            keep_BT1 = mask_BT[:, :, None].to(x_BTC.dtype)
+            pooled_BC = (x_BTC * keep_BT1).sum(1) / keep_BT1.sum(1).clamp(min=1)
+        return (self.out(self.prediction(pooled_BC)),)

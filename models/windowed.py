@@ -1,0 +1,330 @@
+"""A vision model that attends inside windows of a map, Swin and Swin V2, with an encoding of positions in a window.
+
+Liu et al., "Swin Transformer" (arXiv:2103.14030), section 3, and "Swin Transformer V2" (arXiv:2111.09883), section 3,
+as released in transformers 4.57: a map that its windows do not divide is padded with zeros, which are attended to. What
+the second version changes is in `WindowedConfig`. Every map size is right in one graph: windows, their shift and the
+mask of a shifted map are computed from the size of the call's image. Not done: absolute position embeddings, which no
+released code can run; masked image modelling.
+
+Shape letters: B images, T tokens of a map row by row, N windows of an image, M the side of a window, P its places
+(M M), H heads, D head size, C channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.models.definition import Definition
+from posexport.models.envelope import envelope_of
+from posexport.models.windows import Cut, cut
+from posexport.nn.activations import activation
+from posexport.nn.attention import attend
+from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
+
+#: of the normalisations that no configuration sets
+_EPS = 1e-5
+#: cosines are multiplied by at most this (Liu et al. 2022, section 3.3: the temperature is above 0.01)
+_LARGEST_SCALE = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedConfig:
+    """Sizes and arrangement. ``hidden`` is the width of the first stage; every other has twice that of the one before.
+
+    ``patch``: pixels of a token's side. ``mlp_ratio``: width of the feed-forward's inside over the stage's.
+    """
+
+    channels: int = 3
+    patch: int = 2
+    hidden: int = 20
+    depths: tuple[int, ...] = (2, 2)
+    heads: tuple[int, ...] = (2, 5)
+    window: int = 4
+    mlp_ratio: float = 2.0
+    activation: str = "gelu"
+    eps: float = 1e-5
+    qkv_bias: bool = True
+    #: normalise what a sublayer reads, or what it adds (``res-post``, version 2)
+    norm: Literal["pre", "res-post"] = "pre"
+    #: scores are cosines times a learned factor a head (version 2); keys have no bias then
+    cosine: bool = False
+    #: rows of tokens of the images that it was made for, where that decides each stage's window and shift (version 2
+    #: as released); None: a map is shifted where it is larger than the window in both directions (version 1)
+    made_for: int | None = None
+    #: what is added to the scores of pairs that a shift has brought together
+    dropped: float = -100.0
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "patch", "hidden", "window"):
+            if getattr(self, name) < 1:
+                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.depths or len(self.depths) != len(self.heads) or min(*self.depths, *self.heads) < 1:
+            raise PosexportError(
+                f"depths and heads must hold a number from 1 on for every stage, got {self.depths} and {self.heads}"
+            )
+        for stage, heads in enumerate(self.heads):
+            if self.width(stage) % heads:
+                raise PosexportError(
+                    f"the width of stage {stage + 1} must be a multiple of its heads, "
+                    f"got {self.width(stage)} and {heads}"
+                )
+        if self.mlp_ratio * self.hidden < 1:
+            raise PosexportError(f"mlp_ratio must be at least 1 / hidden, got {self.mlp_ratio}")
+        if not 0 <= self.eps < 1:
+            raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
+        if self.made_for is not None and self.made_for < 2 ** (len(self.depths) - 1):
+            raise PosexportError(
+                f"made_for must be at least {2 ** (len(self.depths) - 1)}, so that the last stage has a token, "
+                f"got {self.made_for}"
+            )
+
+    def width(self, stage: int) -> int:
+        """Channels of a stage."""
+        return self.hidden << stage
+
+    def window_of(self, stage: int) -> int:
+        """The side of a stage's windows, in tokens."""
+        return self.window if self.made_for is None else min(self.window, self.made_for >> stage)
+
+    def shifts(self, stage: int) -> bool | None:
+        """Whether a stage shifts its maps; None: the map's size decides."""
+        return None if self.made_for is None else self.made_for >> stage > self.window
+
+    @property
+    def least(self) -> int:
+        """The smallest side of an image in pixels: no map may be smaller than its window, where maps decide."""
+        if self.made_for is not None:
+            return 1
+        return self.patch * ((self.window - 1) << len(self.depths) - 1) + 1
+
+
+class WindowAttention(nn.Module):
+    """Multi-head attention among the places of a window, with the encoding's rotation and terms."""
+
+    def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
+        super().__init__()
+        width, self.heads = config.width(stage), config.heads[stage]
+        self.scale = (width // self.heads * encoding.score_terms) ** -0.5
+        self.query = nn.Linear(width, width, bias=config.qkv_bias)
+        self.key = nn.Linear(width, width, bias=config.qkv_bias and not config.cosine)
+        self.value = nn.Linear(width, width, bias=config.qkv_bias)
+        self.output = nn.Linear(width, width)
+        self.logit_scale = nn.Parameter(torch.full((self.heads, 1, 1), 10.0).log()) if config.cosine else None
+        self.encoding = encoding
+
+    def forward(self, x_BPC: Tensor, mask_B1PP: Tensor | None, positions: Positions) -> Tensor:
+        q_BHPD, k_BHPD = self._split(self.query(x_BPC)), self._split(self.key(x_BPC))
+        scale = self.scale
+        if self.logit_scale is not None:
+            wide = torch.promote_types(x_BPC.dtype, torch.float32)
+            factor_H11 = self.logit_scale.to(wide).exp().clamp(max=_LARGEST_SCALE)
+            q_BHPD = (F.normalize(q_BHPD.to(wide), dim=-1) * factor_H11).to(x_BPC.dtype)
+            k_BHPD = F.normalize(k_BHPD.to(wide), dim=-1).to(x_BPC.dtype)
+            scale = 1.0
+        q_BHPD = self.encoding.rotate(q_BHPD, positions, "query")
+        k_BHPD = self.encoding.rotate(k_BHPD, positions, "key")
+        context_BHPD = attend(
+            q_BHPD,
+            k_BHPD,
+            self._split(self.value(x_BPC)),
+            scale=scale,
+            mask=mask_B1PP,
+            scores=self.encoding.scores(q_BHPD, k_BHPD, positions, positions),
+            values=self.encoding.values(positions, positions),
+        )
+        out: Tensor = self.output(context_BHPD.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, x_BPC: Tensor) -> Tensor:
+        heads: Tensor = x_BPC.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return heads
+
+
+class Block(nn.Module):
+    """Attention inside windows, then feed-forward; normalised before or after each (`WindowedConfig.norm`)."""
+
+    def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
+        super().__init__()
+        width = config.width(stage)
+        self.pre = config.norm == "pre"
+        self.places = config.window_of(stage) ** 2
+        self.attention_norm = nn.LayerNorm(width, eps=config.eps)
+        self.attention = WindowAttention(config, stage, encoding)
+        self.feedforward_norm = nn.LayerNorm(width, eps=config.eps)
+        self.inner = nn.Linear(width, int(config.mlp_ratio * width))
+        self.activation = activation(config.activation)
+        self.outer = nn.Linear(int(config.mlp_ratio * width), width)
+
+    def forward(self, x_BTC: Tensor, cut: Cut, positions: Positions) -> Tensor:
+        if self.pre:
+            x_BTC = x_BTC + self._attend(self.attention_norm(x_BTC), cut, positions)
+            return x_BTC + self._feed(self.feedforward_norm(x_BTC))
+        x_BTC = x_BTC + self.attention_norm(self._attend(x_BTC, cut, positions))
+        normed: Tensor = self.feedforward_norm(self._feed(x_BTC))
+        return x_BTC + normed
+
+    def _attend(self, x_BTC: Tensor, cut: Cut, positions: Positions) -> Tensor:
+        batch, width = x_BTC.shape[0], x_BTC.shape[2]
+        # padding is a token of zeros after the last
+        windows_BPC = F.pad(x_BTC, (0, 0, 0, 1)).index_select(1, cut.tokens_Q).reshape(-1, self.places, width)
+        mask_B1PP = None if cut.mask_N1PP is None else cut.mask_N1PP[None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
+        y_BPC = self.attention(windows_BPC, mask_B1PP, positions)
+        y_BTC: Tensor = y_BPC.reshape(batch, -1, width).index_select(1, cut.places_T)
+        return y_BTC
+
+    def _feed(self, x_BTC: Tensor) -> Tensor:
+        y_BTC: Tensor = self.outer(self.activation(self.inner(x_BTC)))
+        return y_BTC
+
+
+class Merging(nn.Module):
+    """Two by two tokens become one of twice the width; a map of odd sides is padded with zeros."""
+
+    def __init__(self, config: WindowedConfig, stage: int) -> None:
+        super().__init__()
+        width = config.width(stage)
+        self.first = config.norm == "pre"
+        self.norm = nn.LayerNorm(4 * width if self.first else 2 * width, eps=_EPS)
+        self.reduction = nn.Linear(4 * width, 2 * width, bias=False)
+
+    def forward(self, x_BTC: Tensor, rows: int, columns: int) -> Tensor:
+        x_BRCC = x_BTC.reshape(x_BTC.shape[0], rows, columns, -1)
+        # one row and one column more than needed where a side is even: the steps of two pass it by
+        x_BRCC = F.pad(x_BRCC, (0, 0, 0, 1, 0, 1))
+        upper, lower = x_BRCC[:, 0:rows:2], x_BRCC[:, 1 : rows + 1 : 2]
+        parts = [half[:, :, start : columns + start : 2] for start in (0, 1) for half in (upper, lower)]
+        merged_BTC = torch.cat(parts, -1).flatten(1, 2)
+        out: Tensor = self.reduction(self.norm(merged_BTC)) if self.first else self.norm(self.reduction(merged_BTC))
+        return out
+
+
+class Stage(nn.Module):
+    """Blocks at one size of map, every second one on a shifted map, then `Merging` unless it is the last."""
+
+    def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding, first: int) -> None:
+        """``first``: how many blocks stand before it."""
+        super().__init__()
+        self.window = config.window_of(stage)
+        self.shifts = config.shifts(stage)
+        self.dropped = config.dropped
+        self.blocks = nn.ModuleList(
+            Block(config, stage, encoding.in_layer(first + i)) for i in range(config.depths[stage])
+        )
+        self.merging = Merging(config, stage) if stage < len(config.depths) - 1 else None
+
+    def forward(self, x_BTC: Tensor, rows: int, columns: int) -> Tensor:
+        positions = Positions.image(self.window, self.window, device=x_BTC.device)
+        plain = cut(rows, columns, self.window, None, x_BTC, self.dropped)
+        moved = plain
+        if len(self.blocks) > 1 and self.shifts is not False:
+            moved = cut(rows, columns, self.window, self._shift(rows, columns, x_BTC), x_BTC, self.dropped)
+        for index, block in enumerate(self.blocks):
+            x_BTC = block(x_BTC, moved if index % 2 else plain, positions)
+        return x_BTC if self.merging is None else self.merging(x_BTC, rows, columns)
+
+    def _shift(self, rows: int, columns: int, x_BTC: Tensor) -> Tensor:
+        """Half a window; nothing for a map that is a single window in some direction, where maps decide."""
+        half = torch.full((), self.window // 2, dtype=torch.int64, device=x_BTC.device)
+        if self.shifts is not None:
+            return half
+        least = torch.minimum(
+            *(torch.full((), side, dtype=torch.int64, device=half.device) for side in (rows, columns))
+        )
+        return torch.where(least > self.window, half, 0)
+
+
+class Windowed(Definition):
+    """Pixels [B, channels, height, width] to hidden states [B, T, C] of the last map, or to logits of labels.
+
+    ``encodings``: one a stage, made for the stage's heads and window. ``labels``: how many logits, from the mean over
+    the tokens; None: the hidden states. Raises PosexportError for encodings that do not fit.
+    """
+
+    def __init__(self, config: WindowedConfig, encodings: Sequence[Encoding], labels: int | None = None) -> None:
+        super().__init__()
+        if len(encodings) != len(config.depths):
+            raise PosexportError(f"there must be one encoding a stage, {len(config.depths)}, got {len(encodings)}")
+        for encoding in encodings:
+            if type(encoding).embed is not Encoding.embed:
+                raise PosexportError(
+                    f"the encoding {encoding.name} acts on embeddings; attention in windows needs one that acts on "
+                    "scores, on queries and keys, or on values"
+                )
+        self.config = config
+        self.projection = nn.Conv2d(config.channels, config.hidden, config.patch, stride=config.patch)
+        self.embedding_norm = nn.LayerNorm(config.hidden, eps=_EPS)
+        self.stages = nn.ModuleList(
+            Stage(config, stage, encoding, sum(config.depths[:stage])) for stage, encoding in enumerate(encodings)
+        )
+        self.final_norm = nn.LayerNorm(self.width, eps=config.eps)
+        self.classifier = None if labels is None else nn.Linear(self.width, labels)
+
+    @property
+    def width(self) -> int:
+        """Channels of the last stage."""
+        return self.config.width(len(self.config.depths) - 1)
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The image."""
+        axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
+        return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """Hidden states, or logits."""
+        if self.classifier is None:
+            return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.width])]
+        return [OutputSpec(name="logits", axes=[BATCH, self.classifier.out_features])]
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first block."""
+        stage = self.stages[0]
+        assert isinstance(stage, Stage)
+        block = stage.blocks[0]
+        assert isinstance(block, Block)
+        return block.attention.encoding
+
+    @property
+    def envelope(self) -> Envelope:
+        """Images around the sizes at which the last map is one window, with and without padding in either direction."""
+        config, least = self.config, self.config.least
+        step = config.patch << len(config.depths) - 1
+        even = step * config.window_of(len(config.depths) - 1)
+        images = [
+            (least, least + config.patch),
+            (even, even),
+            (even, even + step),
+            (even + 1, even + step),
+            (2 * even + step - config.patch, even + step + 1),
+            (2 * even, 3 * even),
+        ]
+        return msgspec.structs.replace(
+            envelope_of(self.encoding),
+            images=images,
+            smallest={HEIGHT: least, WIDTH: least} if least > 1 else {},
+            patch=step,
+            # several windows everywhere, so that the tracer takes no count for a constant
+            traced={HEIGHT: 2 * even + 1, WIDTH: 4 * even - 1},
+        )
+
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
+        patch = self.config.patch
+        # zeros for what is missing of the last patches; what is more than that, the strides pass by
+        map_BCRC = self.projection(F.pad(pixel_values, (0, patch - 1, 0, patch - 1)))
+        rows, columns = map_BCRC.shape[2:]
+        x_BTC = self.embedding_norm(map_BCRC.flatten(2).transpose(1, 2))
+        for stage in self.stages:
+            x_BTC = stage(x_BTC, rows, columns)
+            rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        x_BTC = self.final_norm(x_BTC)
+        return (x_BTC if self.classifier is None else self.classifier(x_BTC.mean(1)),)

@@ -1,0 +1,145 @@
+"""XLNet as an encoder: attention in both directions, relative positions, and a term for tokens of the same segment.
+
+Yang et al., "XLNet" (arXiv:1906.08237), sections 2.4 and 2.5, as released. Only the content stream is computed, which
+is all that remains once nothing is left to predict; no memory, no permutation.
+
+Shape letters: B batch, T tokens, H heads, D head size, C model size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.positions import Positions
+from posexport.models.definition import Definition
+from posexport.models.encoder import Attention, EncoderConfig, FeedForward, Residual, additive
+from posexport.models.heads import Head, SequenceClassification
+from posexport.nn.attention import attend
+from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
+
+#: token types that its tokenizer gives: first text, second text, classification token, padding
+SEGMENTS = 4
+
+
+class SegmentAttention(Attention):
+    """Attention that adds ``(q_i + b) . (same - other)`` to the scores of keys in the query's own segment, scaled.
+
+    ``segments`` is [2, H, D], the vectors ``same`` and ``other``; ``segment_bias`` (b) is [H, D]. The paper adds
+    ``(q_i + b) . other`` to the keys of other segments as well; that is taken off all keys of a query alike here, which
+    the softmax does not see. So a text of one segment is computed the same with types and without.
+    """
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding) -> None:
+        super().__init__(config, encoding)
+        self.segments = nn.Parameter(torch.empty(2, config.heads, config.head_size).normal_(std=0.02))
+        self.segment_bias = nn.Parameter(torch.empty(config.heads, config.head_size).normal_(std=0.02))
+
+    def attend_within(
+        self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
+    ) -> Tensor:
+        """Self-attention of ``x_BTC``; ``same_B1TT`` is true where two tokens are of one segment, None: all are."""
+        q_BHTD, k_BHTD, v_BHTD = (self._split(map_to(x_BTC)) for map_to in (self.query, self.key, self.value))
+        mask = mask_B11T
+        if same_B1TT is not None:
+            difference_H1D = (self.segments[0] - self.segments[1])[:, None]
+            gain_BHT1 = ((q_BHTD + self.segment_bias[:, None]) * difference_H1D).sum(-1, keepdim=True) * self.scale
+            term_BHTT = torch.where(same_B1TT, gain_BHT1, torch.zeros((), dtype=x_BTC.dtype, device=x_BTC.device))
+            mask = term_BHTT if mask_B11T is None else term_BHTT + mask_B11T
+        context_BHTD = attend(
+            q_BHTD,
+            k_BHTD,
+            v_BHTD,
+            scale=self.scale,
+            mask=mask,
+            scores=self.encoding.scores(q_BHTD, k_BHTD, positions, positions),
+        )
+        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
+        return out
+
+
+class XLNetLayer(nn.Module):
+    """Self-attention, feed-forward, a normalisation after each."""
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding, index: int) -> None:
+        super().__init__()
+        self.attention = SegmentAttention(config, encoding.in_layer(index))
+        self.attention_residual = Residual(config)
+        self.feedforward = FeedForward(config)
+        self.feedforward_residual = Residual(config)
+
+    def forward(
+        self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
+    ) -> Tensor:
+        y_BTC = self.attention.attend_within(x_BTC, mask_B11T, same_B1TT, positions)
+        x_BTC = self.attention_residual.after(x_BTC, y_BTC)
+        return self.feedforward_residual.after(x_BTC, self.feedforward(x_BTC))
+
+
+class XLNet(Definition):
+    """Token ids, mask and segments to a head's outputs; ``encoding`` acts through its scores alone."""
+
+    def __init__(self, config: EncoderConfig, encoding: Encoding, head: Head) -> None:
+        super().__init__()
+        self.config = config
+        self.token = nn.Embedding(config.vocab, config.hidden)
+        self.layers = nn.ModuleList(XLNetLayer(config, encoding, index) for index in range(config.layers))
+        self.head = head
+        self.reads_first_token = head.reads_first_token
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer."""
+        first = self.layers[0]
+        assert isinstance(first, XLNetLayer)
+        return first.attention.encoding
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """The head's."""
+        return self.head.outputs
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in order."""
+        axes: list[str | int] = [BATCH, SEQUENCE]
+        vocab, padding = self.config.vocab, self.config.padding_id
+        return [
+            InputSpec(name="input_ids", dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding),
+            InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
+            InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=SEGMENTS),
+        ]
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        x_BTC: Tensor = self.token(input_ids)
+        same_B1TT = None
+        if token_type_ids is not None:
+            same_B1TT = (token_type_ids[:, :, None] == token_type_ids[:, None, :])[:, None]
+            if attention_mask is not None:
+                # nothing is added to a masked score, which half precision could take out of its range
+                same_B1TT = same_B1TT & (attention_mask != 0)[:, None, None, :]
+        positions = Positions.counted(input_ids.shape[1], input_ids.device)
+        mask_B11T = additive(attention_mask, x_BTC)
+        for layer in self.layers:
+            x_BTC = layer(x_BTC, mask_B11T, same_B1TT, positions)
+        outputs: tuple[Tensor, ...] = self.head(x_BTC, attention_mask)
+        return outputs
+
+
+class LastTokenClassification(SequenceClassification):
+    """Logits over labels from the last real token: dense, activation, linear.
+
+    transformers reads the last place, which is the same where padding stands on the left, as XLNet's tokenizer puts
+    it; padding on the right makes it read a padded token.
+    """
+
+    reads_first_token = False
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        if mask_BT is None:
+            return super().forward(x_BTC[:, -1:], None)
+        place_T = torch.arange(x_BTC.shape[1], device=x_BTC.device)
+        last_B = ((mask_BT != 0) * place_T).amax(1)
+        last_B1C = x_BTC.gather(1, last_B[:, None, None].expand(-1, 1, x_BTC.shape[2]))
+        return super().forward(last_B1C, None)

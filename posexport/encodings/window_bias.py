@@ -1,0 +1,48 @@
+"""What biases by the two-dimensional offset inside a window have in common."""
+
+import torch
+from torch import Tensor
+
+from posexport.encodings.base import Encoding, Term, Value
+from posexport.encodings.image_positions import image_positions
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.ops.grid_scores import GRID_SCORES
+
+
+class WindowBias(Encoding):
+    """A bias for every head and offset (query minus key) of two places of a window of ``window`` by ``window``."""
+
+    axes = 2
+    per_layer = True
+
+    def __init__(self, *, window: int, heads: int, **others: Value) -> None:
+        """``others``: the arguments of the subclass's own."""
+        super().__init__(window=window, heads=heads, **others)
+        self._at_least(1, window=window, heads=heads)
+        self.window = window
+        self.heads = heads
+
+    def by_offset(self) -> Tensor:
+        """The biases, [(2 window - 1)^2, heads]: by rows first, each from the lowest offset up; float32 or wider."""
+        raise NotImplementedError
+
+    def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
+        """The bias of every offset."""
+        del k_BHSD
+        # rows of offsets are 2 window - 1 long, so that a difference of codes is the offset's row of the biases
+        reach_1 = torch.tensor([2 * self.window * (self.window - 1)], device=q_BHTD.device)
+        first_2 = torch.cat([queries.slots_T[:1], keys.slots_T[:1]])
+        codes = (self._codes(queries), self._codes(keys))
+        return Term(GRID_SCORES, (self.by_offset().mT.to(q_BHTD.dtype), -reach_1, *codes, first_2), queries, keys)
+
+    def _codes(self, positions: Positions) -> Tensor:
+        """``row (2 window - 1) + column`` of every token. Raises PosexportError for what is no window."""
+        grid, row_BT, column_BT = image_positions(self.name, positions)
+        if max(grid.rows, grid.columns) > self.window or grid.prefix:
+            raise PosexportError(
+                f"{self.name}: positions must be those of a window of {self.window} by {self.window} or less, got "
+                f"{grid.rows} by {grid.columns} after {grid.prefix} tokens; a definition that cuts images into windows "
+                "gives them (posexport.models.windowed)"
+            )
+        return row_BT[0] * (2 * self.window - 1) + column_BT[0]

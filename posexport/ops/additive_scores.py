@@ -1,0 +1,78 @@
+"""Additive scores in the place of ``q k^T``: a small network of one layer that looks at query and key.
+
+Bahdanau et al., "Neural Machine Translation by Jointly Learning to Align and Translate" (arXiv:1409.0473), appendix
+A.1.2: ``scores[i, j] = v . tanh(W q_i + U k_j)``, here in every head. The caller gives ``U k``.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+
+#: Queries per block of the eager operator: every pair holds a whole vector
+_BLOCK = 32
+
+
+def oracle(q: Array, weight: Array, keys: Array, vector: Array, qpos: Array, kpos: Array) -> Array:
+    """One pair at a time: q [B, H, T, D], weight [H, D, D], keys [B, H, S, D], vector [H, D] -> [B, H, T, S]."""
+    out = np.zeros((*q.shape[:3], len(kpos)))
+    for b, h, i in np.ndindex(*q.shape[:2], len(qpos)):
+        turned = weight[h].T @ q[b, h, i]
+        for j in range(len(kpos)):
+            out[b, h, i, j] = vector[h] @ np.tanh(turned + keys[b, h, j])
+    return out
+
+
+@torch.library.custom_op("posexport::additive_scores", mutates_args=())
+def additive_scores(q: Tensor, weight: Tensor, keys: Tensor, vector: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    """q [B, H, T, D], weight [H, D, D], keys [B, H, S, D], vector [H, D] -> [B, H, T, S]."""
+    del qpos
+    out = q.new_empty(*q.shape[:3], kpos.shape[0])
+    for q_block, out_block in zip(torch.split(q @ weight, _BLOCK, 2), torch.split(out, _BLOCK, 2), strict=True):
+        out_block.copy_(((q_block[:, :, :, None] + keys[:, :, None]).tanh() @ vector[:, None, :, None])[..., 0])
+    return out
+
+
+@additive_scores.register_fake
+def _(q: Tensor, _weight: Tensor, _keys: Tensor, _vector: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
+    return q.new_empty(*q.shape[:3], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def AdditiveScores(
+    q: FLOAT[...], weight: FLOAT[...], keys: FLOAT[...], vector: FLOAT[...], qpos: INT64[...], kpos: INT64[...]  # noqa: ARG001
+) -> FLOAT[...]:
+    turned = op.Unsqueeze(op.MatMul(q, weight), [3])
+    hidden = op.Tanh(turned + op.Unsqueeze(keys, [2]))
+    return op.Squeeze(op.MatMul(hidden, op.Unsqueeze(vector, [1, 3])), [4])
+
+
+ADDITIVE_SCORES = register(
+    Operator(
+        name="AdditiveScores",
+        eager=additive_scores,
+        function=AdditiveScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=4, table=1),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=1, offset=12),
+            Case(batch=3, heads=2, queries=29, keys=1, head_size=6, table=1),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=1),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=4, table=1),
+        ],
+        draw=lambda case, rng: [
+            rng.standard_normal((case.heads, case.head_size, case.head_size)),
+            rng.standard_normal((case.batch, case.heads, case.keys, case.head_size)),
+            rng.standard_normal((case.heads, case.head_size)),
+        ],
+        takes=("q",),
+        gives="base",
+        own=("weight", "keys", "vector"),
+        linear=False,
+        inner=("vector",),
+    )
+)

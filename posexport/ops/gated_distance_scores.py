@@ -1,0 +1,109 @@
+"""Scores that depend on the head and the distance, times a number of the row, the head and the query (a gate).
+
+Chen et al., "WavLM" (arXiv:2110.13900), equation 8: ``scores[i, j] = b[h, i - j] g[h, i]``. The caller computes ``b``
+for the distances and ``g`` for the queries of a call; what it does not list is taken as the nearest.
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import BLOCK, columns, skew
+
+
+def oracle(by_distance: Array, gate: Array, lowest: Array, first: Array, qpos: Array, kpos: Array) -> Array:
+    """One pair at a time: by_distance [H, W] from the distance lowest [1] up.
+
+    gate [B, H, N] from the position first [1] up, qpos [T], kpos [S] -> [B, H, T, S].
+    """
+    out = np.zeros((*gate.shape[:2], len(qpos), len(kpos)))
+    for i, t in enumerate(qpos):
+        g = gate[:, :, min(max(int(t) - int(first[0]), 0), gate.shape[2] - 1)]
+        for j, s in enumerate(kpos):
+            out[:, :, i, j] = (
+                g * by_distance[:, min(max(int(t) - int(s) - int(lowest[0]), 0), by_distance.shape[1] - 1)]
+            )
+    return out
+
+
+@torch.library.custom_op("posexport::gated_distance_scores", mutates_args=())
+def gated_distance_scores(
+    by_distance: Tensor, gate: Tensor, lowest: Tensor, first: Tensor, qpos: Tensor, kpos: Tensor
+) -> Tensor:
+    """by_distance [H, W] for distances (query minus key) from lowest [1] up, gate [B, H, N] -> [B, H, T, S]."""
+    heads, width = by_distance.shape
+    S = kpos.shape[0]
+    out = gate.new_empty(*gate.shape[:2], qpos.shape[0], S)
+    for start in range(0, qpos.shape[0], BLOCK):
+        q_block = qpos[start : start + BLOCK]
+        by_column = by_distance[:, (columns(q_block, kpos) - lowest).clamp(0, width - 1)]
+        rows = skew(by_column[:, None, :].expand(heads, q_block.shape[0], by_column.shape[-1]), S)
+        g = gate[:, :, (q_block - first).clamp(0, gate.shape[2] - 1)]
+        torch.mul(rows, g[..., None], out=out[:, :, start : start + BLOCK])
+    return out
+
+
+@gated_distance_scores.register_fake
+def _(by_distance: Tensor, gate: Tensor, _lowest: Tensor, _first: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
+    return by_distance.new_empty(*gate.shape[:2], qpos.shape[0], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def GatedDistanceScores(
+    by_distance: FLOAT[...],
+    gate: FLOAT[...],
+    lowest: INT64[...],
+    first: INT64[...],
+    qpos: INT64[...],
+    kpos: INT64[...],
+) -> FLOAT[...]:
+    T = op.Shape(qpos)
+    S = op.Shape(kpos)
+    H = op.Shape(by_distance, start=0, end=1)
+    # column c of the T + S distances, greatest first (see window.py)
+    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
+    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
+    index = op.Max(op.Min(distance - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
+    by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
+    rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
+    # the skew
+    flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)
+    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
+    by_row = op.Reshape(shifted, op.Concat([1], H, T, T + S - 1, axis=0), allowzero=1)
+    place = op.Max(op.Min(qpos - first, op.Shape(gate, start=2, end=3) - 1), [0])
+    return op.Slice(by_row, [0], S, [3]) * op.Unsqueeze(op.Gather(gate, place, axis=2), [3])
+
+
+GATED_DISTANCE_SCORES = register(
+    Operator(
+        name="GatedDistanceScores",
+        eager=gated_distance_scores,
+        function=GatedDistanceScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=2, heads=5, queries=17, keys=19, head_size=3, table=40),
+            Case(batch=2, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
+            Case(batch=4, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
+            Case(batch=3, heads=2, queries=4, keys=9, head_size=7, table=16, offset=90),
+            Case(batch=2, heads=1, queries=301, keys=277, head_size=3, table=600),
+        ],
+        draw=lambda case, rng: [
+            rng.standard_normal((case.heads, case.table)),
+            # the last query's is not listed, where there are two
+            rng.standard_normal((case.batch, case.heads, max(1, case.queries - 1))),
+            np.array([-case.table // 2]),
+            np.array([5 + case.offset]),
+        ],
+        takes=(),
+        gives="scores",
+        own=("by_distance", "gate", "lowest", "first"),
+        scaled=False,
+        lead=lambda by_distance, gate, *_: (gate.shape[0], by_distance.shape[0]),
+    )
+)

@@ -1,0 +1,128 @@
+"""Scores that depend on the head and on the offset in two (or more) dimensions: a bias computed once per offset.
+
+The form of BEiT's and Swin's biases: ``scores[i, j] = b[h, cq[i] - ck[j]]``. Every token has a whole number, its code,
+chosen so that the difference of a query's and a key's says which row of ``b`` they take. Patches numbered
+``row (2 columns - 1) + column`` have differences that are different for every offset, from ``-reach`` to ``reach`` with
+``reach = (rows - 1) (2 columns - 1) + columns - 1``. A token that stands nowhere (a class token) gets a code far off,
+as a query another than as a key, so that its differences are beyond these: differences that ``b`` does not list are
+taken as its nearest, which makes its first and last entry rows for them (`posexport.encodings.beit`).
+
+The caller lists the codes of a call's tokens, from the first slot on; slots that are not listed are taken as the
+nearest (a lowering may ask for queries past the last).
+"""
+
+import numpy as np
+import torch
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+from torch import Tensor
+
+from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.window import BLOCK
+
+
+def oracle(
+    by_distance: Array, lowest: Array, query_code: Array, key_code: Array, first: Array, qpos: Array, kpos: Array
+) -> Array:
+    """One pair at a time: by_distance [H, W] from the difference lowest [1] up; codes from the slots first [2] up.
+
+    query_code [N], key_code [M], first [2] (of queries, of keys), qpos [T], kpos [S] -> [1, H, T, S].
+    """
+
+    def nearest(listed: int, start: int, wanted: int) -> int:
+        return min(max(int(wanted) - int(start), 0), listed - 1)
+
+    out = np.zeros((1, len(by_distance), len(qpos), len(kpos)))
+    for i, t in enumerate(qpos):
+        for j, s in enumerate(kpos):
+            here = query_code[nearest(len(query_code), first[0], t)]
+            there = key_code[nearest(len(key_code), first[1], s)]
+            out[0, :, i, j] = by_distance[:, nearest(by_distance.shape[1], lowest[0], here - there)]
+    return out
+
+
+@torch.library.custom_op("posexport::grid_scores", mutates_args=())
+def grid_scores(
+    by_distance: Tensor,
+    lowest: Tensor,
+    query_code: Tensor,
+    key_code: Tensor,
+    first: Tensor,
+    qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    """by_distance [H, W] for differences of codes (query minus key) from lowest [1] up -> [1, H, T, S]."""
+    heads, width = by_distance.shape
+    there = key_code[(kpos - first[1]).clamp(0, key_code.shape[0] - 1)] + lowest
+    out = by_distance.new_empty(1, heads, qpos.shape[0], kpos.shape[0])
+    for start in range(0, qpos.shape[0], BLOCK):
+        q_block = qpos[start : start + BLOCK]
+        here = query_code[(q_block - first[0]).clamp(0, query_code.shape[0] - 1)]
+        index = (here[:, None] - there).clamp(0, width - 1)
+        out[0, :, start : start + BLOCK] = by_distance[:, index]
+    return out
+
+
+@grid_scores.register_fake
+def _(
+    by_distance: Tensor,
+    _lowest: Tensor,
+    _query_code: Tensor,
+    _key_code: Tensor,
+    _first: Tensor,
+    qpos: Tensor,
+    kpos: Tensor,
+) -> Tensor:
+    return by_distance.new_empty(1, by_distance.shape[0], qpos.shape[0], kpos.shape[0])
+
+
+@script(OPSET, default_opset=op)
+def GridScores(
+    by_distance: FLOAT[...],
+    lowest: INT64[...],
+    query_code: INT64[...],
+    key_code: INT64[...],
+    first: INT64[...],
+    qpos: INT64[...],
+    kpos: INT64[...],
+) -> FLOAT[...]:
+    last = op.Shape(by_distance, start=1, end=2) - 1
+    query_slot = op.Max(op.Min(qpos - op.Slice(first, [0], [1]), op.Shape(query_code) - 1), [0])
+    key_slot = op.Max(op.Min(kpos - op.Slice(first, [1], [2]), op.Shape(key_code) - 1), [0])
+    here = op.Unsqueeze(op.Gather(query_code, query_slot), [1])
+    there = op.Unsqueeze(op.Gather(key_code, key_slot) + lowest, [0])
+    index = op.Max(op.Min(here - there, last), [0])
+    return op.Unsqueeze(op.Gather(by_distance, index, axis=1), [0])
+
+
+GRID_SCORES = register(
+    Operator(
+        name="GridScores",
+        eager=grid_scores,
+        function=GridScores,
+        oracle=oracle,
+        cases=[
+            Case(batch=1, heads=5, queries=1, keys=1, head_size=3, table=1),
+            Case(batch=1, heads=5, queries=17, keys=19, head_size=3, table=40),
+            Case(batch=1, heads=3, queries=7, keys=19, head_size=4, table=6, offset=12),
+            Case(batch=1, heads=2, queries=1, keys=23, head_size=3, table=64, offset=22),
+            Case(batch=1, heads=2, queries=29, keys=5, head_size=3, table=11, offset=-3),
+            Case(batch=1, heads=2, queries=29, keys=1, head_size=3, table=7),
+            Case(batch=1, heads=2, queries=4, keys=9, head_size=3, table=16, offset=90),
+            Case(batch=1, heads=1, queries=301, keys=277, head_size=3, table=600),
+        ],
+        # one query less than there are, one key before the first: neither is listed in vain; some differences of codes
+        # are past either end of the table
+        draw=lambda case, rng: [
+            rng.standard_normal((case.heads, case.table)),
+            np.array([-case.table // 3]),
+            rng.integers(-case.table, case.table, max(1, case.queries - 1)),
+            rng.integers(-case.table // 2, case.table, case.keys + 1),
+            np.array([5 + case.offset, 4]),
+        ],
+        takes=(),
+        gives="scores",
+        own=("by_distance", "lowest", "query_code", "key_code", "first"),
+        scaled=False,
+    )
+)

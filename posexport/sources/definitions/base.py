@@ -1,0 +1,32 @@
+"""What a kind of built-in model says of itself: its settings, its encodings, how it is made."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from posexport.encodings.base import Encoding, Entry
+from posexport.models.definition import Definition
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One ``<definition>`` of the names ``<definition>-<encoding>``.
+
+    Attributes:
+        what: one line for ``posexport list models``.
+        config: the dataclass of its settings (``--set``), given to ``make``.
+        defaults: settings where the user gives none and the dataclass's own defaults are not meant.
+        tasks: what ``--task`` may be, the first one where it is not given.
+        takes: whether an encoding makes sense in it.
+        sizes: from the settings to what an encoding's constructor may ask for (hidden, heads, head_size ...).
+        make: settings, encoding, task and number of labels to the model.
+    """
+
+    name: str
+    what: str
+    config: type[Any]
+    defaults: Mapping[str, Any]
+    tasks: Mapping[str, str]
+    takes: Callable[[Entry], bool]
+    sizes: Callable[[Any], dict[str, int]]
+    make: Callable[[Any, Encoding, str, int], Definition]

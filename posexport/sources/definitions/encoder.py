@@ -1,0 +1,65 @@
+"""``encoder-<encoding>``: an encoder of the BERT family."""
+
+from collections.abc import Callable
+
+from posexport.encodings.base import Encoding, Entry
+from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.heads import (
+    Features,
+    FillMask,
+    Head,
+    QuestionAnswering,
+    SentenceEmbedding,
+    SequenceClassification,
+    TokenClassification,
+)
+from posexport.models.task import EncoderModel
+from posexport.sources.definitions.base import Kind
+
+TASKS = {
+    "features": "the hidden states",
+    "sentence-embedding": "one vector a text",
+    "fill-mask": "logits over the vocabulary at every token",
+    "sequence-classification": "logits over labels for a text",
+    "token-classification": "logits over labels at every token",
+    "question-answering": "start and end scores at every token",
+}
+
+
+def _head(task: str, config: EncoderConfig, labels: int) -> Head:
+    makers: dict[str, Callable[[], Head]] = {
+        "features": lambda: Features(config.hidden),
+        "sentence-embedding": lambda: SentenceEmbedding(config.hidden, "mean", normalise=True),
+        "fill-mask": lambda: FillMask(
+            config.hidden, config.embedding or config.hidden, config.vocab, config.activation, config.eps
+        ),
+        "sequence-classification": lambda: SequenceClassification(config.hidden, labels, "tanh"),
+        "token-classification": lambda: TokenClassification(config.hidden, labels),
+        "question-answering": lambda: QuestionAnswering(config.hidden),
+    }
+    return makers[task]()
+
+
+def _make(config: EncoderConfig, encoding: Encoding, task: str, labels: int) -> EncoderModel:
+    return EncoderModel(Encoder(config, encoding), _head(task, config, labels))
+
+
+def _takes(entry: Entry) -> bool:
+    return entry.cls.axes == 1 and not entry.cls.causal
+
+
+def _sizes(config: EncoderConfig) -> dict[str, int]:
+    return {"hidden": config.embedding or config.hidden, "heads": config.heads, "head_size": config.head_size}
+
+
+ENCODER = Kind(
+    name="encoder",
+    what="an encoder of the BERT family",
+    config=EncoderConfig,
+    # small, and such that no two can be taken for one another
+    defaults={"vocab": 1000, "hidden": 60, "heads": 5, "feedforward": 224, "layers": 2, "types": 2},
+    tasks=TASKS,
+    takes=_takes,
+    sizes=_sizes,
+    make=_make,
+)

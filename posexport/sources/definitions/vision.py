@@ -1,0 +1,40 @@
+"""``vision-<encoding>``: a vision transformer over all patches of an image."""
+
+from posexport.encodings.base import Encoding, Entry
+from posexport.encodings.build import settings
+from posexport.models.vision import Vision, VisionConfig
+from posexport.sources.definitions.base import Kind
+
+TASKS = {"features": "the hidden states", "image-classification": "logits over labels for an image"}
+
+
+def _takes(entry: Entry) -> bool:
+    """Those of images, but for those of windows, and the control, which acts nowhere."""
+    return not entry.oracles or (entry.cls.axes > 1 and not entry.cls.causal and "window" not in settings(entry))
+
+
+def _sizes(config: VisionConfig) -> dict[str, int]:
+    return {
+        "hidden": config.hidden,
+        "heads": config.heads,
+        "head_size": config.encoder.head_size,
+        "rows": config.rows,
+        "columns": config.columns,
+        "prefix": config.prefix,
+    }
+
+
+def _make(config: VisionConfig, encoding: Encoding, task: str, labels: int) -> Vision:
+    return Vision(config, encoding, labels if task == "image-classification" else None)
+
+
+VISION = Kind(
+    name="vision",
+    what="a vision transformer",
+    config=VisionConfig,
+    defaults={},
+    tasks=TASKS,
+    takes=_takes,
+    sizes=_sizes,
+    make=_make,
+)

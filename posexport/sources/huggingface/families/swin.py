@@ -1,0 +1,126 @@
+"""Swin: attention in shifted windows of an image, a learned bias for every offset in a window.
+
+Any image is taken whose last map is at least one window in both directions; transformers refuses smaller ones too. It
+keeps what a small map changed (`set_shift_and_window_size`), so that its next call may differ: the numbers here are a
+fresh model's. Not read: absolute position embeddings (``use_absolute_embeddings``), with which transformers itself
+fails; masked image modelling.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.swin import Swin
+from posexport.errors import PosexportError
+from posexport.models.windowed import Windowed, WindowedConfig
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.plan import Constant, Origin, Plan
+
+ARCHITECTURES = {"ForImageClassification": "image-classification", "Model": "features"}
+ROOTS = ("embeddings.", "encoder.", "layernorm.")
+HEADS = {"classifier.": "the image classification head", "decoder.": "the masked image modelling head"}
+BESIDE: dict[str, str | None] = {"embeddings.mask_token": "the mask token of pre-training"}
+#: module of a block here to its name in the checkpoint
+_BLOCK = {
+    "attention_norm": "layernorm_before",
+    "attention.query": "attention.self.query",
+    "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value",
+    "attention.output": "attention.output.dense",
+    "feedforward_norm": "layernorm_after",
+    "inner": "intermediate.dense",
+    "outer": "output.dense",
+    "attention.encoding.first": "attention.self.continuous_position_bias_mlp.0",
+    "attention.encoding.second": "attention.self.continuous_position_bias_mlp.2",
+}
+#: parameters whose name is another there
+_PARAMETERS = {
+    "attention.logit_scale": "attention.self.logit_scale",
+    "attention.encoding.table": "attention.self.relative_position_bias_table",
+}
+
+
+def settings(config: Config, **arrangement: Any) -> WindowedConfig:
+    """What both versions say alike; PosexportError where sizes do not fit."""
+    if config.flag("use_absolute_embeddings", False):
+        raise PosexportError(
+            f"{config.label} sets use_absolute_embeddings: absolute positions beside those in windows are not read "
+            "(transformers itself fails with them)"
+        )
+    depths = config.sizes("depths", most=MOST_LAYERS)
+    ratio = config.values.get("mlp_ratio", 4.0)
+    if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not math.isfinite(ratio) or ratio <= 0:
+        raise PosexportError(f"{config.label} says mlp_ratio = {ratio!r:.60}; it must be a number above 0")
+    try:
+        return WindowedConfig(
+            channels=config.size("num_channels", 3),
+            patch=config.size("patch_size"),
+            hidden=config.size("embed_dim"),
+            depths=depths,
+            heads=config.sizes("num_heads"),
+            window=config.size("window_size"),
+            mlp_ratio=float(ratio),
+            activation=config.activation("hidden_act", "gelu"),
+            eps=config.number("layer_norm_eps", 1e-5),
+            qkv_bias=config.flag("qkv_bias", True),
+            **arrangement,
+        )
+    except PosexportError as err:
+        raise PosexportError(f"{config.label}: {err}") from err
+
+
+def plan_of(config: Config, settings: WindowedConfig, encodings: list[Encoding], task: str, prefix: str) -> Plan:
+    """The model on the meta device with these encodings (made there too), and where its weights come from."""
+    with torch.device("meta"):
+        model = Windowed(settings, encodings, config.labels() if task == "image-classification" else None)
+    modules = {
+        "projection": f"{prefix}.embeddings.patch_embeddings.projection",
+        "embedding_norm": f"{prefix}.embeddings.norm",
+        "final_norm": f"{prefix}.layernorm",
+        "classifier": "classifier",
+    }
+    parameters: dict[str, str] = {}
+    constants: dict[str, Constant] = {}
+    for stage, depth in enumerate(settings.depths):
+        for part in ("norm", "reduction"):
+            modules[f"stages.{stage}.merging.{part}"] = f"{prefix}.encoder.layers.{stage}.downsample.{part}"
+        for block in range(depth):
+            here, there = f"stages.{stage}.blocks.{block}", f"{prefix}.encoder.layers.{stage}.blocks.{block}"
+            modules |= {f"{here}.{ours}": f"{there}.{theirs}" for ours, theirs in _BLOCK.items()}
+            parameters |= {f"{here}.{ours}": f"{there}.{theirs}" for ours, theirs in _PARAMETERS.items()}
+            index = Constant(_offset_rows(settings.window_of(stage)))
+            constants[f"{there}.attention.self.relative_position_index"] = index
+    origins = {}
+    for name, _ in model.named_parameters():
+        module, _, leaf = name.rpartition(".")
+        origins[name] = Origin((parameters[name] if name in parameters else f"{modules[module]}.{leaf}",))
+    return Plan(model, origins, constants=constants)
+
+
+def _offset_rows(window: int) -> Tensor:
+    """The row of the biases for every pair of places, which files hold although it is a formula."""
+    place_PA = torch.cartesian_prod(*[torch.arange(window)] * 2).view(-1, 2)
+    offset_PPA = place_PA[:, None] - place_PA[None, :] + window - 1
+    return offset_PPA[..., 0] * (2 * window - 1) + offset_PPA[..., 1]
+
+
+def _plan(config: Config, task: str) -> Plan:
+    sizes = settings(config)
+    with torch.device("meta"):
+        encodings: list[Encoding] = [Swin(window=sizes.window, heads=heads) for heads in sizes.heads]
+    return plan_of(config, sizes, encodings, task, "swin")
+
+
+SWIN = OwnFamily(
+    model_type="swin",
+    plan=_plan,
+    prefix="swin",
+    roots=ROOTS,
+    architectures=ARCHITECTURES,
+    other_heads=HEADS,
+    beside=BESIDE,
+)

@@ -1,0 +1,50 @@
+"""What export and proof need to know of a definition of ours."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from posexport.models.definition import Definition
+from posexport.sources.base import Source
+from posexport.spec import EncodingSpec
+
+
+def source_of(
+    model: Definition,
+    *,
+    name: str,
+    kind: Literal["builtin", "huggingface"],
+    task: str,
+    sha256: str,
+    longest: int | None = None,
+    files: dict[str, Path] | None = None,
+    remarks: Sequence[str] = (),
+) -> Source:
+    """The source of a definition. ``longest``: where its inputs end although its encoding takes longer ones."""
+    envelope = model.envelope
+    if longest is not None:
+        limit = longest if envelope.limit is None else min(longest, envelope.limit)
+        boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
+        trained = limit if envelope.trained is None else min(limit, envelope.trained)
+        envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
+    encoding = model.encoding
+    return Source(
+        name=name,
+        kind=kind,
+        module=model.eval(),
+        inputs=model.inputs,
+        outputs=model.outputs,
+        envelope=envelope,
+        encoding=EncodingSpec(name=encoding.name, parameters=dict(encoding.parameters_given)),
+        task=task,
+        sha256=sha256,
+        shift_invariant=model.shift_invariant,
+        padding_invariant=model.padding_invariant,
+        reads_first_token=model.reads_first_token,
+        ordered=model.ordered,
+        overhead=model.overhead,
+        files=files or {},
+        remarks=list(remarks),
+    )
