@@ -1,6 +1,5 @@
 """What ``posexport list`` shows, read off the registries."""
 
-
 from collections.abc import Mapping
 from typing import Any
 

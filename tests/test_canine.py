@@ -1,5 +1,7 @@
 """Canine's own parts against their definition, one graph at every length, and what padding does to it."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,11 @@ from posexport.errors import PosexportError
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.models.heads import Features
+from posexport.sources.huggingface.load import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 
+GOLDEN = Path(__file__).parent / "golden"
 CONFIG = CanineConfig(hidden=20, heads=5, layers=1, feedforward=17, types=3, hashes=4, buckets=53, stride=8, rate=4)
 
 
@@ -153,3 +157,32 @@ def test_what_does_not_fit_is_refused() -> None:
         replace(CONFIG, hashes=3)
     with pytest.raises(PosexportError, match="rate must be at least 1, got 0"):
         replace(CONFIG, rate=0)
+
+
+@pytest.mark.parametrize(("buckets", "positions", "limit"), [(37, 41, 37), (37, 30, 30)])
+def test_the_limit_is_the_smaller_of_the_two(tmp_path: Path, buckets: int, positions: int, limit: int) -> None:
+    source = load(_changed(tmp_path, {"max_position_embeddings": positions}), task=None, allow_pickle=False)
+    assert source.module.get_submodule("encoder.embeddings.encoding").table.shape[0] == buckets
+    assert (source.envelope.minimum, source.envelope.limit) == (4, limit)
+    assert max(source.envelope.boundaries) == limit
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hash_functions": 3}, "heads and hash functions must divide the size"),
+        ({"num_hash_functions": 20}, "must be a whole number from 1 to 16"),
+        ({"position_embedding_type": "relative_key"}, "of canine only absolute is read"),
+        ({"downsampling_rate": 38}, "must be at least downsampling_rate = 38, the shortest input"),
+    ],
+)
+def test_a_configuration_that_does_not_fit(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    with pytest.raises(PosexportError, match=message):
+        load(_changed(tmp_path, change), task=None, allow_pickle=False)
+
+
+def _changed(tmp_path: Path, change: dict[str, object]) -> Path:
+    shutil.copytree(GOLDEN / "canine-model", tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    return tmp_path

@@ -1,5 +1,7 @@
 """Longformer's attention against its definition token by token, at lengths of one block and of several."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +20,12 @@ from posexport.export.trace import trace
 from posexport.models.encoder import EncoderConfig
 from posexport.models.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
+from posexport.runtime.feeds import prepare
+from posexport.sources.huggingface.load import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 
+GOLDEN = Path(__file__).parent / "golden"
 CONFIG = EncoderConfig(vocab=31, hidden=15, layers=1, heads=5, feedforward=17, types=0, padding_id=1)
 
 
@@ -185,3 +190,33 @@ def test_what_is_marked_where_the_mask_marks_nothing() -> None:
 def test_what_does_not_fit_is_refused(encoding: Absolute, windows: list[int], message: str) -> None:
     with pytest.raises(PosexportError, match=message):
         Longformer(CONFIG, encoding, windows)
+
+
+def test_flags_that_are_not_given_mark_nothing() -> None:
+    made = model()
+    ids = np.full((2, 3), 7)
+    arrays = prepare({"input_ids": ids}, made.inputs, made.envelope)
+    assert arrays["global_attention_mask"].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert prepare({"input_ids": ids, "global_attention_mask": ids == 7}, made.inputs, made.envelope)[
+        "global_attention_mask"
+    ].tolist() == [[1, 1, 1], [1, 1, 1]]
+    with pytest.raises(PosexportError, match=r"holds 2 at \[0, 1\]; it takes 1 for a marked token"):
+        prepare({"input_ids": ids, "global_attention_mask": [[0, 2, 0]] * 2}, made.inputs, made.envelope)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention_window": 5}, "attention_window = 5; it must be an even number"),
+        ({"attention_window": [4]}, r"attention_window = \[4\]; it must be"),
+        ({"attention_window": True}, "attention_window = True; it must be"),
+        ({"max_position_embeddings": 2}, r"positions start at pad_token_id \+ 1 = 2, so it must be greater"),
+        ({"num_attention_heads": 3}, "the heads must divide the size"),
+    ],
+)
+def test_a_configuration_that_does_not_fit(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    shutil.copytree(GOLDEN / "longformer-formaskedlm", tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(PosexportError, match=message):
+        load(tmp_path, task=None, allow_pickle=False)

@@ -1,27 +1,20 @@
-"""Writes the audio checkpoints of tests/golden: WavLM, Wav2Vec2-Conformer, Wav2Vec2-BERT, as ci/golden/make.py does.
-
-Run it in the environment of `ci/golden/make`; posexport is not imported:
-
-    .venv-golden/bin/python ci/golden/audio.py tests/golden [names]
+"""Writes the audio checkpoints of tests/golden: WavLM, Wav2Vec2-Conformer, Wav2Vec2-BERT.
 
 Padding is on the right only, and holds noise. All frames are stored, padded ones too: what stands there is the same
 here and there. A point whose lengths are in samples is named by them. Rotations and sinusoids come from tables that
 transformers computes in float32, whatever the model's precision.
 """
 
-import json
-import shutil
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from make import VERSION, randomise
+from common import Checkpoints, randomise
 from safetensors.torch import save_file
 
-LIMIT = 100_000
 SIZES: dict[str, Any] = {
     "hidden_size": 20,
     "num_hidden_layers": 2,
@@ -166,23 +159,9 @@ def make(target: Path, kind: str, saved: str, given: dict[str, Any], seed: int) 
     save_file(tensors, target / "expected.safetensors")
 
 
-def main(root: Path, only: list[str]) -> None:
-    """All checkpoints, or those whose names are in ``only``."""
-    if transformers.__version__ != VERSION:
-        sys.exit(f"this needs transformers {VERSION}, found {transformers.__version__}: run ci/golden/make")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for seed, (name, (kind, saved, given)) in enumerate(PLAN.items(), start=30_400):
-        target = root / name
-        if only and name not in only:
-            continue
-        shutil.rmtree(target, ignore_errors=True)
-        make(target, kind, saved, given, seed)
-        sizes = {path.name: path.stat().st_size for path in target.iterdir()}
-        assert max(sizes.values()) <= LIMIT, sizes
-        print(f"{name}: {json.dumps(sizes)}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def checkpoints() -> Checkpoints:
+    """All of this topic."""
+    return {
+        name: partial(make, kind=kind, saved=saved, given=given, seed=seed)
+        for seed, (name, (kind, saved, given)) in enumerate(PLAN.items(), start=30_400)
+    }

@@ -1,8 +1,4 @@
-"""Writes the checkpoints of tests/golden whose attention goes in blocks: Longformer and Canine, as ci/golden/make.py.
-
-Run it in the environment of `ci/golden/make`; posexport is not imported:
-
-    .venv-golden/bin/python ci/golden/long.py tests/golden [names]
+"""Writes the checkpoints of tests/golden whose attention goes in blocks: Longformer and Canine.
 
 Code points are stored as int32, all other inputs as uint8. Padded tokens are stored too: what stands there is the same
 here and there. A ``global_attention_mask`` of zeros means that transformers is given none, so that a classifier has its
@@ -13,11 +9,9 @@ divide the largest, and none of 2. It makes the mask of Canine's first layer in 
 infinite and zero times it no number: for Canine ``Tensor.float`` is ``Tensor.double`` here.
 """
 
-import json
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,10 +19,9 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
-from make import VERSION, randomise
+from common import Checkpoints, randomise
 from safetensors.torch import save_file
 
-LIMIT = 100_000
 SIZES: dict[str, Any] = {"hidden_size": 20, "num_attention_heads": 5, "intermediate_size": 17}
 LONGFORMER = {"vocab_size": 43, "max_position_embeddings": 35, "layer_norm_eps": 1e-5}
 CANINE = {"num_hash_functions": 4, "type_vocab_size": 3}
@@ -201,23 +194,6 @@ def make(target: Path, name: str, seed: int) -> None:
     target.joinpath("generation_config.json").unlink(missing_ok=True)
 
 
-def main(root: Path, only: list[str]) -> None:
-    """All checkpoints, or those whose names are in ``only``."""
-    if transformers.__version__ != VERSION:
-        sys.exit(f"this needs transformers {VERSION}, found {transformers.__version__}: run ci/golden/make")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for seed, name in enumerate(PLAN, start=30_500):
-        target = root / name
-        if only and name not in only:
-            continue
-        shutil.rmtree(target, ignore_errors=True)
-        make(target, name, seed)
-        sizes = {path.name: path.stat().st_size for path in target.iterdir()}
-        assert max(sizes.values()) <= LIMIT, sizes
-        print(f"{name}: {json.dumps(sizes)}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def checkpoints() -> Checkpoints:
+    """All of this topic."""
+    return {name: partial(make, name=name, seed=seed) for seed, name in enumerate(PLAN, start=30_500)}

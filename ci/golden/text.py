@@ -1,21 +1,18 @@
 """Writes tests/golden for text encoders that are no heirs of BERT: ModernBERT, T5, mT5, UMT5, XLNet.
 
-Run by `ci/golden/make`; the same layout of files and the same checks as `ci/golden/make.py`, whose weights and points
-are used. Padded tokens are zero in what is stored: in ModernBERT's local windows and in XLNet they attend to other
+Padded tokens are zero in what is stored: in ModernBERT's local windows and in XLNet they attend to other
 tokens than ours, by design, which no real token sees. Where a classifier reads its answer at a padded token
 (ModernBERT's first token of a left-padded row, XLNet's last of a right-padded one) nothing is stored for that point.
 """
 
-import json
-import shutil
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from make import VERSION, points, randomise, run
+from common import Checkpoints, points, randomise, run
 from safetensors.torch import save_file
 
 MODERNBERT = {
@@ -188,23 +185,6 @@ def make(target: Path, name: str, seed: int) -> None:
     target.joinpath("generation_config.json").unlink(missing_ok=True)
 
 
-def main(root: Path, only: list[str]) -> None:
-    """All checkpoints, or those whose names are in ``only``."""
-    if transformers.__version__ != VERSION:
-        sys.exit(f"this needs transformers {VERSION}, found {transformers.__version__}: run ci/golden/make")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for seed, name in enumerate(PLAN, start=30_100):
-        target = root / name
-        if only and name not in only:
-            continue
-        shutil.rmtree(target, ignore_errors=True)
-        make(target, name, seed)
-        sizes = {path.name: path.stat().st_size for path in target.iterdir()}
-        assert max(sizes.values()) <= 100_000, sizes
-        print(f"{name}: {json.dumps(sizes)}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def checkpoints() -> Checkpoints:
+    """All of this topic."""
+    return {name: partial(make, name=name, seed=seed) for seed, name in enumerate(PLAN, start=30_100)}

@@ -1,26 +1,19 @@
-"""Writes the checkpoints of flat vision models of tests/golden: ViT and BEiT, as ci/golden/make.py does.
-
-Run it in the environment of `ci/golden/make`; posexport is not imported:
-
-    .venv-golden/bin/python ci/golden/vision.py tests/golden [names]
+"""Writes the checkpoints of flat vision models of tests/golden: ViT and BEiT.
 
 A point is named by the image's height and width in pixels. ViT is asked to resize its positions wherever the image is
 not of the trained size; at that size it must give the same whether asked or not, where it can be asked.
 """
 
-import json
-import shutil
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from make import VERSION, randomise
+from common import Checkpoints, randomise
 from safetensors.torch import save_file
 
-LIMIT = 100_000
 SIZES: dict[str, Any] = {
     "hidden_size": 20,
     "num_hidden_layers": 2,
@@ -159,23 +152,9 @@ def make(target: Path, seed: int, kind: str, saved: str, options: dict, images: 
     save_file(tensors, target / "expected.safetensors")
 
 
-def main(root: Path, only: list[str]) -> None:
-    """All checkpoints, or those whose names are in ``only``."""
-    if transformers.__version__ != VERSION:
-        sys.exit(f"this needs transformers {VERSION}, found {transformers.__version__}: run ci/golden/make")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for seed, (name, given) in enumerate(PLAN.items(), start=30_700):
-        target = root / name
-        if only and name not in only:
-            continue
-        shutil.rmtree(target, ignore_errors=True)
-        make(target, seed, *given)
-        sizes = {path.name: path.stat().st_size for path in target.iterdir()}
-        assert max(sizes.values()) <= LIMIT, sizes
-        print(f"{name}: {json.dumps(sizes)}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def checkpoints() -> Checkpoints:
+    """All of this topic."""
+    return {
+        name: partial(make, seed=seed, kind=kind, saved=saved, options=options, images=images)
+        for seed, (name, (kind, saved, options, images)) in enumerate(PLAN.items(), start=30_700)
+    }

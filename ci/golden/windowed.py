@@ -1,26 +1,19 @@
-"""Writes the checkpoints of vision models with windows of tests/golden: Swin and Swin V2, as ci/golden/make.py does.
-
-Run it in the environment of `ci/golden/make`; posexport is not imported:
-
-    .venv-golden/bin/python ci/golden/windowed.py tests/golden [names]
+"""Writes the checkpoints of vision models with windows of tests/golden: Swin and Swin V2.
 
 A point is named by the image's height and width in pixels. Swin keeps what a small map changed, so every point is a
 fresh model's.
 """
 
-import json
-import shutil
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from make import VERSION, randomise
+from common import Checkpoints, randomise
 from safetensors.torch import save_file
 
-LIMIT = 100_000
 SIZES: dict[str, Any] = {"embed_dim": 10, "depths": [2, 2], "num_heads": [2, 5], "mlp_ratio": 1.5}
 #: the directory's name: class, saved head, settings, images (batch, height, width)
 PLAN: dict[str, tuple[str, str, dict[str, Any], list[tuple[int, int, int]]]] = {
@@ -127,23 +120,9 @@ def make(target: Path, seed: int, kind: str, saved: str, options: dict, images: 
     save_file(tensors, target / "expected.safetensors")
 
 
-def main(root: Path, only: list[str]) -> None:
-    """All checkpoints, or those whose names are in ``only``."""
-    if transformers.__version__ != VERSION:
-        sys.exit(f"this needs transformers {VERSION}, found {transformers.__version__}: run ci/golden/make")
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    for seed, (name, given) in enumerate(PLAN.items(), start=30_500):
-        target = root / name
-        if only and name not in only:
-            continue
-        shutil.rmtree(target, ignore_errors=True)
-        make(target, seed, *given)
-        sizes = {path.name: path.stat().st_size for path in target.iterdir()}
-        assert max(sizes.values()) <= LIMIT, sizes
-        print(f"{name}: {json.dumps(sizes)}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+def checkpoints() -> Checkpoints:
+    """All of this topic."""
+    return {
+        name: partial(make, seed=seed, kind=kind, saved=saved, options=options, images=images)
+        for seed, (name, (kind, saved, options, images)) in enumerate(PLAN.items(), start=30_500)
+    }

@@ -98,7 +98,8 @@ def add_scores(kind: AttentionKind, score: str, *, q: str, qs: str, qpos: str) -
 
 def function(lowering: Lowering, kind: AttentionKind, opset: int) -> onnx.FunctionProto:
     """The function that gives nodes of ``kind`` their meaning, for a model of the given opset."""
+    attributes = "scale, lowest" if kind.causal else "scale"
     return onnx.parser.parse_function(
         f'<opset_import: ["" : {opset}, "{DOMAIN}" : 1], domain: "{DOMAIN}">\n'
-        f"{kind.name} <{'scale, lowest' if kind.causal else 'scale'}> ({', '.join(inputs(kind))}) => (context)\n{{\n{lowering.body(kind)}\n}}"
+        f"{kind.name} <{attributes}> ({', '.join(inputs(kind))}) => (context)\n{{\n{lowering.body(kind)}\n}}"
     )

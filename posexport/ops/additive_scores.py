@@ -43,7 +43,12 @@ def _(q: Tensor, _weight: Tensor, _keys: Tensor, _vector: Tensor, _qpos: Tensor,
 
 @script(OPSET, default_opset=op)
 def AdditiveScores(
-    q: FLOAT[...], weight: FLOAT[...], keys: FLOAT[...], vector: FLOAT[...], qpos: INT64[...], kpos: INT64[...]  # noqa: ARG001
+    q: FLOAT[...],
+    weight: FLOAT[...],
+    keys: FLOAT[...],
+    vector: FLOAT[...],
+    qpos: INT64[...],
+    kpos: INT64[...],  # noqa: ARG001
 ) -> FLOAT[...]:
     turned = op.Unsqueeze(op.MatMul(q, weight), [3])
     hidden = op.Tanh(turned + op.Unsqueeze(keys, [2]))

@@ -37,7 +37,11 @@ def _(q: Tensor, _query_vector: Tensor, _of_keys: Tensor, _qpos: Tensor, kpos: T
 
 @script(OPSET, default_opset=op)
 def ConcatScores(
-    q: FLOAT[...], query_vector: FLOAT[...], of_keys: FLOAT[...], qpos: INT64[...], kpos: INT64[...]  # noqa: ARG001
+    q: FLOAT[...],
+    query_vector: FLOAT[...],
+    of_keys: FLOAT[...],
+    qpos: INT64[...],
+    kpos: INT64[...],  # noqa: ARG001
 ) -> FLOAT[...]:
     return op.MatMul(q, op.Unsqueeze(query_vector, [2])) + op.Unsqueeze(of_keys, [2])
 

@@ -49,7 +49,9 @@ def _plan(config: Config, task: str) -> Plan:
 
 def _settings(config: Config) -> CanineConfig:
     if (kind := config.text("position_embedding_type", "absolute")) != "absolute":
-        raise PosexportError(f"{config.label} says position_embedding_type = {kind!r:.60}; of canine only absolute")
+        raise PosexportError(
+            f"{config.label} says position_embedding_type = {kind!r:.60}; of canine only absolute is read"
+        )
     hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
     hashes = config.size("num_hash_functions", 8, most=len(PRIMES))
     if hidden % heads or hidden % hashes:
