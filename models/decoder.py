@@ -6,9 +6,11 @@ Tokens are numbered by the mask, so that padding on either side moves no token. 
 Shape letters: B batch, T tokens, S keys, H heads, G heads of keys and values, D head size, C model size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ from posexport.models.encoder import EncoderConfig, FeedForward, Memory, Residua
 from posexport.models.envelope import envelope_of
 from posexport.models.scoring import scoring
 from posexport.nn.attention import attend
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,16 @@ class DecoderAttention(nn.Module):
         self.scoring = scoring(config.score, self.heads, size)
         self.encoding = encoding
 
-    def forward(self, x_BTC: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
-        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC), self.heads), positions, "query")
-        k_BGSD = self.encoding.rotate(self._split(self.key(x_BTC), self.groups), positions, "key")
-        k_BHSD, v_BHSD = self._shared(k_BGSD), self._shared(self._split(self.value(x_BTC), self.groups))
+    def forward(
+        self, x_BTC: Tensor, mask_B11S: Tensor | None, at: "Reach", past: "KeysAndValues | None"
+    ) -> tuple[Tensor, "KeysAndValues"]:
+        """The answer [B, T, C], and keys (rotated) and values of ``past`` and new tokens, [B, G, S, D]."""
+        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC), self.heads), at.queries, "query")
+        k_BGSD = self.encoding.rotate(self._split(self.key(x_BTC), self.groups), at.queries, "key")
+        v_BGSD = self._split(self.value(x_BTC), self.groups)
+        if past is not None:
+            k_BGSD, v_BGSD = (torch.cat(pair, 2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
+        k_BHSD, v_BHSD = self._shared(k_BGSD), self._shared(v_BGSD)
         q_BHTD = self.scoring.queries(q_BHTD)
         read_BHTD = self._split(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
         context_BHTD = attend(
@@ -71,13 +79,12 @@ class DecoderAttention(nn.Module):
             v_BHSD,
             scale=self.scale,
             mask=mask_B11S,
-            scores=self.encoding.scores(read_BHTD, k_BHSD, positions, positions),
-            values=self.encoding.values(positions, positions),
-            base=self.scoring.base(k_BHSD, positions, positions),
-            causal=(positions, positions),
+            scores=self.encoding.scores(read_BHTD, k_BHSD, at.queries, at.keys),
+            values=self.encoding.values(at.queries, at.keys),
+            base=self.scoring.base(k_BHSD, at.queries, at.keys),
+            causal=(at.queries, at.keys),
         )
-        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
-        return out
+        return self.output(context_BHTD.transpose(1, 2).flatten(2)), (k_BGSD, v_BGSD)
 
     def _split(self, x_BTC: Tensor, heads: int) -> Tensor:
         split: Tensor = x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
@@ -121,23 +128,44 @@ class DecoderLayer(nn.Module):
         self.feedforward = FeedForward(config) if config.feedforward else None
         self.feedforward_residual = Residual(config) if config.feedforward else None
 
-    def forward(self, x_BTC: Tensor, mask_B11T: Tensor | None, positions: Positions, memory: Memory | None) -> Tensor:
-        y_BTC = self.attention(self.attention_residual.before(x_BTC), mask_B11T, positions)
+    def forward(
+        self,
+        x_BTC: Tensor,
+        mask_B11S: Tensor | None,
+        at: "Reach",
+        past: "KeysAndValues | None" = None,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, "KeysAndValues"]:
+        """The layer's answer, and keys and values of past and new tokens."""
+        y_BTC, present = self.attention(self.attention_residual.before(x_BTC), mask_B11S, at, past)
         x_BTC = self.attention_residual.after(x_BTC, y_BTC)
         if memory is not None and self.cross_attention is not None and self.cross_residual is not None:
             y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory)
             x_BTC = self.cross_residual.after(x_BTC, y_BTC)
         if self.feedforward is None or self.feedforward_residual is None:
-            return x_BTC
+            return x_BTC, present
         y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
-        return self.feedforward_residual.after(x_BTC, y_BTC)
+        return self.feedforward_residual.after(x_BTC, y_BTC), present
 
 
-def by_mask(mask_BT: Tensor) -> Positions:
-    """0, 1, 2 ... for the tokens that are kept, per row; padding before them gets 0."""
-    ids_BT = (mask_BT.to(torch.int64).cumsum(1) - 1).clamp(min=0)
-    slots_T = torch.arange(mask_BT.shape[1], dtype=torch.int64, device=mask_BT.device)
-    return Positions(ids_BT=ids_BT, slots_T=slots_T)
+#: keys (rotated) and values of a layer, [B, G, S, D]
+KeysAndValues = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where the new tokens stand, and all that they can reach: the cached ones and themselves."""
+
+    queries: Positions
+    keys: Positions
+
+    @staticmethod
+    def by_mask(mask_BS: Tensor, new: int) -> "Reach":
+        """Every row's kept tokens are 0, 1, 2 ...; padding before them gets 0. The last ``new`` are the queries."""
+        ids_BS = (mask_BS.to(torch.int64).cumsum(1) - 1).clamp(min=0)
+        slots_S = torch.arange(mask_BS.shape[1], dtype=torch.int64, device=mask_BS.device)
+        slots_T = torch.arange(new, dtype=torch.int64, device=mask_BS.device) + (mask_BS.shape[1] - new)
+        return Reach(Positions(ids_BS[:, slots_T], slots_T), Positions(ids_BS, slots_S))
 
 
 class Decoder(nn.Module):
@@ -163,19 +191,33 @@ class Decoder(nn.Module):
         assert isinstance(first, DecoderLayer)
         return first.attention.encoding
 
-    def forward(self, ids_BT: Tensor, mask_BT: Tensor | None = None, memory: Memory | None = None) -> Tensor:
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BS: Tensor | None = None,
+        past: Sequence[KeysAndValues] | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Tensor, list[KeysAndValues]]:
+        """Hidden states of the new tokens, and every layer's keys and values of all. ``mask_BS``: of past and new."""
         x_BTC: Tensor = self.token(ids_BT)
-        positions = by_mask(torch.ones_like(ids_BT) if mask_BT is None else mask_BT)
+        length = ids_BT.shape[1] + (0 if past is None else past[0][0].shape[2])
+        if mask_BS is None:
+            mask_BS = ids_BT.new_ones(ids_BT.shape[0], length)
+        else:  # to a tracer its length is a size of its own
+            mask_BS = mask_BS[:, torch.arange(length, device=mask_BS.device)]
+        at = Reach.by_mask(mask_BS, ids_BT.shape[1])
         if self.encoding is not None:
-            x_BTC = self.encoding.embed(x_BTC, positions)
+            x_BTC = self.encoding.embed(x_BTC, at.queries)
         if self.embedding_norm is not None:
             x_BTC = self.embedding_norm(x_BTC)
         if self.project is not None:
             x_BTC = self.project(x_BTC)
-        mask_B11T = additive(mask_BT, x_BTC)
-        for layer in self.layers:
-            x_BTC = layer(x_BTC, mask_B11T, positions, memory)
-        return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
+        mask_B11S = additive(mask_BS, x_BTC)
+        present = []
+        for index, layer in enumerate(self.layers):
+            x_BTC, kept = layer(x_BTC, mask_B11S, at, None if past is None else past[index], memory)
+            present.append(kept)
+        return (x_BTC if self.final_norm is None else self.final_norm(x_BTC)), present
 
 
 class LanguageModel(nn.Module):
@@ -195,14 +237,18 @@ class LanguageModel(nn.Module):
 
 
 class DecoderModel(Definition):
-    """``input_ids`` and ``attention_mask`` to ``logits``, or to ``last_hidden_state`` without a head."""
+    """New tokens and the cache of the ones before, to logits (or hidden states) and the cache of all.
+
+    One graph reads a prompt (an empty past), a part of one, or one token. ``cache`` False leaves past and present out.
+    """
 
     ordered = True
 
-    def __init__(self, decoder: Decoder, head: LanguageModel | None) -> None:
+    def __init__(self, decoder: Decoder, head: LanguageModel | None, *, cache: bool = True) -> None:
         super().__init__()
         self.decoder = decoder
         self.head = head
+        self.cache = cache
 
     @property
     def encoding(self) -> Encoding:
@@ -215,34 +261,62 @@ class DecoderModel(Definition):
         return True
 
     @property
-    def padding_invariant(self) -> bool:
-        """No token sees what comes after it."""
-        return self.encoding.padding_invariant
-
-    @property
     def envelope(self) -> Envelope:
-        """The encoding's."""
-        return envelope_of(self.encoding)
+        """The encoding's; a limit is about past and new tokens together."""
+        own = envelope_of(self.encoding)
+        return msgspec.structs.replace(
+            own,
+            cached=self.cache,
+            length_dependent=self.encoding.length_dependent,
+            traced={SEQUENCE: 3, PAST: 5, TOTAL: 8},
+        )
+
+    def _of_layers(self, name: str) -> list[str]:
+        return [f"{name}.{i}.{what}" for i in range(self.decoder.config.layers) for what in ("key", "value")]
+
+    def _cache_axes(self, length: str) -> list[Axis]:
+        config = self.decoder.config
+        return [BATCH, config.kv_heads or config.heads, length, config.head_size]
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """Token ids and their mask."""
+        """Ids of the new tokens, the mask of past and new ones, and the past's keys and values."""
         config = self.decoder.config
-        axes: list[Axis] = [BATCH, SEQUENCE]
-        return [
-            InputSpec(
-                name="input_ids", dtype="int64", axes=axes, role="tokens", size=config.vocab, padding=config.padding_id
-            ),
-            InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
-        ]
+        ids = InputSpec(
+            name="input_ids",
+            dtype="int64",
+            axes=[BATCH, SEQUENCE],
+            role="tokens",
+            size=config.vocab,
+            padding=config.padding_id,
+        )
+        mask = InputSpec(
+            name="attention_mask", dtype="int64", axes=[BATCH, TOTAL if self.cache else SEQUENCE], role="mask"
+        )
+        names = self._of_layers("past_key_values") if self.cache else []
+        past = [InputSpec(name=n, dtype="float32", axes=self._cache_axes(PAST), role="cache") for n in names]
+        return [ids, mask, *past]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """Logits over the vocabulary, or hidden states."""
+        """Logits over the vocabulary, or hidden states; keys and values of all tokens."""
+        config = self.decoder.config
+        found = OutputSpec(name="logits", axes=[BATCH, SEQUENCE, config.vocab])
         if self.head is None:
-            return [OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, self.decoder.config.hidden])]
-        return [OutputSpec(name="logits", axes=[BATCH, SEQUENCE, self.decoder.config.vocab])]
+            found = OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, config.hidden])
+        names = self._of_layers("present") if self.cache else []
+        return [found, *(OutputSpec(name=name, axes=self._cache_axes(TOTAL)) for name in names)]
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        x_BTC = self.decoder(input_ids, attention_mask)
-        return (x_BTC if self.head is None else self.head(x_BTC),)
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] = (),
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """``past_key_values``: keys and values of every layer in turn; ``named``: the same, by the inputs' names."""
+        held = [*past_key_values, *named.values()]
+        past = list(zip(held[::2], held[1::2], strict=True)) or None
+        x_BTC, present = self.decoder(input_ids, attention_mask, past)
+        out = x_BTC if self.head is None else self.head(x_BTC)
+        return (out, *(tensor for pair in present for tensor in pair)) if self.cache else (out,)

@@ -83,7 +83,7 @@ class EncoderDecoderModel(Definition):
         states_BSC = self.encoder(input_ids, attention_mask)
         counted = Positions.counted(states_BSC.shape[1], states_BSC.device)
         memory = Memory(states_BSC, additive(attention_mask, states_BSC), counted)
-        x_BTC = self.decoder(decoder_input_ids, decoder_attention_mask, memory)
+        x_BTC, _ = self.decoder(decoder_input_ids, decoder_attention_mask, None, memory)
         return (x_BTC if self.head is None else self.head(x_BTC),)
 
 

@@ -12,15 +12,17 @@ BATCH = "batch_size"
 SEQUENCE = "sequence_length"
 #: The keys and values of cross attention come from a sequence with a length of its own.
 ENCODER_SEQUENCE = "encoder_sequence_length"
+#: tokens whose keys and values are held in a cache; these and the new ones
+PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 #: an image's sides in pixels, and the tokens that a definition gives for it
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 #: what is left of ``sequence_length`` audio samples after the convolutions
 FRAMES = "num_frames"
 #: the axes of outputs that hold a token each
-TOKENS = (SEQUENCE, FRAMES)
+TOKENS = (SEQUENCE, FRAMES, TOTAL)
 
 Axis = str | int
-Role = Literal["tokens", "mask", "types", "values", "flags"]
+Role = Literal["tokens", "mask", "types", "values", "flags", "cache"]
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only
@@ -31,7 +33,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One input. ``size`` is the exclusive upper bound of ids; ``padding`` is the id that fills padded places.
 
     Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its last
-        axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding).
+        axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding),
+        ``cache`` (keys or values of past tokens).
     """
 
     name: str
@@ -76,6 +79,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     patch: int = 1
     #: (kernel, stride) of the convolutions between ``sequence_length`` and ``num_frames``
     convolutions: list[tuple[int, int]] = []
+    #: what it computes for a token depends on how long the row is in the call
+    length_dependent: bool = False
+    #: it takes the keys and values of past tokens, and gives those of all
+    cached: bool = False
     #: sizes to trace at, where the usual ones do not fit
     traced: dict[str, int] = {}
 

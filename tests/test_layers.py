@@ -22,7 +22,7 @@ LAYERS = [
     {"bundle", "runtime"},
     {"parity"},
     {"shift_check", "tokenizer"},
-    {"plots"},
+    {"plots", "compare"},
     {"convert", "verify", "catalogue"},
     {"cli"},
     {"__main__"},

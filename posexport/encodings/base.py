@@ -58,6 +58,8 @@ class Encoding(nn.Module):
     causal: ClassVar[bool] = False
     #: `scores` is given the attention's input, split into heads, in the place of the queries
     reads_input: ClassVar[bool] = False
+    #: what a token gets depends on how long its row is in the call, so that a cache holds what shorter calls gave
+    length_dependent: ClassVar[bool] = False
     #: every layer has parameters of its own
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``

@@ -63,6 +63,7 @@ class RopeDynamic(Rotary):
     """
 
     schedule_type = Dynamic
+    length_dependent = True
     shift_invariant = False
     padding_invariant = False
 

@@ -74,6 +74,7 @@ class RopeLongrope(Rotary):
     """
 
     schedule_type = LongRope
+    length_dependent = True
     shift_invariant = False
     padding_invariant = False
 

@@ -10,7 +10,7 @@ Gather.
 import onnx_ir as ir
 import onnx_ir.tape
 
-from posexport.spec import InputSpec
+from posexport.spec import PAST, SEQUENCE, InputSpec
 
 
 def message(limit: int, axis: str) -> str:
@@ -20,23 +20,33 @@ def message(limit: int, axis: str) -> str:
 
 
 def insert(model: ir.Model, inputs: list[InputSpec], limit: int, axes: list[str]) -> None:
-    """Guard every input that has one of ``axes``. To be called last, after everything that could move or drop nodes."""
+    """Guard every input that has one of ``axes``. To be called last, after everything that could move or drop nodes.
+
+    Past tokens, where there is a cache, count with those of ``sequence_length``.
+    """
     graph = model.graph
+    caches = [(value, spec) for value, spec in zip(graph.inputs, inputs, strict=True) if spec.role == "cache"]
+    past = next(((value, spec.axes.index(PAST)) for value, spec in caches), None)
     for axis in axes:
         text = message(limit, axis)
         for value, spec in zip(graph.inputs, inputs, strict=True):
             if axis in spec.axes and value.uses():
-                _guard(graph, value, spec.axes.index(axis), limit, text)
+                _guard(graph, value, spec.axes.index(axis), limit, text, past if axis == SEQUENCE else None)
                 text = f"{message(limit, axis)}: {value.name}"  # node names must differ
 
 
-def _guard(graph: ir.Graph, value: ir.Value, position: int, limit: int, text: str) -> None:
+def _guard(
+    graph: ir.Graph, value: ir.Value, position: int, limit: int, text: str, past: tuple[ir.Value, int] | None
+) -> None:
     users = list(value.uses())
     tape = ir.tape.Tape()
     base = f"{value.name}_guard"
     most = _constant(tape, f"{base}_limit", [limit])
     shape = tape.op("Shape", [value], output=ir.Value(name=f"{base}_shape"))
     length = tape.op("Shape", [value], {"start": position, "end": position + 1})
+    if past is not None:
+        held = tape.op("Shape", [past[0]], {"start": past[1], "end": past[1] + 1})
+        length = tape.op("Add", [length, held])
     over = tape.op("Cast", [tape.op("Greater", [length, most])], {"to": ir.DataType.INT64})
     rank = len(value.shape or ())
     bump = over

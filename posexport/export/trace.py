@@ -35,9 +35,9 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
             program = torch.onnx.export(
                 source.module,
                 (),
-                kwargs=kwargs,
+                kwargs=_grouped(kwargs),
                 dynamo=True,
-                dynamic_shapes=shapes,
+                dynamic_shapes=_grouped(shapes),
                 input_names=[spec.name for spec in source.inputs],
                 output_names=[spec.name for spec in source.outputs],
                 opset_version=opset,
@@ -55,6 +55,18 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         )
     _name_axes(program.model, source)
     return program.model
+
+
+def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
+    """Inputs ``name.rest`` as one list ``name``: the tracer knows arguments by names that Python allows."""
+    found: dict[str, Any] = {}
+    for name, value in by_name.items():
+        argument, dot, _ = name.partition(".")
+        if dot:
+            found.setdefault(argument, []).append(value)
+        else:
+            found[name] = value
+    return found
 
 
 def _name_axes(model: ir.Model, source: Source) -> None:

@@ -37,7 +37,7 @@ def give_gradient(operator: Any) -> None:
         del output
         ctx.save_for_backward(*inputs)
 
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad
         inputs = [x.detach().requires_grad_(wanted) for x, wanted in zip(ctx.saved_tensors, needed, strict=True)]

@@ -6,7 +6,7 @@ from posexport.errors import PosexportError
 from posexport.parity.ort import RunError, Runner
 from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
-from posexport.spec import FRAMES, HEIGHT, PATCHES, SEQUENCE, WIDTH, frames
+from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames
 
 
 def check_axes(source: Source, model: Path) -> None:
@@ -23,6 +23,8 @@ def check_axes(source: Source, model: Path) -> None:
     limit = source.envelope.limit
     for step in (1, 2):
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.envelope).items()}
+        if TOTAL in sizes:
+            sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
         if source.envelope.images:
             sizes[HEIGHT], sizes[WIDTH] = source.envelope.images[(step - 1) % len(source.envelope.images)]
         for axis in source.envelope.limited_axes:

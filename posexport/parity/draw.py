@@ -8,10 +8,23 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid import PADDINGS, GridPoint
-from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Axis, InputSpec, frames, samples
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PAST,
+    SEQUENCE,
+    TOTAL,
+    WIDTH,
+    Axis,
+    InputSpec,
+    frames,
+    samples,
+)
 
 Feeds = dict[str, Array]
-_SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE)
+#: past tokens and the new ones are drawn as one sequence
+_SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE, TOTAL)
 #: the share of tokens that an input of role ``flags`` marks
 _FLAGGED = 0.1
 
@@ -31,7 +44,7 @@ def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
     """Which tokens of ``axis`` are real: [B, T]; of samples, every row keeps as many as make a token."""
     length = size_of(axis, point)
     least = samples(1, point.convolutions) if axis == SEQUENCE else 1
-    rng = np.random.default_rng([*_seed(point), _SEQUENCES.index(axis)])
+    rng = np.random.default_rng([*_seed(point), _SEQUENCES.index(SEQUENCE if axis == TOTAL else axis)])
     keep_BT = np.ones((point.batch, length), dtype=np.bool_)
     if point.padding == "none" or length <= least:
         return keep_BT
@@ -50,7 +63,7 @@ def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
 
 def token_mask(point: GridPoint, inputs: Sequence[InputSpec]) -> NDArray[np.bool_] | None:
     """The tokens whose outputs count; None where no mask says so."""
-    if not any(spec.role == "mask" and spec.axes[-1] == SEQUENCE for spec in inputs):
+    if not any(spec.role == "mask" and spec.axes[-1] in (SEQUENCE, TOTAL) for spec in inputs):
         return None
     return tokens_of(kept(point), point.convolutions)
 
@@ -90,7 +103,7 @@ def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
         found: Array = real
     elif spec.role == "flags":
         found = real & (rng.random(shape) < _FLAGGED)
-    elif spec.role == "values":
+    elif spec.role in ("values", "cache"):
         found = rng.standard_normal(shape)
     else:
         found = np.where(real, ids(spec, shape, rng), spec.padding if spec.role == "tokens" else 0)
@@ -111,7 +124,7 @@ def size_of(axis: Axis, point: GridPoint) -> int:
     """How large an axis of an input is at a point."""
     if isinstance(axis, int):
         return axis
-    sizes = {BATCH: point.batch, SEQUENCE: point.length, ENCODER_SEQUENCE: point.memory}
+    sizes = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0, ENCODER_SEQUENCE: point.memory}
     if point.image is not None:
         sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
     size = sizes.get(axis)

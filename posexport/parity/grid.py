@@ -9,6 +9,8 @@ from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, Padd
 
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
 BATCHES = (1, 3)
+#: single tokens after a prompt: enough to pass a length at which the formula changes
+_STEPS = 3
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
 LENGTHS = (1, 2, 17, 63, 64, 65, 257)
 
@@ -27,6 +29,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
     image: tuple[int, int] | None = None
     convolutions: tuple[tuple[int, int], ...] = ()
+    #: lengths of the calls that make up the length, each with the cache of those before; none: one call
+    calls: tuple[int, ...] = ()
     refusal: bool = False
 
     @property
@@ -44,7 +48,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
             return f"image {self.size}, batch {self.batch}"
         padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
         memory = "" if self.memory is None else f", encoder length {self.memory}"
-        return f"length {self.length}, batch {self.batch}, {padding}{memory}"
+        calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
+        return f"length {self.length}, batch {self.batch}, {padding}{memory}{calls}"
 
 
 def lengths_of(envelope: Envelope) -> list[int]:
@@ -105,6 +110,8 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
         for padding in ("none", *envelope.paddings)
         if padding == "none" or (masked and length > least and (not padding.startswith("ragged") or batch > 1))
     ]
+    if envelope.cached:
+        points += [msgspec.structs.replace(point, calls=calls) for point in points for calls in _calls(point.length)]
     if not points:
         raise PosexportError(
             f"none of the lengths {', '.join(map(str, chosen))} can be compared: the model takes at most {limit}; "
@@ -115,9 +122,23 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
     if limit is not None:
         points += [point(batch, limit + 1, refusal=True) for batch in BATCHES]
         points += [point(1, 2 * limit, refusal=True)] if limit > 1 else []
+        if envelope.cached:
+            points.append(msgspec.structs.replace(point(1, limit + 1, refusal=True), calls=(limit, 1)))
     if far_limit is not None:
         points.append(GridPoint(batch=1, length=chosen[0], memory=far_limit + 1, refusal=True))
     return points
+
+
+def _calls(length: int) -> list[tuple[int, ...]]:
+    """A prompt and single tokens; a prompt in three parts."""
+    if length < 2:
+        return []
+    steps = min(_STEPS, length - 1)
+    found = [(length - steps, *[1] * steps)]
+    part = -(-length // 3)
+    if length > 3:
+        found.append((part, part, length - 2 * part))
+    return [calls for calls in found if min(calls) > 0]
 
 
 def _images(envelope: Envelope, lengths: Sequence[int] | None) -> list[GridPoint]:

@@ -23,6 +23,7 @@ from posexport.spec import (
     PATCHES,
     SEQUENCE,
     TOKENS,
+    TOTAL,
     Axis,
     Envelope,
     InputSpec,
@@ -56,7 +57,9 @@ class Promise:
     @property
     def masked(self) -> set[Axis]:
         """The sequences for which a mask says which of their tokens are padding."""
-        return {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
+        found = {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
+        # with an empty past all tokens are new
+        return found | ({SEQUENCE} if TOTAL in found else set())
 
 
 def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) -> Iterator[Invariant]:

@@ -1,10 +1,12 @@
 """Whether an input beyond the limit is refused as it must be. Imports no torch."""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
+from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
-from posexport.parity.ort import RunError, Runner
+from posexport.parity.ort import RunError
 
 
 class Answer(NamedTuple):
@@ -14,10 +16,10 @@ class Answer(NamedTuple):
     note: str
 
 
-def refused(runner: Runner, feeds: Feeds, limit: int | None) -> Answer:
+def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, limit: int | None) -> Answer:
     """Feed an input that is too long. Only the guard's failure counts: others may be missing elsewhere."""
     try:
-        runner(feeds)
+        run(feeds)
     except RunError as failure:
         if re.search(rf"longer than {limit} positions", str(failure)):
             return Answer(True, f"refused: longer than {limit} positions")

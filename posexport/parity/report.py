@@ -27,6 +27,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | None = None
     #: height and width of an image
     image: tuple[int, int] | None = None
+    #: lengths of the calls that made up the length
+    calls: tuple[int, ...] = ()
     padding: Padding
     provider: str
     precision: Precision
@@ -48,7 +50,12 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     def point(self) -> GridPoint:
         """The point of the grid, without how samples become tokens."""
         return GridPoint(
-            batch=self.batch, length=self.length, padding=self.padding, memory=self.memory, image=self.image
+            batch=self.batch,
+            length=self.length,
+            padding=self.padding,
+            memory=self.memory,
+            image=self.image,
+            calls=self.calls,
         )
 
     @property

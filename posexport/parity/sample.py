@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array, Precision, floor
 from posexport.parity.draw import Feeds, draw, size_of
 from posexport.parity.grid import PADDINGS, GridPoint
@@ -155,6 +156,7 @@ def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, mo
                 length=point.length,
                 memory=point.memory,
                 image=point.image,
+                calls=point.calls,
                 padding=point.padding,
                 provider=provider,
                 precision=header.precision,
@@ -171,7 +173,7 @@ def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, mo
     for number, (point, truths) in enumerate(zip(header.points, header.truths, strict=True)):
         feeds = {s.name: tensors[f"{number}.in.{s.name}"].astype(s.dtype) for s in header.inputs}
         try:
-            got, failure = runner(feeds), ""
+            got, failure = in_calls(runner, feeds, header.inputs, header.outputs, point.calls), ""
         except RunError as err:
             got, failure = [], f"ONNX Runtime failed: {err}"
         for index, (spec, truth) in enumerate(zip(header.outputs, truths, strict=True)):
@@ -215,7 +217,7 @@ def _some(index: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _narrow(array: Array, spec: InputSpec) -> Array:
-    if spec.role == "values":
+    if spec.role in ("values", "cache"):
         return array.astype(np.float32)
     return array.astype(np.int8 if spec.role == "mask" else np.int32)
 

@@ -26,7 +26,7 @@ def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.T
     drawn = {}
     for spec in inputs:
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
-        if spec.role == "values":
+        if spec.role in ("values", "cache"):
             drawn[spec.name] = torch.randn(shape, generator=generator)
         elif spec.role == "mask":
             drawn[spec.name] = torch.ones(shape, dtype=torch.int64)

@@ -1,0 +1,58 @@
+"""Fills the tables of README.md from the code: ``python ci/readme.py`` writes, ``--check`` only says whether it would.
+
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from posexport.catalogue import catalogue
+
+README = Path(__file__).parent.parent / "README.md"
+ACTS = {
+    "input": "input",
+    "rotation": "rotation",
+    "bias": "bias on the scores",
+    "query-key": "query or key",
+    "control": "nowhere",
+}
+
+
+def encodings() -> str:
+    """Every encoding: what it does, where it acts, its models, its source."""
+    lines = ["| name | what it does | acts | models | source |", "|---|---|---|---|---|"]
+    for row in sorted(catalogue("encodings"), key=lambda row: row["name"]):
+        what, source = (re.sub(r"``([^`]*)``", r"`\1`", row[key]).replace("|", "\\|") for key in ("what", "source"))
+        acts = ", ".join(ACTS[family] for family in row["families"])
+        models = ", ".join(model.removesuffix(f"-{row['name']}") for model in row["models"])
+        lines.append(f"| `{row['name']}` | {what} | {acts} | {models} | {source} |")
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {"encodings": encodings}
+
+
+def filled(text: str) -> str:
+    """The README's text with today's tables; ValueError where a table's place is not found."""
+    for name, table in TABLES.items():
+        place = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        if not place.search(text):
+            raise ValueError(f"README.md has no place for the table {name}")
+        text = place.sub(lambda found, table=table: found[1] + table() + found[2], text)  # type: ignore[misc]
+    return text
+
+
+def main() -> int:
+    """Exit 1 where ``--check`` finds an old table."""
+    before = README.read_text()
+    after = filled(before)
+    if "--check" in sys.argv[1:]:
+        return int(before != after)
+    README.write_text(after)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

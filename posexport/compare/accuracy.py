@@ -1,0 +1,60 @@
+"""How often an exported model answers rightly, on ONNX Runtime. Imports no torch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posexport.compare import tasks
+from posexport.compare.records import LIMIT, Cell, Setup
+from posexport.runtime.providers import make_session
+from posexport.runtime.session import refusal
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+#: rows of one call: bounds the memory of the longest
+ROWS = 20
+
+
+def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[str, Cell]]:
+    """By task and length, the share of right answers; `LIMIT` at a length over ``limit``, which the graph must refuse.
+
+    Raises:
+        RuntimeError: the graph takes a length over its limit.
+    """
+    session = make_session(model, threads=1)
+    found: dict[str, dict[str, Cell]] = {task.name: {} for task in tasks.TASKS}
+    for length in setup.lengths:
+        cells = [LIMIT] * len(found) if limit is not None and length > limit else _right(session, setup, length)
+        if LIMIT in cells and not _refuses(session, length):
+            raise RuntimeError(f"{model.name} has a limit of {limit} positions and takes {length}")
+        for task, cell in zip(tasks.TASKS, cells, strict=True):
+            found[task.name][str(length)] = cell  # type: ignore[assignment]
+    return found
+
+
+def feeds(tokens: tasks.Ints) -> dict[str, tasks.Ints]:
+    """The inputs of a call: no token is padding."""
+    return {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+
+
+def _right(session: "InferenceSession", setup: Setup, length: int) -> list[float]:
+    rng = np.random.default_rng([setup.seed, 1, length])
+    tokens, answers = tasks.draw(rng, setup.asked_rows, length)
+    counts = np.zeros((len(tasks.TASKS), 2), dtype=np.int64)
+    for start in range(0, len(tokens), ROWS):
+        part = slice(start, start + ROWS)
+        (logits,) = session.run(["logits"], feeds(tokens[part]))
+        for number, task in enumerate(tasks.TASKS):
+            counts[number] += tasks.right(answers[number, part], logits[..., task.channels].argmax(-1))
+    return [int(good) / int(asked) for good, asked in counts]
+
+
+def _refuses(session: "InferenceSession", length: int) -> bool:
+    tokens, _ = tasks.draw(np.random.default_rng(0), 1, length)
+    try:
+        session.run(None, feeds(tokens))
+    except Exception as err:  # onnxruntime raises classes of its own; the words decide
+        return refusal(err) is not None
+    return False

@@ -1,0 +1,37 @@
+"""One encoding from its constructor to its accuracies: the work of a training process."""
+
+import time
+from pathlib import Path
+
+from posexport.compare.records import Result, Setup
+
+
+def one(encoding: str, setup: Setup, path: Path) -> Result:
+    """Train the encoding's model, export it to ``path``, ask it on ONNX Runtime.
+
+    Raises:
+        PosexportError: it cannot be trained or exported.
+    """
+    from posexport.compare.accuracy import accuracies
+    from posexport.compare.train import TASK, make, own_parameters, train
+    from posexport.export import negotiate
+    from posexport.export.build import build
+    from posexport.sources import weights
+    from posexport.sources.of_definition import source_of
+
+    start = time.perf_counter()
+    model = make(encoding, setup)
+    loss = train(model, setup)
+    source = source_of(model, name=f"encoder-{encoding}", kind="builtin", task=TASK, sha256=weights.digest(model))
+    build(source, path, opset=negotiate.DEFAULT_OPSET, ir_version=negotiate.IR_VERSION)
+    limit = source.envelope.limit
+    return Result(
+        encoding=encoding,
+        limit=limit,
+        parameters=sum(p.numel() for p in model.parameters()),
+        own_parameters=sum(p.numel() for p in own_parameters(model)),
+        file_bytes=path.stat().st_size,
+        loss=loss,
+        accuracy=accuracies(path, setup, limit),
+        seconds=time.perf_counter() - start,
+    )

@@ -1,0 +1,113 @@
+"""What a comparison is asked for and what comes of it, as it is written to disk. Imports no torch."""
+
+from typing import Literal
+
+import msgspec
+
+LIMIT = "limit"
+#: a share of right answers, or `LIMIT` where the graph refuses that length
+Cell = float | Literal["limit"]
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that decides the figures: the model's sizes, its training, and how it is measured."""
+
+    steps: int = 200
+    seed: int = 0
+    hidden: int = 64
+    layers: int = 2
+    heads: int = 4
+    feedforward: int = 256
+    #: tokens of a row in training; it is asked at once, twice and four times this length
+    length: int = 64
+    #: rows of one training step
+    rows: int = 96
+    #: rows that an accuracy is measured on
+    asked_rows: int = 200
+    #: rows of the call whose time and memory are measured, at the trained length
+    timed_rows: int = 64
+    #: calls of each of the two models, in turn
+    timed_runs: int = 15
+    #: versions of what trains, exports and runs
+    tools: dict[str, str] = {}
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Where accuracies are measured."""
+        return self.length, 2 * self.length, 4 * self.length
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``ms`` and ``nope_ms``: medians of calls that alternated in one process. ``growth``: bytes by which a first call
+    raised a fresh process's peak memory; None where the system does not say."""
+
+    ms: float
+    nope_ms: float
+    growth: int | None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One encoding. ``accuracy``: by task, then by length, written as text as JSON wants it."""
+
+    encoding: str
+    limit: int | None
+    parameters: int
+    own_parameters: int
+    file_bytes: int
+    loss: float
+    accuracy: dict[str, dict[str, Cell]]
+    seconds: float
+    cost: Cost | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table. ``status``: ``measured``, ``not applicable`` or ``failed``, the last two with a reason."""
+
+    encoding: str
+    status: Literal["measured", "not applicable", "failed"]
+    reason: str = ""
+    acts_on: list[str] = []
+    limit: int | None = None
+    accuracy: dict[str, dict[str, Cell]] = {}
+    parameters: int | None = None
+    own_parameters: int | None = None
+    file_bytes: int | None = None
+    latency_ms: float | None = None
+    latency_to_nope: float | None = None
+    memory_bytes: int | None = None
+    memory_to_nope: float | None = None
+    loss: float | None = None
+    seconds: float | None = None
+
+    def mean(self, length: int) -> float | None:
+        """The mean over the tasks at a length; None where there is none."""
+        cells = [of_task.get(str(length)) for of_task in self.accuracy.values()]
+        numbers = [cell for cell in cells if cell is not None and not isinstance(cell, str)]
+        return sum(numbers) / len(numbers) if numbers and len(numbers) == len(cells) else None
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, for readers."""
+
+    name: str
+    question: str
+    answers: int
+    chance: float
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole comparison."""
+
+    setup: Setup
+    lengths: list[int]
+    tasks: list[TaskInfo]
+    rows: list[Row]
+
+    @property
+    def good(self) -> bool:
+        """No encoding failed."""
+        return all(row.status != "failed" for row in self.rows)
+
+    def to_json(self) -> bytes:
+        """One JSON document."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)

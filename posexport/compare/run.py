@@ -1,0 +1,152 @@
+"""The comparison: what has to be done, by processes, and the tables of what was found."""
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+import posexport
+from posexport.compare import tasks
+from posexport.compare.costs import measure
+from posexport.compare.folder import Folder, opened
+from posexport.compare.one import one
+from posexport.compare.page import page
+from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
+from posexport.compare.table import measured, to_csv
+from posexport.compare.workers import each
+from posexport.errors import PosexportError
+
+FLOOR = "nope"
+_TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
+
+Progress = Callable[[int, int, str], None]
+
+
+def compare(
+    target: Path,
+    encodings: Sequence[str] = (),
+    setup: Setup | None = None,
+    *,
+    jobs: int = 2,
+    force: bool = False,
+    progress: Progress | None = None,
+    remark: Callable[[str], None] = lambda _: None,
+) -> Document:
+    """Compare ``encodings`` (none: all) and write the tables into the directory ``target``.
+
+    ``nope`` is always among them: it is the floor. What an earlier run with the same setup finished there is not done
+    again. ``force`` begins again. ``jobs``: processes that train, of one thread each; time and memory are measured
+    after that, one model at a time.
+
+    Raises:
+        PosexportError: an unknown encoding, a setup that cannot be trained, a directory that is not free.
+    """
+    setup = _checked(setup or Setup())
+    names, unfit = _chosen(encodings)
+    if jobs < 1:
+        raise PosexportError(f"jobs must be at least 1, got {jobs}")
+    with opened(target, setup, force=force) as folder:
+        found = {name: result for name in names if (result := folder.finished(name)) is not None}
+        if found:
+            remark(f"{len(found)} of {len(names)} encodings were trained before and are not trained again")
+        failed = _work(folder, names, found, setup, jobs, progress or (lambda *_: None))
+        rows = _rows(names, unfit, found, failed)
+        told = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
+        document = Document(setup=setup, lengths=list(setup.lengths), tasks=told, rows=rows)
+        folder.write("compare.json", document.to_json() + b"\n")
+        folder.write("compare.csv", to_csv(document))
+        folder.write("compare.html", page(document))
+    return document
+
+
+def _work(
+    folder: Folder, names: Sequence[str], found: dict[str, Result], setup: Setup, jobs: int, progress: Progress
+) -> dict[str, str]:
+    """Train, then measure, what is not in ``found`` yet; what failed, with the reason."""
+    failed: dict[str, str] = {}
+    done = len(found) + sum(result.cost is not None for result in found.values())
+    total = 2 * len(names)
+    progress(done, total, "training")
+    missing = {name: (name, setup, folder.model(name)) for name in names if name not in found}
+    for name, result in each(one, missing, processes=jobs):
+        done += 1
+        if isinstance(result, PosexportError):
+            failed[name], total = str(result), total - 1
+            if name == FLOOR:
+                raise PosexportError(f"{FLOOR}, which all others are compared with, failed: {result}") from result
+        else:
+            found[name] = result
+            folder.keep(result)
+        progress(done, total, f"training, {name} is done")
+    # one at a time and with no training beside it, or the figures would be those of the neighbour
+    nope = folder.model(FLOOR)
+    waiting = {name: (folder.model(name), nope, setup) for name, result in found.items() if result.cost is None}
+    for name, cost in each(measure, waiting, processes=1, fresh=True):
+        if isinstance(cost, PosexportError):
+            raise cost
+        found[name] = msgspec.structs.replace(found[name], cost=cost)
+        folder.keep(found[name])
+        done += 1
+        progress(done, total, f"time and memory, {name} is done")
+    return failed
+
+
+def _rows(
+    names: Sequence[str], unfit: Mapping[str, str], found: Mapping[str, Result], failed: Mapping[str, str]
+) -> list[Row]:
+    """`FLOOR` first, then by name."""
+    from posexport.encodings.base import ENCODINGS
+
+    rows = []
+    for name in sorted([*names, *unfit], key=lambda name: (name != FLOOR, name)):
+        acts_on = list(ENCODINGS[name].oracles)
+        if name in found:
+            rows.append(measured(found[name], found[FLOOR], acts_on))
+        elif name in failed:
+            rows.append(Row(encoding=name, status="failed", reason=failed[name], acts_on=acts_on))
+        else:
+            rows.append(Row(encoding=name, status="not applicable", reason=unfit[name], acts_on=acts_on))
+    return rows
+
+
+def _chosen(encodings: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Those to be trained, `FLOOR` first, and those that cannot be, with the reason."""
+    from posexport.encodings.base import ENCODINGS
+    from posexport.encodings.build import lookup
+    from posexport.sources.builtin import models
+
+    known = models()
+    names: list[str] = []
+    unfit: dict[str, str] = {}
+    for name in dict.fromkeys([FLOOR, *(encodings or ENCODINGS)]):
+        cls = lookup(name).cls
+        if f"encoder-{name}" in known:
+            names.append(name)
+        elif cls.axes > 1:
+            unfit[name] = f"its positions have {cls.axes} coordinates, those of text have one"
+        elif cls.causal:
+            unfit[name] = "it is for decoders, where later tokens are masked"
+        else:
+            unfit[name] = f"there is no encoder-{name}"
+    return names, unfit
+
+
+def _checked(setup: Setup) -> Setup:
+    """The setup with the versions of the tools; PosexportError for one that cannot be trained."""
+    for key in ("steps", "hidden", "layers", "heads", "feedforward", "rows", "asked_rows", "timed_rows", "timed_runs"):
+        if getattr(setup, key) < 1:
+            raise PosexportError(f"{key} must be at least 1, got {getattr(setup, key)}")
+    if setup.seed < 0:
+        raise PosexportError(f"seed must be 0 or more, got {setup.seed}")
+    if setup.length < tasks.SHORTEST:
+        raise PosexportError(f"length must be at least {tasks.SHORTEST} for the tasks' tokens, got {setup.length}")
+    if setup.hidden % setup.heads:
+        raise PosexportError(f"hidden must be a multiple of heads, got {setup.hidden} and {setup.heads}")
+    tools = {"posexport": posexport.__version__}
+    for name in _TOOLS:
+        try:
+            tools[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return msgspec.structs.replace(setup, tools=tools)

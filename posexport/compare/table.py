@@ -1,0 +1,87 @@
+"""The rows of a comparison, as CSV and as text for a terminal. Imports no torch."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from posexport.compare.records import Cell, Document, Result, Row
+
+_NO_NUMBER = "-"
+
+
+def measured(result: Result, floor: Result, acts_on: Sequence[str]) -> Row:
+    """The row of a finished encoding; ``floor`` is the result of ``nope``, of which ratios are taken."""
+    cost, of_floor = result.cost, floor.cost
+    growth = None if cost is None else cost.growth
+    least = None if of_floor is None else of_floor.growth
+    return Row(
+        encoding=result.encoding,
+        status="measured",
+        acts_on=list(acts_on),
+        limit=result.limit,
+        accuracy=result.accuracy,
+        parameters=result.parameters,
+        own_parameters=result.own_parameters,
+        file_bytes=result.file_bytes,
+        latency_ms=None if cost is None else cost.ms,
+        latency_to_nope=None if cost is None else cost.ms / cost.nope_ms,
+        memory_bytes=growth,
+        memory_to_nope=growth / least if growth is not None and least else None,
+        loss=result.loss,
+        seconds=result.seconds,
+    )
+
+
+def columns(document: Document) -> list[str]:
+    """The names of the CSV's columns."""
+    accuracies = [f"{task.name}_{length}" for task in document.tasks for length in document.lengths]
+    figures = ["parameters", "own_parameters", "file_bytes", "latency_ms", "latency_to_nope"]
+    rest = ["memory_bytes", "memory_to_nope", "loss", "seconds"]
+    return ["encoding", "status", "acts_on", "limit", *accuracies, *figures, *rest, "reason"]
+
+
+def to_csv(document: Document) -> bytes:
+    """One line an encoding; what was not measured is empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns(document), lineterminator="\n")
+    writer.writeheader()
+    for row in document.rows:
+        fields = {name: getattr(row, name) for name in columns(document) if hasattr(row, name)}
+        fields["acts_on"] = " ".join(row.acts_on)
+        for task, by_length in row.accuracy.items():
+            fields |= {f"{task}_{length}": cell for length, cell in by_length.items()}
+        writer.writerow({name: "" if value is None else value for name, value in fields.items()})
+    return buffer.getvalue().encode()
+
+
+def shown(cell: Cell | None) -> str:
+    """An accuracy as readers see it."""
+    return _NO_NUMBER if cell is None else cell if isinstance(cell, str) else f"{100 * cell:.0f} %"
+
+
+def ratio(number: float | None) -> str:
+    """A ratio to ``nope`` as readers see it."""
+    return _NO_NUMBER if number is None else f"{number:.2f}"
+
+
+def to_text(document: Document) -> str:
+    """A table for a terminal: accuracies at every length side by side, then what it costs."""
+    lengths = "/".join(map(str, document.lengths))
+    head = ["encoding", *(f"{task.name} {lengths}" for task in document.tasks), "parameters", "kB", "latency", "memory"]
+    lines = [head]
+    for row in document.rows:
+        if row.status != "measured":
+            continue
+        cells = [" ".join(shown(cell).rjust(5) for cell in of_task.values()) for of_task in row.accuracy.values()]
+        size = f"{(row.file_bytes or 0) / 1e3:.0f}"
+        costs = [f"{row.parameters}", size, ratio(row.latency_to_nope), ratio(row.memory_to_nope)]
+        lines.append([row.encoding, *cells, *costs])
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    text = [
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]
+    for status in ("failed", "not applicable"):
+        text += [f"{row.encoding}: {status}: {row.reason}" for row in document.rows if row.status == status]
+    chances = ", ".join(f"{task.name} {shown(task.chance)}" for task in document.tasks)
+    return "\n".join([*text, f"guessing: {chances}; latency and memory are relative to nope"])

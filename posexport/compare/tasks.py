@@ -1,0 +1,110 @@
+"""Three questions about order, asked of every token of a row of drawn tokens.
+
+A row begins with a start token, as BERT's does. Behind it stand, in an order drawn at random, one marker, three pairs
+of tokens (A and its B) and letters of an alphabet of eight, every letter equally often. Every token is asked what it
+can be asked:
+
+``copy`` (8 answers)    which letter stands two places before me?
+``order`` (2 answers)   I am one of a pair: do I stand before my partner?
+``marker`` (4 answers)  I am at most 16 places from the marker: am I 9 to 16 places before it, 1 to 8 before, 1 to 8
+                        behind, 9 to 16 behind?
+
+An encoder without positions cannot do better than chance: it gives tokens of one kind the same answer wherever they
+stand, and all rows of a length hold the same tokens. An encoder that knows only how far apart tokens are, not which
+stands first, finds the start token's distance as its one way to tell.
+
+All three are meant at any length: a longer row has more letters, and its marker and pairs stand anywhere in it, so
+that distances and places come up that were never trained. ``copy`` asks for one exact distance, ``order`` for the
+sign of any distance, ``marker`` for the rough size and the sign of a distance. How often each answer is the right one
+hardly depends on the length.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+LETTERS, PAIRS, BACK, NEAR = 8, 3, 2, 8
+PADDING, START, MARKER, FIRST_LETTER = range(4)
+FIRST_PAIR = FIRST_LETTER + LETTERS
+#: how many tokens there are
+VOCAB = FIRST_PAIR + 2 * PAIRS
+#: a row holds every letter once at least
+SHORTEST = 2 + 2 * PAIRS + LETTERS
+#: stands where a token is not asked
+NOT_ASKED = -1
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question. ``first``: the channel of its first answer among a model's outputs; ``weight``: of its loss."""
+
+    name: str
+    question: str
+    answers: int
+    first: int
+    weight: float
+
+    @property
+    def channels(self) -> slice:
+        """Its answers among a model's outputs."""
+        return slice(self.first, self.first + self.answers)
+
+    @property
+    def chance(self) -> float:
+        """How often guessing is right."""
+        return 1 / self.answers
+
+
+#: the exact distance is learned last: its loss counts four times
+TASKS = (
+    Task("copy", f"which letter stands {BACK} places before this token", LETTERS, 0, 4.0),
+    Task("order", "does this token stand before its partner", 2, LETTERS, 1.0),
+    Task("marker", f"is it 1 to {NEAR} or up to {2 * NEAR} places before or behind the marker", 4, LETTERS + 2, 1.0),
+)
+#: how many channels a model's output has
+ANSWERS = sum(task.answers for task in TASKS)
+
+
+def draw(rng: np.random.Generator, rows: int, length: int) -> tuple[Ints, Ints]:
+    """Tokens [rows, length] and the right answers [tasks, rows, length], `NOT_ASKED` where there is no question."""
+    if length < SHORTEST:
+        raise ValueError(f"rows of {length} tokens: there must be at least {SHORTEST}")
+    letters = FIRST_LETTER + np.arange(length - 2 - 2 * PAIRS) % LETTERS
+    bag = np.concatenate([[MARKER], FIRST_PAIR + np.arange(2 * PAIRS), letters])
+    shuffled = rng.permuted(np.broadcast_to(bag, (rows, length - 1)), axis=1)
+    tokens = np.concatenate([np.full((rows, 1), START), shuffled], axis=1)
+    return tokens, np.stack([_copy(tokens), _order(tokens), _marker(tokens)])
+
+
+def _copy(tokens: Ints) -> Ints:
+    answers = np.full_like(tokens, NOT_ASKED)
+    before = tokens[:, :-BACK] - FIRST_LETTER
+    answers[:, BACK:] = np.where((before >= 0) & (before < LETTERS), before, NOT_ASKED)
+    return answers
+
+
+def _order(tokens: Ints) -> Ints:
+    answers = np.full_like(tokens, NOT_ASKED)
+    row, place = np.nonzero(tokens >= FIRST_PAIR)
+    member = tokens[row, place] - FIRST_PAIR
+    places = np.empty((len(tokens), 2 * PAIRS), dtype=np.int64)
+    places[row, member] = place
+    answers[row, place] = place < places[row, member ^ 1]
+    return answers
+
+
+def _marker(tokens: Ints) -> Ints:
+    marker = (tokens == MARKER).argmax(axis=1)[:, None]
+    behind = np.arange(tokens.shape[1])[None, :] - marker
+    answer = np.where(behind < 0, 1, 2) + np.where(behind < -NEAR, -1, 0) + np.where(behind > NEAR, 1, 0)
+    asked = (behind != 0) & (abs(behind) <= 2 * NEAR) & (tokens != START)
+    return np.where(asked, answer, NOT_ASKED)
+
+
+def right(answers: Ints, given: Ints) -> tuple[int, int]:
+    """How many of the questions in ``answers`` are answered rightly by ``given``, and how many there are."""
+    asked = answers != NOT_ASKED
+    return int((given == answers)[asked].sum()), int(asked.sum())
