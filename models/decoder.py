@@ -6,6 +6,7 @@ Tokens are numbered by the mask, so that padding on either side moves no token. 
 Shape letters: B batch, T tokens, S keys, H heads, G heads of keys and values, D head size, C model size.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -34,13 +35,31 @@ class DecoderConfig(EncoderConfig):
     embedding_norm: bool = False
     final_norm: bool = True
     kv_heads: int | None = None
+    #: attention and feed-forward read the same tokens, after one normalisation for both or two, and are added together
+    #: (Wang and Komatsuzaki, GPT-J; Black et al., arXiv:2204.06745, section 2.1); None: one after the other
+    parallel_norms: int | None = None
+    #: token embeddings are multiplied by this
+    embedding_scale: float = 1.0
+    #: narrower embeddings are brought to the model's width before positions are added, by a map without a bias, and
+    #: hidden states back to it (OPT)
+    project_first: bool = False
     #: the token embeddings are the head's weights too
     tied: bool = True
+    head_bias: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise PosexportError(f"kv_heads must divide heads={self.heads}, got {self.kv_heads}")
+        if not 0 < self.embedding_scale < math.inf:
+            raise PosexportError(f"embedding_scale must be a number above 0, got {self.embedding_scale}")
+        if self.parallel_norms not in (None, 1, 2):
+            raise PosexportError(f"parallel_norms must be 1 or 2 (or none), got {self.parallel_norms}")
+        if self.parallel_norms is not None and (self.norm != "pre" or self.cross_attention or not self.feedforward):
+            raise PosexportError(
+                f"parallel_norms={self.parallel_norms} needs norm=pre, a feed-forward and no cross attention; "
+                f"got norm={self.norm}, feedforward={self.feedforward}, cross_attention={self.cross_attention}"
+            )
         for name in ("types", "layer_groups", "dropped_id"):
             if getattr(self, name):
                 raise PosexportError(f"{name} is for encoders, got {getattr(self, name)}; leave it out of a decoder")
@@ -121,12 +140,14 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
         super().__init__()
+        self.parallel_norms = config.parallel_norms
         self.attention = DecoderAttention(config, encoding)
         self.attention_residual = Residual(config)
         self.cross_attention = CrossAttention(config) if config.cross_attention else None
         self.cross_residual = Residual(config) if config.cross_attention else None
         self.feedforward = FeedForward(config) if config.feedforward else None
-        self.feedforward_residual = Residual(config) if config.feedforward else None
+        has_own = config.feedforward and config.parallel_norms != 1
+        self.feedforward_residual = Residual(config) if has_own else None
 
     def forward(
         self,
@@ -137,7 +158,12 @@ class DecoderLayer(nn.Module):
         memory: Memory | None = None,
     ) -> tuple[Tensor, "KeysAndValues"]:
         """The layer's answer, and keys and values of past and new tokens."""
-        y_BTC, present = self.attention(self.attention_residual.before(x_BTC), mask_B11S, at, past)
+        read_BTC = self.attention_residual.before(x_BTC)
+        y_BTC, present = self.attention(read_BTC, mask_B11S, at, past)
+        if self.parallel_norms is not None and self.feedforward is not None:
+            if self.feedforward_residual is not None:
+                read_BTC = self.feedforward_residual.before(x_BTC)
+            return self.attention_residual.after(x_BTC, y_BTC + self.feedforward(read_BTC)), present
         x_BTC = self.attention_residual.after(x_BTC, y_BTC)
         if memory is not None and self.cross_attention is not None and self.cross_residual is not None:
             y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory)
@@ -178,11 +204,23 @@ class Decoder(nn.Module):
         self.token = nn.Embedding(config.vocab, width)
         # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
         self.encoding = None if encoding.per_layer else encoding
-        joined = width + encoding.added_width
+        self.scale = config.embedding_scale
+        self.project_in = self.project_out = None
+        if config.project_first and width != config.hidden:
+            self.project_in = nn.Linear(width, config.hidden, bias=False)
+            self.project_out = nn.Linear(config.hidden, width, bias=False)
+        base = config.hidden if config.project_first else width
+        joined = base + encoding.added_width
         self.embedding_norm = normalisation(config, joined) if config.embedding_norm else None
-        self.project = nn.Linear(joined, config.hidden) if config.embedding or joined > width else None
+        differs = joined > base or (config.embedding and not config.project_first)
+        self.project = nn.Linear(joined, config.hidden) if differs else None
         self.layers = nn.ModuleList(DecoderLayer(config, encoding.in_layer(i)) for i in range(config.layers))
         self.final_norm = normalisation(config, config.hidden) if config.final_norm else None
+
+    @property
+    def width(self) -> int:
+        """Of the hidden states that it gives."""
+        return self.config.hidden if self.project_out is None else self.project_out.out_features
 
     @property
     def first_encoding(self) -> Encoding:
@@ -206,6 +244,10 @@ class Decoder(nn.Module):
         else:  # to a tracer its length is a size of its own
             mask_BS = mask_BS[:, torch.arange(length, device=mask_BS.device)]
         at = Reach.by_mask(mask_BS, ids_BT.shape[1])
+        if self.scale != 1:
+            x_BTC = x_BTC * self.scale
+        if self.project_in is not None:
+            x_BTC = self.project_in(x_BTC)
         if self.encoding is not None:
             x_BTC = self.encoding.embed(x_BTC, at.queries)
         if self.embedding_norm is not None:
@@ -217,7 +259,9 @@ class Decoder(nn.Module):
         for index, layer in enumerate(self.layers):
             x_BTC, kept = layer(x_BTC, mask_B11S, at, None if past is None else past[index], memory)
             present.append(kept)
-        return (x_BTC if self.final_norm is None else self.final_norm(x_BTC)), present
+        if self.final_norm is not None:
+            x_BTC = self.final_norm(x_BTC)
+        return (x_BTC if self.project_out is None else self.project_out(x_BTC)), present
 
 
 class LanguageModel(nn.Module):
@@ -226,8 +270,9 @@ class LanguageModel(nn.Module):
     def __init__(self, config: DecoderConfig, token: nn.Embedding) -> None:
         super().__init__()
         width = config.embedding or config.hidden
-        self.narrow = nn.Linear(config.hidden, width, bias=False) if width != config.hidden else None
-        self.out = nn.Linear(width, config.vocab, bias=False)
+        wider = width != config.hidden and not config.project_first
+        self.narrow = nn.Linear(config.hidden, width, bias=False) if wider else None
+        self.out = nn.Linear(width, config.vocab, bias=config.head_bias)
         if config.tied:
             self.out.weight = token.weight
 
@@ -303,7 +348,7 @@ class DecoderModel(Definition):
         config = self.decoder.config
         found = OutputSpec(name="logits", axes=[BATCH, SEQUENCE, config.vocab])
         if self.head is None:
-            found = OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, config.hidden])
+            found = OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, self.decoder.width])
         names = self._of_layers("present") if self.cache else []
         return [found, *(OutputSpec(name=name, axes=self._cache_axes(TOTAL)) for name in names)]
 

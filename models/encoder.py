@@ -53,6 +53,8 @@ class EncoderConfig:
     #: ``rms`` divides by the root of the mean square, and neither subtracts nor adds
     norm_kind: Literal["layer", "rms"] = "layer"
     norm_bias: bool = True
+    #: normalisations have learned factors (and biases); of ``layer`` only
+    norm_weight: bool = True
     #: where a sublayer's normalisation stands; ``none`` leaves it out, to see what it is for
     norm: Literal["post", "pre", "none"] = "post"
     #: the first layer's attention has one too
@@ -92,6 +94,8 @@ class EncoderConfig:
             raise PosexportError(f"dropped_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.dropped_id}")
         if not 0 <= self.eps < 1:
             raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
+        if not self.norm_weight and self.norm_kind != "layer":
+            raise PosexportError(f"norm_weight=false is for norm_kind=layer, got norm_kind={self.norm_kind}")
         if self.head_width is None and self.hidden % self.heads:
             raise PosexportError(f"hidden must be a multiple of heads, got hidden={self.hidden}, heads={self.heads}")
 
@@ -105,7 +109,7 @@ def normalisation(config: EncoderConfig, width: int) -> nn.LayerNorm | RMSNorm:
     """The normalisation of vectors of size ``width`` that the configuration asks for."""
     if config.norm_kind == "rms":
         return RMSNorm(width, eps=config.eps)
-    return nn.LayerNorm(width, eps=config.eps, bias=config.norm_bias)
+    return nn.LayerNorm(width, eps=config.eps, elementwise_affine=config.norm_weight, bias=config.norm_bias)
 
 
 class Attention(nn.Module):

@@ -29,7 +29,7 @@ def test_derivatives_are_those_of_small_differences(name):
         assert torch.autograd.gradcheck(OPERATORS[name].eager, given, fast_mode=True)
 
 
-@pytest.mark.parametrize("name", [name for name in builtin.models() if name.startswith("encoder-")])
+@pytest.mark.parametrize("name", [name for name, (kind, _) in builtin.models().items() if kind.name == "encoder"])
 def test_every_parameter_of_an_encoder_gets_a_gradient(name):
     settings = ("hidden=20", "heads=5", "layers=1", "feedforward=7", "vocab=31", "max_positions=23")
     module = builtin.load(name, task="token-classification", settings_given=settings).module.train()

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from posexport.bounds import Bound
 from posexport.export import functions, guard
 from posexport.export.save import save
 from posexport.export.trace import trace
@@ -14,6 +15,7 @@ from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from tests.small import source
 
 LIMIT = 23
+LEAST = 3
 
 
 @pytest.fixture(scope="module", params=["absolute", "relative-key", "learned"])
@@ -30,7 +32,7 @@ def paths(request: pytest.FixtureRequest, encoding: str, tmp_path_factory: pytes
         made = source(encoding)
         model = trace(made, 18, optimize=request.param)
         if name == "guarded":
-            guard.insert(model, made.inputs, LIMIT, [SEQUENCE])
+            guard.insert(model, made.inputs, [Bound(SEQUENCE, LIMIT), Bound(SEQUENCE, LEAST, least=True)])
         functions.attach(model)
         found[name] = folder / f"{name}.onnx"
         save(model, found[name])
@@ -56,9 +58,17 @@ def test_beyond_the_limit_is_refused_by_name(paths: dict[str, Path], level: str)
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_too_short_is_refused_by_name(paths: dict[str, Path], level: str) -> None:
+    session = make_session(paths["guarded"], level=level)
+    with pytest.raises(Exception, match=f"input shorter than {LEAST} positions"):
+        session.run(None, feed(2, LEAST - 1))
+    session.run(None, feed(2, LEAST))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_within_the_limit_nothing_changes(paths: dict[str, Path], level: str) -> None:
     guarded, bare = (make_session(paths[name], level=level) for name in ("guarded", "bare"))
-    for batch, length in ((1, 1), (3, 17), (2, LIMIT)):
+    for batch, length in ((1, LEAST), (3, 17), (2, LIMIT)):
         want = bare.run(None, feed(batch, length))[0]
         np.testing.assert_array_equal(guarded.run(None, feed(batch, length))[0], want)
 
@@ -67,7 +77,7 @@ def test_every_consumer_reads_the_guarded_value(paths: dict[str, Path]) -> None:
     model = ir.load(paths["guarded"])
     for value in model.graph.inputs:
         for node, _ in value.uses():
-            assert "guard" in (node.name or "") or "longer than" in (node.name or ""), (
+            assert "guard" in (node.name or "") or "er than" in (node.name or ""), (
                 f"{node.name} reads past the guard"
             )
 
@@ -76,7 +86,7 @@ def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path) -> None:
     made = source("relative-key", "cross_attention=true")
     assert made.envelope.limited_axes == [SEQUENCE, ENCODER_SEQUENCE]
     model = trace(made, 18)
-    guard.insert(model, made.inputs, LIMIT, made.envelope.limited_axes)
+    guard.insert(model, made.inputs, [Bound(axis, LIMIT) for axis in made.envelope.limited_axes])
     functions.attach(model)
     save(model, tmp_path / "m.onnx")
     session = make_session(tmp_path / "m.onnx")

@@ -7,16 +7,15 @@ can be asked:
 ``copy`` (8 answers)    which letter stands two places before me?
 ``order`` (2 answers)   I am one of a pair: do I stand before my partner?
 ``marker`` (4 answers)  I am at most 16 places from the marker: am I 9 to 16 places before it, 1 to 8 before, 1 to 8
-                        behind, 9 to 16 behind?
+                        behind, 9 to 16 behind? (Asked where the row goes on far enough on both sides for all four.)
 
 An encoder without positions cannot do better than chance: it gives tokens of one kind the same answer wherever they
-stand, and all rows of a length hold the same tokens. An encoder that knows only how far apart tokens are, not which
+stand, all rows of a length hold the same tokens, and every answer is the right one equally often. An encoder that knows only how far apart tokens are, not which
 stands first, finds the start token's distance as its one way to tell.
 
 All three are meant at any length: a longer row has more letters, and its marker and pairs stand anywhere in it, so
 that distances and places come up that were never trained. ``copy`` asks for one exact distance, ``order`` for the
-sign of any distance, ``marker`` for the rough size and the sign of a distance. How often each answer is the right one
-hardly depends on the length.
+sign of any distance, ``marker`` for the rough size and the sign of a distance.
 """
 
 from dataclasses import dataclass
@@ -100,7 +99,11 @@ def _marker(tokens: Ints) -> Ints:
     marker = (tokens == MARKER).argmax(axis=1)[:, None]
     behind = np.arange(tokens.shape[1])[None, :] - marker
     answer = np.where(behind < 0, 1, 2) + np.where(behind < -NEAR, -1, 0) + np.where(behind > NEAR, 1, 0)
-    asked = (behind != 0) & (abs(behind) <= 2 * NEAR) & (tokens != START)
+    # in fours, one place for every answer: those that the row is too short for would leave the others too frequent
+    distance = abs(behind)
+    farthest = np.where(distance <= NEAR, distance + NEAR, distance)
+    room = np.minimum(marker - 1, tokens.shape[1] - 1 - marker)
+    asked = (distance > 0) & (distance <= 2 * NEAR) & (farthest <= room)
     return np.where(asked, answer, NOT_ASKED)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from posexport.bounds import bounds_of
 from posexport.export import functions, guard, metadata
 from posexport.export.inline import inline as inline_functions
 from posexport.export.save import save
@@ -31,8 +32,7 @@ def build(
     """
     model = trace(source, opset)
     model.ir_version = ir_version
-    if source.envelope.limit is not None:
-        guard.insert(model, source.inputs, source.envelope.limit, source.envelope.limited_axes)
+    guard.insert(model, source.inputs, bounds_of(source.envelope))
     lowerings = functions.attach(model, lowering, flat=inline)
     if inline:
         inline_functions(model)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, Padding, frames, samples
+from posexport.spec import ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Envelope, InputSpec, Padding, frames, samples
 
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
 BATCHES = (1, 3)
@@ -124,6 +124,8 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
         points += [point(1, 2 * limit, refusal=True)] if limit > 1 else []
         if envelope.cached:
             points.append(msgspec.structs.replace(point(1, limit + 1, refusal=True), calls=(limit, 1)))
+    if envelope.minimum > 1:
+        points.append(point(1, envelope.minimum - 1, refusal=True))
     if far_limit is not None:
         points.append(GridPoint(batch=1, length=chosen[0], memory=far_limit + 1, refusal=True))
     return points
@@ -154,4 +156,14 @@ def _images(envelope: Envelope, lengths: Sequence[int] | None) -> list[GridPoint
         for height, width in sizes
         for batch in BATCHES
     ]
+    if lengths is None:
+        points += [msgspec.structs.replace(points[0], image=image, refusal=True) for image in _too_small(envelope)]
     return sorted(points, key=lambda point: point.length)
+
+
+def _too_small(envelope: Envelope) -> list[tuple[int, int]]:
+    """A proven image, cut to one pixel less than the smallest height or width."""
+    height, width = envelope.images[-1]
+    least = envelope.smallest
+    found = [(least[HEIGHT] - 1, width)] if least.get(HEIGHT, 1) > 1 else []
+    return found + ([(height, least[WIDTH] - 1)] if least.get(WIDTH, 1) > 1 else [])

@@ -1,9 +1,9 @@
 """Whether an input beyond the limit is refused as it must be. Imports no torch."""
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from posexport.bounds import Bound
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.ort import RunError
@@ -16,12 +16,14 @@ class Answer(NamedTuple):
     note: str
 
 
-def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, limit: int | None) -> Answer:
-    """Feed an input that is too long. Only the guard's failure counts: others may be missing elsewhere."""
+def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[Bound]) -> Answer:
+    """Feed an input outside one of ``bounds``. Only the guard's failure counts: others may be missing elsewhere."""
+    wanted = [bound.message for bound in bounds]
     try:
         run(feeds)
     except RunError as failure:
-        if re.search(rf"longer than {limit} positions", str(failure)):
-            return Answer(True, f"refused: longer than {limit} positions")
-        return Answer(False, f"it failed without the length guard's message, which names the limit {limit}: {failure}")
-    return Answer(False, f"it was answered, though the model takes at most {limit} positions: no length guard")
+        found = next((message for message in wanted if message in str(failure)), None)
+        if found:
+            return Answer(True, f"refused: {found}")
+        return Answer(False, f"it failed without the guard's message ({' or '.join(wanted)}): {failure}")
+    return Answer(False, f"it was answered, though it is {' or '.join(wanted)}: no length guard")

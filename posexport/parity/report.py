@@ -143,7 +143,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def _success(self) -> str:
         counts = self.summary()
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
-        parts += [f"{_count(counts.refused, 'input')} beyond the limit refused"] if counts.refused else []
+        parts += [f"{_count(counts.refused, 'input')} outside the limits refused"] if counts.refused else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
         parts += [f"{_count(held, 'invariant')} held"] if held else []

@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from posexport.bounds import bounds_of
 from posexport.errors import PosexportError
 from posexport.parity import invariants, memory
 from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
-from posexport.parity.draw import draw, token_mask
+from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
 from posexport.parity.luck import inputs_of
@@ -218,7 +219,9 @@ def _judge(
 def _refusal(job: _Job, point: GridPoint) -> Point:
     source = job.source
     run = partial(in_calls, job.runner, inputs=source.inputs, outputs=source.outputs, calls=point.calls)
-    answer = refused(run, draw(point, source.inputs), source.envelope.limit)
+    axes = {axis for spec in source.inputs for axis in spec.axes}
+    bounds = [b for b in bounds_of(source.envelope) if b.axis in axes and b.broken(size_of(b.axis, point))]
+    answer = refused(run, draw(point, source.inputs), bounds)
     return _point(job, point, "", verdict="refused" if answer.good else "fail", note=answer.note)
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.bounds import Bound
 from posexport.errors import PosexportError
 from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array, Precision, floor
@@ -183,7 +184,7 @@ def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, mo
             verdict: Verdict = "pass" if error <= truth.tolerance else "fail"
             found(point, spec.name, verdict, error if math.isfinite(error) else None, truth, note)
     for point in header.refusals:
-        answered = refused(runner, draw(point, header.inputs), header.limit)
+        answered = refused(runner, draw(point, header.inputs), [Bound(SEQUENCE, header.limit or 0)])
         nothing = Truth(scale=0.0)
         found(point, "", "refused" if answered.good else "fail", None, nothing, answered.note)
     return Report(scope="sample", provider=provider, precision=header.precision, points=points)

@@ -121,7 +121,7 @@ class Session:
 def refusal(err: Exception) -> str | None:
     """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
     text = str(err)
-    if found := re.search(r"Name:'([^']*longer than \d+ positions)[^']*'", text):
+    if found := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
         return found[1]
     if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
         return "there is not enough memory for it; use a smaller batch or a shorter input"

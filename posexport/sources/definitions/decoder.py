@@ -36,7 +36,8 @@ def _one_sided(encoding: Encoding) -> Encoding:
 
 
 def _sizes(config: DecoderConfig) -> dict[str, int]:
-    return {"hidden": config.embedding or config.hidden, "heads": config.heads, "head_size": config.head_size}
+    hidden = config.hidden if config.project_first else config.embedding or config.hidden
+    return {"hidden": hidden, "heads": config.heads, "head_size": config.head_size}
 
 
 def _takes(entry: Entry) -> bool:

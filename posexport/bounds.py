@@ -1,0 +1,37 @@
+"""The sizes that a graph refuses, and what it says then. Imports neither torch nor onnx."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from posexport.spec import ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Envelope
+
+_NAMES = {SEQUENCE: "input", ENCODER_SEQUENCE: "encoder input", HEIGHT: "image height", WIDTH: "image width"}
+_UNITS = {HEIGHT: "pixels", WIDTH: "pixels"}
+
+
+class Bound(NamedTuple):
+    """The most (or with ``least`` the fewest) places that an axis may have."""
+
+    axis: str
+    number: int
+    least: bool = False
+
+    @property
+    def message(self) -> str:
+        """The failing node's name."""
+        what = _NAMES.get(self.axis, self.axis.removesuffix("_sequence_length") + " input")
+        how = "shorter" if self.least else "longer"
+        return f"{what} {how} than {self.number} {_UNITS.get(self.axis, 'positions')}"
+
+    def broken(self, size: int) -> bool:
+        """Whether ``size`` is outside."""
+        return size < self.number if self.least else size > self.number
+
+
+def bounds_of(envelope: Envelope) -> Sequence[Bound]:
+    """What the graph of a model with this envelope must refuse."""
+    found = [] if envelope.limit is None else [Bound(axis, envelope.limit) for axis in envelope.limited_axes]
+    if envelope.minimum > 1:
+        found.append(Bound(SEQUENCE, envelope.minimum, least=True))
+    found += [Bound(axis, least, least=True) for axis, least in envelope.smallest.items() if least > 1]
+    return found
