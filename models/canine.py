@@ -29,12 +29,12 @@ from posexport.encodings.base import HOOKS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
-from posexport.models.definition import Definition
+from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
 from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
 from posexport.nn.activations import activation
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import Envelope, InputSpec, OutputSpec
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -236,14 +236,7 @@ class CanineModel(Definition):
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
         config = self.encoder.config
-        axes: list[Axis] = [BATCH, SEQUENCE]
-        ids = InputSpec(
-            name="input_ids", dtype="int64", axes=axes, role="tokens", size=config.vocab, padding=config.padding_id
-        )
-        found = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
-        if config.types > 1:
-            found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=config.types))
-        return found
+        return text_inputs(config.vocab, config.padding_id, config.types)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

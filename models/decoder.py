@@ -21,8 +21,9 @@ from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.models.encoder import EncoderConfig, FeedForward, Memory, Residual, additive, normalisation
 from posexport.models.envelope import envelope_of
-from posexport.models.scoring import scoring
+from posexport.models.scoring import SoftCapped, scoring
 from posexport.nn.attention import attend
+from posexport.nn.norms import LayerNormOfHeads
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
 
 
@@ -35,6 +36,17 @@ class DecoderConfig(EncoderConfig):
     embedding_norm: bool = False
     final_norm: bool = True
     kv_heads: int | None = None
+    #: queries and keys are normalised head by head before they are rotated, by factors that all heads share or by each
+    #: head's own (Henry et al., arXiv:2010.04245, for the idea; Qwen 3, StableLM 2)
+    head_norm: Literal["none", "shared", "each"] = "none"
+    #: the attention's last map has a bias (None: where the others have one)
+    output_bias: bool | None = None
+    #: attention divides by the square root of this (None: of the head's size)
+    scale_size: float | None = None
+    #: scores of query and key, scaled, stay below this (Gemma 2, arXiv:2408.00118, section 2)
+    score_cap: float | None = None
+    #: logits stay below this (the same)
+    logit_cap: float | None = None
     #: attention and feed-forward read the same tokens, after one normalisation for both or two, and are added together
     #: (Wang and Komatsuzaki, GPT-J; Black et al., arXiv:2204.06745, section 2.1); None: one after the other
     parallel_norms: int | None = None
@@ -60,6 +72,14 @@ class DecoderConfig(EncoderConfig):
                 f"parallel_norms={self.parallel_norms} needs norm=pre, a feed-forward and no cross attention; "
                 f"got norm={self.norm}, feedforward={self.feedforward}, cross_attention={self.cross_attention}"
             )
+        if self.parallel_norms is not None and self.answer_norm:
+            raise PosexportError(f"parallel_norms={self.parallel_norms} and answer_norm exclude each other; choose one")
+        for name in ("scale_size", "score_cap", "logit_cap"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise PosexportError(f"{name} must be a number above 0 (or none), got {value}")
+        if self.score_cap is not None and self.score != "dot":
+            raise PosexportError(f"score_cap is for score=dot, got score={self.score}; leave one of them out")
         for name in ("types", "layer_groups", "dropped_id"):
             if getattr(self, name):
                 raise PosexportError(f"{name} is for encoders, got {getattr(self, name)}; leave it out of a decoder")
@@ -72,20 +92,27 @@ class DecoderAttention(nn.Module):
         super().__init__()
         self.heads, self.groups = config.heads, config.kv_heads or config.heads
         size, bias = config.head_size, config.attention_bias
-        self.scale = (size * encoding.score_terms) ** -0.5 if config.scaled else 1.0
+        self.scale = ((config.scale_size or size) * encoding.score_terms) ** -0.5 if config.scaled else 1.0
         self.query = nn.Linear(config.hidden, self.heads * size, bias=bias)
         self.key = nn.Linear(config.hidden, self.groups * size, bias=bias)
         self.value = nn.Linear(config.hidden, self.groups * size, bias=bias)
-        self.output = nn.Linear(self.heads * size, config.hidden, bias=bias)
-        self.scoring = scoring(config.score, self.heads, size)
+        output_bias = bias if config.output_bias is None else config.output_bias
+        self.output = nn.Linear(self.heads * size, config.hidden, bias=output_bias)
+        self.query_norm = head_normalisation(config, self.heads)
+        self.key_norm = head_normalisation(config, self.groups)
+        capped = None if config.score_cap is None else SoftCapped(config.score_cap / self.scale)
+        self.scoring = capped or scoring(config.score, self.heads, size)
         self.encoding = encoding
 
     def forward(
         self, x_BTC: Tensor, mask_B11S: Tensor | None, at: "Reach", past: "KeysAndValues | None"
     ) -> tuple[Tensor, "KeysAndValues"]:
         """The answer [B, T, C], and keys (rotated) and values of ``past`` and new tokens, [B, G, S, D]."""
-        q_BHTD = self.encoding.rotate(self._split(self.query(x_BTC), self.heads), at.queries, "query")
-        k_BGSD = self.encoding.rotate(self._split(self.key(x_BTC), self.groups), at.queries, "key")
+        q_BHTD, k_BGSD = self._split(self.query(x_BTC), self.heads), self._split(self.key(x_BTC), self.groups)
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BHTD, k_BGSD = self.query_norm(q_BHTD), self.key_norm(k_BGSD)
+        q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
+        k_BGSD = self.encoding.rotate(k_BGSD, at.queries, "key")
         v_BGSD = self._split(self.value(x_BTC), self.groups)
         if past is not None:
             k_BGSD, v_BGSD = (torch.cat(pair, 2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
@@ -112,6 +139,13 @@ class DecoderAttention(nn.Module):
     def _shared(self, x_BGSD: Tensor) -> Tensor:
         """Every group's keys or values for each of its heads, [B, H, S, D]."""
         return x_BGSD if self.groups == self.heads else x_BGSD.repeat_interleave(self.heads // self.groups, dim=1)
+
+
+def head_normalisation(config: DecoderConfig, heads: int) -> nn.Module | None:
+    """The normalisation of queries or keys, head by head, that the configuration asks for."""
+    if config.head_norm == "each":
+        return LayerNormOfHeads(heads, config.head_size, eps=config.eps)
+    return normalisation(config, config.head_size) if config.head_norm == "shared" else None
 
 
 class CrossAttention(nn.Module):
@@ -223,11 +257,9 @@ class Decoder(nn.Module):
         return self.config.hidden if self.project_out is None else self.project_out.out_features
 
     @property
-    def first_encoding(self) -> Encoding:
-        """The encoding of the first layer: the model's own where all layers share it."""
-        first = self.layers[0]
-        assert isinstance(first, DecoderLayer)
-        return first.attention.encoding
+    def encodings(self) -> list[Encoding]:
+        """The encoding of every layer: one and the same where all share it."""
+        return [layer.attention.encoding for layer in self.layers if isinstance(layer, DecoderLayer)]
 
     def forward(
         self,
@@ -273,12 +305,13 @@ class LanguageModel(nn.Module):
         wider = width != config.hidden and not config.project_first
         self.narrow = nn.Linear(config.hidden, width, bias=False) if wider else None
         self.out = nn.Linear(width, config.vocab, bias=config.head_bias)
+        self.cap = config.logit_cap
         if config.tied:
             self.out.weight = token.weight
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         logits: Tensor = self.out(x_BTC if self.narrow is None else self.narrow(x_BTC))
-        return logits
+        return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
 
 
 class DecoderModel(Definition):
@@ -298,7 +331,7 @@ class DecoderModel(Definition):
     @property
     def encoding(self) -> Encoding:
         """The encoding of the first layer."""
-        return self.decoder.first_encoding
+        return self.decoder.encodings[0]
 
     @property
     def shift_invariant(self) -> bool:
@@ -306,13 +339,21 @@ class DecoderModel(Definition):
         return True
 
     @property
+    def padding_invariant(self) -> bool:
+        """Padding on the right changes nothing in any layer."""
+        return all(encoding.padding_invariant for encoding in self.decoder.encodings)
+
+    @property
     def envelope(self) -> Envelope:
-        """The encoding's; a limit is about past and new tokens together."""
-        own = envelope_of(self.encoding)
+        """What the encodings of all layers allow together; a limit is about past and new tokens together."""
+        own = [envelope_of(encoding) for encoding in self.decoder.encodings]
         return msgspec.structs.replace(
-            own,
+            own[0],
+            trained=min((e.trained for e in own if e.trained is not None), default=None),
+            limit=min((e.limit for e in own if e.limit is not None), default=None),
+            boundaries=sorted({boundary for e in own for boundary in e.boundaries}),
             cached=self.cache,
-            length_dependent=self.encoding.length_dependent,
+            length_dependent=any(encoding.length_dependent for encoding in self.decoder.encodings),
             traced={SEQUENCE: 3, PAST: 5, TOTAL: 8},
         )
 

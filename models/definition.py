@@ -4,7 +4,7 @@ from torch import nn
 
 from posexport.encodings.base import Encoding
 from posexport.models.envelope import envelope_of
-from posexport.spec import Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
 
 
 class Definition(nn.Module):
@@ -47,3 +47,13 @@ class Definition(nn.Module):
     def padding_invariant(self) -> bool:
         """Padding on the right does not change what is not padding."""
         return self.encoding.padding_invariant
+
+
+def text_inputs(vocab: int, padding_id: int, types: int = 0) -> list[InputSpec]:
+    """Token ids, their mask, and token types where there are several."""
+    axes: list[Axis] = [BATCH, SEQUENCE]
+    ids = InputSpec(name="input_ids", dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
+    found = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
+    if types > 1:
+        found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=types))
+    return found

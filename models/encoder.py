@@ -55,8 +55,12 @@ class EncoderConfig:
     norm_bias: bool = True
     #: normalisations have learned factors (and biases); of ``layer`` only
     norm_weight: bool = True
+    #: is added to the weights of ``rms``, which are stored as what they differ by (Gemma: from 1)
+    norm_offset: float = 0.0
     #: where a sublayer's normalisation stands; ``none`` leaves it out, to see what it is for
     norm: Literal["post", "pre", "none"] = "post"
+    #: a second one stands after every sublayer, before the sum (Gemma 2, arXiv:2408.00118)
+    answer_norm: bool = False
     #: the first layer's attention has one too
     first_norm: bool = True
     #: the sum around every sublayer
@@ -108,7 +112,7 @@ class EncoderConfig:
 def normalisation(config: EncoderConfig, width: int) -> nn.LayerNorm | RMSNorm:
     """The normalisation of vectors of size ``width`` that the configuration asks for."""
     if config.norm_kind == "rms":
-        return RMSNorm(width, eps=config.eps)
+        return RMSNorm(width, eps=config.eps, offset=config.norm_offset)
     return nn.LayerNorm(width, eps=config.eps, elementwise_affine=config.norm_weight, bias=config.norm_bias)
 
 
@@ -170,6 +174,7 @@ class Residual(nn.Module):
         self.pre = config.norm == "pre"
         self.sums = config.residual
         self.norm = None if config.norm == "none" else normalisation(config, config.hidden)
+        self.answer_norm = normalisation(config, config.hidden) if config.answer_norm else None
         self.layer_scale = nn.Parameter(torch.ones(config.hidden)) if config.layer_scale else None
 
     def before(self, x_BTC: Tensor) -> Tensor:
@@ -178,6 +183,8 @@ class Residual(nn.Module):
 
     def after(self, x_BTC: Tensor, y_BTC: Tensor) -> Tensor:
         """The sublayer's input ``x`` and its answer ``y``, joined."""
+        if self.answer_norm is not None:
+            y_BTC = self.answer_norm(y_BTC)
         if self.layer_scale is not None:
             y_BTC = self.layer_scale * y_BTC
         joined_BTC = x_BTC + y_BTC if self.sums else y_BTC

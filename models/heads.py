@@ -1,5 +1,6 @@
 """What stands on an encoder: one class per task, each saying which outputs it gives."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch.nn.functional as F
@@ -114,3 +115,14 @@ class QuestionAnswering(Head):
         del mask_BT
         start_BT, end_BT = self.out(x_BTC).unbind(-1)
         return start_BT, end_BT
+
+
+def plain_head(task: str, hidden: int, labels: int, activation_name: str = "tanh") -> Head:
+    """The head of a task that needs nothing but the hidden states; KeyError for another."""
+    makers: dict[str, Callable[[], Head]] = {
+        "features": lambda: Features(hidden),
+        "sequence-classification": lambda: SequenceClassification(hidden, labels, activation_name),
+        "token-classification": lambda: TokenClassification(hidden, labels),
+        "question-answering": lambda: QuestionAnswering(hidden),
+    }
+    return makers[task]()

@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from posexport.encodings.base import HOOKS, Encoding
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
-from posexport.models.definition import Definition
+from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Embeddings, EncoderConfig, additive
 from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
 from posexport.models.numbering import AfterPadding
 from posexport.nn.attention import attend
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -216,15 +216,8 @@ class LongformerModel(Definition):
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
         config = self.encoder.config
-        axes: list[Axis] = [BATCH, SEQUENCE]
-        ids = InputSpec(
-            name="input_ids", dtype="int64", axes=axes, role="tokens", size=config.vocab, padding=config.padding_id
-        )
-        found = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
-        if config.types > 1:
-            found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=config.types))
-        found.append(InputSpec(name="global_attention_mask", dtype="int64", axes=axes, role="flags", size=2))
-        return found
+        marks = InputSpec(name="global_attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="flags", size=2)
+        return [*text_inputs(config.vocab, config.padding_id, config.types), marks]
 
     def forward(
         self,

@@ -16,6 +16,7 @@ from posexport.encodings.base import Term
 from posexport.encodings.positions import Positions
 from posexport.ops.additive_scores import ADDITIVE_SCORES
 from posexport.ops.concat_scores import CONCAT_SCORES
+from posexport.ops.soft_cap_scores import SOFT_CAP_SCORES
 
 Score = Literal["dot", "general", "concat", "additive"]
 
@@ -71,6 +72,19 @@ class Additive(Scoring):
     def base(self, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The network of every pair."""
         return Term(ADDITIVE_SCORES, (self.query_weight, k_BHSD @ self.key_weight, self.vector), queries, keys)
+
+
+class SoftCapped(Scoring):
+    """``cap tanh(q . k / cap)``: products never exceed ``cap``; position terms are added after it."""
+
+    def __init__(self, cap: float) -> None:
+        super().__init__()
+        self.cap = cap
+
+    def base(self, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
+        """Products of query and key, capped."""
+        cap_1 = torch.tensor([self.cap], dtype=k_BHSD.dtype, device=k_BHSD.device)
+        return Term(SOFT_CAP_SCORES, (cap_1,), queries, keys)
 
 
 def scoring(name: Score, heads: int, size: int) -> Scoring:

@@ -4,7 +4,7 @@ import msgspec
 from torch import Tensor
 
 from posexport.encodings.base import HOOKS, Encoding
-from posexport.models.definition import Definition
+from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Encoder
 from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
@@ -53,15 +53,7 @@ class EncoderModel(Definition):
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
         config = self.encoder.config
-        axes: list[str | int] = [BATCH, SEQUENCE]
-        found = [
-            InputSpec(
-                name="input_ids", dtype="int64", axes=axes, role="tokens", size=config.vocab, padding=config.padding_id
-            ),
-            InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
-        ]
-        if config.types > 1:
-            found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=config.types))
+        found = text_inputs(config.vocab, config.padding_id, config.types)
         if config.cross_attention:
             memory: list[str | int] = [BATCH, ENCODER_SEQUENCE]
             states = [*memory, config.hidden]

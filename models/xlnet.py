@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from posexport.encodings.base import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.definition import Definition
+from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Attention, EncoderConfig, FeedForward, Residual, additive
 from posexport.models.heads import Head, SequenceClassification
 from posexport.nn.attention import attend
-from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
+from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding
 SEGMENTS = 4
@@ -101,13 +101,7 @@ class XLNet(Definition):
     @property
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
-        axes: list[str | int] = [BATCH, SEQUENCE]
-        vocab, padding = self.config.vocab, self.config.padding_id
-        return [
-            InputSpec(name="input_ids", dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding),
-            InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
-            InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=SEGMENTS),
-        ]
+        return text_inputs(self.config.vocab, self.config.padding_id, SEGMENTS)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

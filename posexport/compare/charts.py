@@ -25,7 +25,9 @@ def against_length(document: Document) -> str:
     for number, row in enumerate(rows):
         down, along = divmod(number, COLUMNS)
         last = len(document.lengths) - 1
-        frame = Frame(along * cell_width + 34, head + down * cell_height + 18, cell_width - 50, 96, -0.2, last + 0.2, 0.0, 1.03)
+        frame = Frame(
+            along * cell_width + 34, head + down * cell_height + 18, cell_width - 50, 96, -0.2, last + 0.2, 0.0, 1.03
+        )
         shapes += _panel(document, row, frame, first=along == 0)
     height = head + cell_height * math.ceil(len(rows) / COLUMNS)
     return drawing(COLUMNS * cell_width, height, "accuracy against length", shapes)

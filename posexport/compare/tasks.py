@@ -10,8 +10,8 @@ can be asked:
                         behind, 9 to 16 behind? (Asked where the row goes on far enough on both sides for all four.)
 
 An encoder without positions cannot do better than chance: it gives tokens of one kind the same answer wherever they
-stand, all rows of a length hold the same tokens, and every answer is the right one equally often. An encoder that knows only how far apart tokens are, not which
-stands first, finds the start token's distance as its one way to tell.
+stand, all rows of a length hold the same tokens, and every answer is the right one equally often. An encoder that knows
+only how far apart tokens are, not which stands first, finds the start token's distance as its one way to tell.
 
 All three are meant at any length: a longer row has more letters, and its marker and pairs stand anywhere in it, so
 that distances and places come up that were never trained. ``copy`` asks for one exact distance, ``order`` for the

@@ -1,7 +1,8 @@
 """A fixed penalty per head, linear in distance.
 
 Press, Smith, Lewis, "Train Short, Test Long" (arXiv:2108.12409), section 3; head counts that are not a power of two as
-in the authors' released code. BLOOM's variant: Le Scao et al. (arXiv:2211.05100), section 3.1.2, released code.
+in the authors' released code. BLOOM's variant: Le Scao et al. (arXiv:2211.05100), section 3.1.2, released code. Another
+largest exponent than 8 is MPT's, a factor on all slopes Falcon's (released code of both).
 """
 
 import math
@@ -22,11 +23,11 @@ from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
 Variant = Literal["symmetric", "causal", "bloom"]
 
 
-def slopes(heads: int) -> list[float]:
-    """One slope per head: a power-of-two run, then every other slope of the next run."""
+def slopes(heads: int, bias_max: float = 8.0) -> list[float]:
+    """One slope per head: a power-of-two run down to ``2^-bias_max``, then every other slope of the next run."""
     whole = 2 ** math.floor(math.log2(heads))
-    first = [2 ** (-8 * (h + 1) / whole) for h in range(whole)]
-    rest = [2 ** (-4 * (2 * h + 1) / whole) for h in range(heads - whole)]
+    first = [2 ** (-bias_max * (h + 1) / whole) for h in range(whole)]
+    rest = [2 ** (-bias_max / 2 * (2 * h + 1) / whole) for h in range(heads - whole)]
     return first + rest
 
 
@@ -39,12 +40,14 @@ def oracle(
     params: Mapping[str, Array],
     heads: int,
     variant: str = "symmetric",
+    bias_max: float = 8.0,
+    factor: float = 1.0,
 ) -> Array:
-    """The geometric sequences of section 3, times what the variant counts."""
+    """The geometric sequences of section 3, times the factor and what the variant counts."""
     assert not params
 
     def run(n: int) -> Array:
-        return np.asarray(2.0 ** (-8.0 / n * np.arange(1, n + 1)))
+        return np.asarray(factor * np.exp2(-bias_max / n * np.arange(1, n + 1)))
 
     whole = 1 << (heads.bit_length() - 1)
     slope_H11 = np.concatenate([run(whole), run(2 * whole)[::2]])[:heads, None, None]
@@ -63,6 +66,9 @@ def oracle(
         {"heads": 3},
         {"heads": 7, "variant": "causal"},
         {"heads": 5, "variant": "bloom"},
+        {"heads": 6, "variant": "causal", "bias_max": 5.0},
+        {"heads": 5, "factor": 0.3},
+        {"heads": 3, "variant": "bloom", "bias_max": 11.0, "factor": 1.7},
     ],
     source="Press et al. 2022, arXiv:2108.12409, section 3",
     scores=oracle,
@@ -72,17 +78,25 @@ class Alibi(Encoding):
 
     ``variant``: ``symmetric``, the same to both sides (an encoder); ``causal``, ``slope * (j - i)``, which under a
     causal mask is the same, and without one would draw attention to what comes after; ``bloom``, ``slope * j``, which
-    adds a number of its own to each row of the causal one and so is equal to it under softmax. Positions stay int64
-    until the one product, in float32 or wider: float16 holds every integer only up to 2048.
+    adds a number of its own to each row of the causal one and so is equal to it under softmax. The smallest slope of a
+    power of two of heads is ``2^-bias_max``; all are multiplied by ``factor``. Positions stay int64 until the one
+    product, in float32 or wider: float16 holds every integer only up to 2048.
     """
 
-    def __init__(self, *, heads: int, variant: Variant = "symmetric") -> None:
-        super().__init__(heads=heads, variant=variant)
+    def __init__(
+        self, *, heads: int, variant: Variant = "symmetric", bias_max: float = 8.0, factor: float = 1.0
+    ) -> None:
+        super().__init__(heads=heads, variant=variant, bias_max=bias_max, factor=factor)
         self._at_least(1, heads=heads)
         if variant not in get_args(Variant):
             raise PosexportError(f"{self.name}: variant must be symmetric, causal or bloom, got {variant!r}")
+        for name, value in (("bias_max", bias_max), ("factor", factor)):
+            if not 0 < value < math.inf:
+                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
         self.variant = variant
-        self.slopes = slopes(heads)  # Python floats: module.half() cannot round them
+        self.slopes = [
+            factor * slope for slope in slopes(heads, bias_max)
+        ]  # Python floats: module.half() cannot round them
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The slope of every head times the distance, or times the key's position."""

@@ -51,7 +51,7 @@ class Encoding(nn.Module):
     """Base of all encodings. A subclass overrides the hooks it acts through and nothing else."""
 
     #: registered name, set by `register`; the class's own name before that
-    name: ClassVar[str]
+    name: str
     #: how many coordinates a position has: 1 in text, 2 for the patches of an image (row, column)
     axes: ClassVar[int] = 1
     #: it makes sense only where keys after the query are masked
@@ -59,7 +59,7 @@ class Encoding(nn.Module):
     #: `scores` is given the attention's input, split into heads, in the place of the queries
     reads_input: ClassVar[bool] = False
     #: what a token gets depends on how long its row is in the call, so that a cache holds what shorter calls gave
-    length_dependent: ClassVar[bool] = False
+    length_dependent: bool = False
     #: every layer has parameters of its own
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``
@@ -68,9 +68,9 @@ class Encoding(nn.Module):
     #: square root of head size times this
     score_terms: ClassVar[int] = 1
     #: nothing changes when all positions move by the same amount
-    shift_invariant: ClassVar[bool] = True
+    shift_invariant: bool = True
     #: padding on the right changes nothing: the formula does not ask how long the input is
-    padding_invariant: ClassVar[bool] = True
+    padding_invariant: bool = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding, Term
+from posexport.encodings.base import HOOKS, Encoding, Term
 from posexport.encodings.positions import Positions
 
 
@@ -31,15 +31,21 @@ class ByLayer(Encoding):
 class RotationAndTerm(Encoding):
     """Rotates as one encoding does and adds the scores of another, such as rotations inside a local window.
 
-    Both must be shift invariant. Positions that one of them adds to embeddings or values are not taken.
+    The first may act through no other hook than ``rotate``, the second through none but ``scores``.
     """
 
     def __init__(self, rotation: Encoding, term: Encoding) -> None:
-        super().__init__()
-        if not rotation.shift_invariant or not term.shift_invariant:
-            raise ValueError(f"{rotation.name} and {term.name} must both be shift invariant")
+        for encoding, hook in ((rotation, "rotate"), (term, "scores")):
+            others = [h for h in HOOKS if h != hook and getattr(type(encoding), h) is not getattr(Encoding, h)]
+            if others:
+                raise ValueError(f"{encoding.name} acts through {', '.join(others)}, only {hook} is taken")
+        super().__init__(**rotation.parameters_given, **term.parameters_given)
         self.rotation = rotation
         self.term = term
+        self.name = f"{rotation.name}+{term.name}"
+        self.shift_invariant = rotation.shift_invariant and term.shift_invariant
+        self.padding_invariant = rotation.padding_invariant and term.padding_invariant
+        self.length_dependent = rotation.length_dependent or term.length_dependent
 
     @property
     def trained_length(self) -> int | None:

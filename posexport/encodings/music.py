@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.base import Array, Term, register
 from posexport.encodings.distances import distances
 from posexport.encodings.positions import Positions
-from posexport.errors import PosexportError
+from posexport.encodings.relative_table import Clippable
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
-from posexport.spec import Beyond
 
 
 def oracle(
@@ -51,7 +50,7 @@ def oracle(
     source="Huang et al. 2018, arXiv:1809.04281, section 3.4",
     scores=oracle,
 )
-class Music(Encoding):
+class Music(Clippable):
     """Adds ``q_i . E[h, j - i]`` to the scores of earlier keys; one table a layer and head; for decoders.
 
     ``table`` is [heads, max_positions, head_size], the farthest distance first. ``beyond``: longer distances are an
@@ -59,38 +58,14 @@ class Music(Encoding):
     distance 0, and are masked by the decoder.
     """
 
-    per_layer = True
     causal = True
 
     def __init__(
         self, *, heads: int, head_size: int, max_positions: int = 512, beyond: Literal["error", "clip"] = "error"
     ) -> None:
-        super().__init__(heads=heads, head_size=head_size, max_positions=max_positions, beyond=beyond)
-        self._at_least(1, heads=heads, head_size=head_size, max_positions=max_positions)
-        if beyond not in ("error", "clip"):
-            raise PosexportError(f"{self.name}: beyond must be error or clip, got {beyond!r}")
-        self.max_positions = max_positions
-        self._beyond: Beyond = beyond
+        super().__init__(max_positions=max_positions, beyond=beyond, heads=heads, head_size=head_size)
+        self._at_least(1, heads=heads, head_size=head_size)
         self.table = self._drawn(heads, max_positions, head_size)
-
-    @property
-    def trained_length(self) -> int:
-        """The length whose distances the table holds."""
-        return self.max_positions
-
-    @property
-    def limit(self) -> int | None:
-        """None where distances are clipped."""
-        return None if self._beyond == "clip" else self.max_positions
-
-    @property
-    def beyond(self) -> Beyond:
-        """``error`` or ``clip``."""
-        return self._beyond
-
-    def clipped(self) -> Encoding:
-        """The same table without a limit."""
-        return self._copy_with({"table": self.table}, beyond="clip")
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . E[h, j - i]``: the operator of Transformer-XL without its two biases."""

@@ -2,28 +2,31 @@
 
 from typing import Literal
 
-from posexport.encodings.base import Encoding
+from torch import nn
+
+from posexport.encodings.base import Encoding, Value
 from posexport.errors import PosexportError
 from posexport.spec import Beyond
 
 
-class RelativeTable(Encoding):
-    """A table [2 max_positions - 1, head_size] a layer, for distances (query - key) from ``1 - max_positions`` up.
+class Clippable(Encoding):
+    """A ``table`` of distances a layer, made for inputs of ``max_positions``.
 
     ``beyond``: what distances outside the table are: an ``error`` (the length is limited), or taken as the table's
     last (``clip``).
     """
 
     per_layer = True
+    table: nn.Parameter
 
-    def __init__(self, *, max_positions: int = 512, head_size: int, beyond: Literal["error", "clip"] = "error") -> None:
-        super().__init__(max_positions=max_positions, head_size=head_size, beyond=beyond)
-        self._at_least(1, max_positions=max_positions, head_size=head_size)
+    def __init__(self, *, max_positions: int, beyond: Literal["error", "clip"], **others: Value) -> None:
+        """``others``: the arguments of the subclass's own."""
+        super().__init__(max_positions=max_positions, beyond=beyond, **others)
+        self._at_least(1, max_positions=max_positions)
         if beyond not in ("error", "clip"):
             raise PosexportError(f"{self.name}: beyond must be error or clip, got {beyond!r}")
         self.max_positions = max_positions
         self._beyond: Beyond = beyond
-        self.table = self._drawn(2 * max_positions - 1, head_size)
 
     @property
     def trained_length(self) -> int:
@@ -41,5 +44,14 @@ class RelativeTable(Encoding):
         return self._beyond
 
     def clipped(self) -> Encoding:
-        """The same table without a limit: the operators take distances outside it as its last."""
+        """The same table without a limit: distances outside it are taken as its last."""
         return self._copy_with({"table": self.table}, beyond="clip")
+
+
+class RelativeTable(Clippable):
+    """A table [2 max_positions - 1, head_size] a layer, for distances (query - key) from ``1 - max_positions`` up."""
+
+    def __init__(self, *, max_positions: int = 512, head_size: int, beyond: Literal["error", "clip"] = "error") -> None:
+        super().__init__(max_positions=max_positions, beyond=beyond, head_size=head_size)
+        self._at_least(1, head_size=head_size)
+        self.table = self._drawn(2 * max_positions - 1, head_size)

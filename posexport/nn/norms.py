@@ -1,6 +1,7 @@
 """Normalisation of a token's channels."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -11,13 +12,30 @@ class RMSNorm(nn.Module):
     float32 or wider: squares of half precision overflow from 256 on. The cast down is last.
     """
 
-    def __init__(self, width: int, *, eps: float) -> None:
+    def __init__(self, width: int, *, eps: float, offset: float = 0.0) -> None:
+        """``offset`` is added to the weights: Gemma's are what they differ by from 1."""
         super().__init__()
         self.eps = eps
+        self.offset = offset
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` of any shape that ends in ``width`` channels."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         size = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (wide * size * self.weight).to(x.dtype)
+        weight = self.weight.to(wide.dtype) + self.offset if self.offset else self.weight
+        return (wide * size * weight).to(x.dtype)
+
+
+class LayerNormOfHeads(nn.Module):
+    """Layer normalisation of every head by factors of its own, without biases (StableLM 2)."""
+
+    def __init__(self, heads: int, size: int, *, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weights = nn.ParameterList(torch.ones(size) for _ in range(heads))
+
+    def forward(self, x_BHTD: Tensor) -> Tensor:
+        """``x_BHTD``: [batch, heads, tokens, head size]."""
+        weight_H1D = torch.stack(tuple(self.weights))[:, None]
+        return F.layer_norm(x_BHTD, x_BHTD.shape[-1:], eps=self.eps) * weight_H1D

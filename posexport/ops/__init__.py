@@ -14,3 +14,4 @@ from posexport.ops import head_distance_scores as head_distance_scores
 from posexport.ops import position_product_scores as position_product_scores
 from posexport.ops import relative_key_query_scores as relative_key_query_scores
 from posexport.ops import relative_key_scores as relative_key_scores
+from posexport.ops import soft_cap_scores as soft_cap_scores

@@ -47,7 +47,7 @@ def AdditiveScores(
     weight: FLOAT[...],
     keys: FLOAT[...],
     vector: FLOAT[...],
-    qpos: INT64[...],
+    qpos: INT64[...],  # noqa: ARG001
     kpos: INT64[...],  # noqa: ARG001
 ) -> FLOAT[...]:
     turned = op.Unsqueeze(op.MatMul(q, weight), [3])

@@ -40,7 +40,7 @@ def ConcatScores(
     q: FLOAT[...],
     query_vector: FLOAT[...],
     of_keys: FLOAT[...],
-    qpos: INT64[...],
+    qpos: INT64[...],  # noqa: ARG001
     kpos: INT64[...],  # noqa: ARG001
 ) -> FLOAT[...]:
     return op.MatMul(q, op.Unsqueeze(query_vector, [2])) + op.Unsqueeze(of_keys, [2])

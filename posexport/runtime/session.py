@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
+from posexport.runtime.cache import Cache, ports, refuse
 from posexport.runtime.feeds import prepare
-from posexport.runtime.providers import make_session
-from posexport.runtime.texts import Texts
+from posexport.runtime.generate import Generation, Plan, Stream, as_ids, generate, unique
+from posexport.runtime.providers import PROVIDERS, make_session
+from posexport.runtime.sampling import Sampling
+from posexport.runtime.texts import TOKENIZER, Texts, end_tokens
 from posexport.spec import InputSpec, OutputSpec
 
 if TYPE_CHECKING:
@@ -77,8 +80,9 @@ class Session:
     def run(self, inputs: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """The outputs (all, or those named) for arrays or nested lists by input name.
 
-        ``attention_mask`` may be left out (every token counts), ``token_type_ids`` too (all 0). Raises PosexportError
-        for inputs that the bundle does not take, such as one over its limit; see `posexport.runtime.feeds.prepare`.
+        ``attention_mask`` may be left out (every token counts), ``token_type_ids`` too (all 0), and a decoder's cache
+        (no tokens before). Raises PosexportError for inputs that the bundle does not take, such as one over its limit;
+        see `posexport.runtime.feeds.prepare`.
         """
         names = self._chosen(outputs)
         feeds = prepare(inputs, self.inputs, self._manifest.envelope)
@@ -105,6 +109,65 @@ class Session:
         """The outputs for texts: `tokenize`, then `run`."""
         self._chosen(outputs)
         return self.run(self.tokenize(texts, truncate=truncate), outputs=outputs)
+
+    def generate(
+        self,
+        prompts: Sequence[str] | Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int = 64,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+        stop_tokens: Sequence[int] | None = None,
+        chunk: int | None = None,
+        recompute: bool = True,
+        stream: Stream | None = None,
+    ) -> Generation:
+        """Continue prompts, texts or lists of token ids: the best token each time, or sampled ones.
+
+        Tokens are sampled where one of ``temperature``, ``top_k`` and ``top_p`` is given (`Sampling`): the same for the
+        same ``seed``, prompt and options, whatever other prompts are in the batch; prompts that are equal differ.
+        ``stop``: texts that end a completion, as the tokens do that config.json names, or ``stop_tokens``. ``chunk``:
+        read prompts so many tokens at a time, which takes less memory. ``recompute`` False refuses what a longrope
+        model would have to read again. ``stream`` is called with the row and each new piece of its text.
+
+        Raises PosexportError for what cannot be continued: no decoder with a cache, an empty prompt, one beyond the
+        limit.
+        """
+        of = ports(self.inputs, self.outputs)
+        if of is None:
+            raise refuse(self._manifest.task, self.inputs, self.outputs)
+        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+        if isinstance(prompts, str) or isinstance(stop, str):
+            raise PosexportError("prompts and stop must be lists of texts, got one text; give [text]")
+        as_texts = bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
+        texts = self._texts if as_texts or TOKENIZER in self._manifest.files else None
+        ids = texts.prompts(prompts) if as_texts and texts else as_ids(prompts, of)  # type: ignore[arg-type]
+        ends = end_tokens(self._directory, self._manifest) if stop_tokens is None else stop_tokens
+        plan = Plan(
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop_tokens=unique(ends),
+            stop_texts=tuple(stop),
+            chunk=chunk,
+            recompute=recompute,
+        )
+        provider = next(name for name, full in PROVIDERS.items() if full == self.providers[0])
+
+        def cache(rows: int) -> Cache:
+            return Cache(self._session, of, rows=rows, provider=provider)
+
+        try:
+            decode: Callable[[Sequence[int]], str] | None = None if texts is None else texts.decode
+            return generate(cache, of, self._manifest, ids, plan, decode=decode, stream=stream)
+        except PosexportError:
+            raise
+        except Exception as err:
+            if reason := refusal(err):
+                raise PosexportError(f"the bundle stopped at {len(ids)} prompts of up to {max(map(len, ids))} tokens: {reason}") from err
+            raise
 
     @functools.cached_property
     def _texts(self) -> Texts:

@@ -12,12 +12,15 @@ from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.feeds import limit_sentence
+from posexport.spec import SEQUENCE, TOTAL
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
+#: where stop tokens are named; the first one that names any decides
+GENERATION = ("generation_config.json", "config.json")
 
 
 class _AddedToken(msgspec.Struct):
@@ -30,6 +33,10 @@ class _Config(msgspec.Struct):
     padding_side: str = "right"
     truncation_side: str = "right"
     pad_token: str | _AddedToken | None = None
+
+
+class _Ends(msgspec.Struct):
+    eos_token_id: int | list[int] | None = None
 
 
 class Texts:
@@ -61,15 +68,7 @@ class Texts:
 
         Raises PosexportError for no texts, a text without tokens, and a text over the limit unless ``truncate``.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise PosexportError(f"texts must be a list of strings, got {type(texts).__name__}; give [text]")
-        if not texts:
-            raise PosexportError("got no texts; give at least one")
-        for number, text in enumerate(texts):
-            try:
-                text.encode()
-            except UnicodeEncodeError as err:
-                raise PosexportError(f"text {number} ({text!a:.60}) is not Unicode; give it as UTF-8") from err
+        _check(texts, "text")
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
         limit = self._manifest.envelope.limit
         for number, row in enumerate(rows):
@@ -82,6 +81,24 @@ class Texts:
                 )
         return self._padded(rows)
 
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of texts to continue, special tokens as the tokenizer sets them, neither cut nor padded.
+
+        Raises PosexportError for an empty text, or one without tokens.
+        """
+        _check(texts, "prompt")
+        found = []
+        for number, (text, row) in enumerate(zip(texts, self._whole.encode_batch(list(texts)), strict=True)):
+            if not text or not row.ids:
+                raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
+            found.append(list(row.ids))
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``, without special tokens."""
+        text: str = self._whole.decode(list(ids), skip_special_tokens=True)
+        return text
+
     def _padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
         length = max(max(len(row.ids) for row in rows), self._manifest.envelope.minimum)
         tokens = next((spec for spec in self._manifest.inputs if spec.role == "tokens"), None)
@@ -90,7 +107,8 @@ class Texts:
         columns = {"tokens": ("ids", self._padding_id), "mask": ("attention_mask", 0), "types": ("type_ids", 0)}
         arrays = {}
         for spec in self._manifest.inputs:
-            if spec.role not in columns or spec.axes != tokens.axes:
+            # a decoder's mask is over past and new tokens, and here there are no past ones
+            if spec.role not in columns or [SEQUENCE if a == TOTAL else a for a in spec.axes] != tokens.axes:
                 continue
             field, filler = columns[spec.role]
             array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
@@ -114,6 +132,32 @@ class Texts:
         if found is None:
             found = next((spec.padding for spec in self._manifest.inputs if spec.role == "tokens"), 0)
         return int(found)
+
+
+def end_tokens(directory: Path, manifest: Manifest) -> list[int]:
+    """The ids that end a text, as the bundle's configuration files say; none where they say nothing."""
+    for name in GENERATION:
+        if name not in manifest.files:
+            continue
+        try:
+            found = msgspec.json.decode(locate(directory, name).read_bytes(), type=_Ends).eos_token_id
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
+            raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
+        if found is not None:
+            return [found] if isinstance(found, int) else found
+    return []
+
+
+def _check(texts: Sequence[str], what: str) -> None:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise PosexportError(f"{what}s must be a list of strings, got {type(texts).__name__}; give [{what}]")
+    if not texts:
+        raise PosexportError(f"got no {what}s; give at least one")
+    for number, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as err:
+            raise PosexportError(f"{what} {number} ({text!a:.60}) is not Unicode; give it as UTF-8") from err
 
 
 def _config(directory: Path, manifest: Manifest) -> _Config:

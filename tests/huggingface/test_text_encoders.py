@@ -267,5 +267,5 @@ def test_what_is_not_computed_is_refused(copy: Copy, name: str, values: dict[str
 def test_a_rotation_with_a_window_has_the_limits_of_both() -> None:
     both = RotationAndTerm(Rope(head_size=4), LocalWindow(left=3, right=5))
     assert (both.boundaries, both.limit, both.trained_length) == ([4, 6], None, None)
-    with pytest.raises(ValueError, match="shift invariant"):
+    with pytest.raises(ValueError, match="embed"):
         RotationAndTerm(Rope(head_size=4), Learned(hidden=20))

@@ -1,17 +1,12 @@
 """``encoder-<encoding>``: an encoder of the BERT family."""
 
-from collections.abc import Callable
-
 from posexport.encodings.base import Encoding, Entry
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.heads import (
-    Features,
     FillMask,
     Head,
-    QuestionAnswering,
     SentenceEmbedding,
-    SequenceClassification,
-    TokenClassification,
+    plain_head,
 )
 from posexport.models.task import EncoderModel
 from posexport.sources.definitions.base import Kind
@@ -27,17 +22,12 @@ TASKS = {
 
 
 def _head(task: str, config: EncoderConfig, labels: int) -> Head:
-    makers: dict[str, Callable[[], Head]] = {
-        "features": lambda: Features(config.hidden),
-        "sentence-embedding": lambda: SentenceEmbedding(config.hidden, "mean", normalise=True),
-        "fill-mask": lambda: FillMask(
-            config.hidden, config.embedding or config.hidden, config.vocab, config.activation, config.eps
-        ),
-        "sequence-classification": lambda: SequenceClassification(config.hidden, labels, "tanh"),
-        "token-classification": lambda: TokenClassification(config.hidden, labels),
-        "question-answering": lambda: QuestionAnswering(config.hidden),
-    }
-    return makers[task]()
+    if task == "sentence-embedding":
+        return SentenceEmbedding(config.hidden, "mean", normalise=True)
+    if task == "fill-mask":
+        inner = config.embedding or config.hidden
+        return FillMask(config.hidden, inner, config.vocab, config.activation, config.eps)
+    return plain_head(task, config.hidden, labels)
 
 
 def _make(config: EncoderConfig, encoding: Encoding, task: str, labels: int) -> EncoderModel:

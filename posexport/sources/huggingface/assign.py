@@ -169,7 +169,7 @@ def _value(weights: Weights, name: str, origin: Origin, shape: torch.Size) -> Te
     if origin.part is not None:
         part, heads = origin.part
         parts: Tensor = value.unflatten(0, (heads, origin.parts, -1))  # type: ignore[no-untyped-call]
-        value = parts[:, part].flatten(0, 1)
+        value = parts[:, part : part + origin.width].flatten(0, 2)
     return value.reshape(shape).contiguous()
 
 

@@ -9,20 +9,17 @@ from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
 from posexport.models.heads import (
-    Features,
     FillMask,
     Head,
-    QuestionAnswering,
     SentenceEmbedding,
-    SequenceClassification,
-    TokenClassification,
+    plain_head,
 )
 from posexport.models.numbering import AfterPadding, Counted
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import Family
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
 POSITION_TYPES = ("absolute", "relative_key", "relative_key_query")
@@ -106,8 +103,6 @@ def _encoding(family: Family, config: Config, settings: EncoderConfig, kind: str
 
 def _head(family: Family, config: Config, settings: EncoderConfig, task: str, pooling: Pooling | None) -> Head:
     hidden = settings.hidden
-    if task == "features":
-        return Features(hidden)
     if task == "sentence-embedding":
         assert pooling is not None
         pooling.check_width(hidden)
@@ -115,11 +110,7 @@ def _head(family: Family, config: Config, settings: EncoderConfig, task: str, po
     if task == "fill-mask":
         name = family.fill_mask.activation or settings.activation
         return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
-    if task == "sequence-classification":
-        return SequenceClassification(hidden, config.labels(), family.classifier.activation or settings.activation)
-    if task == "token-classification":
-        return TokenClassification(hidden, config.labels())
-    return QuestionAnswering(hidden)
+    return plain_head(task, hidden, config.labels(), family.classifier.activation or settings.activation)
 
 
 def _head_names(family: Family, task: str) -> dict[str, str]:
@@ -149,10 +140,7 @@ def _origins(
         for ours, theirs in family.renamed.items():
             special[below + ours] = Origin((f"{family.prefix}.{theirs.format(i=group)}",))
         special |= {below + ours: Origin(()) for ours in family.zeros}
-    found: dict[str, Origin] = {}
-    for name, _ in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        found[name] = special.get(name) or Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
+    found = origins_of(model, stems, special)
     if task == "fill-mask":
         found["head.decoder.bias"] = Origin(family.fill_mask.bias)
     if tied:

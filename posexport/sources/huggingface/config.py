@@ -73,6 +73,14 @@ class Config:
             raise PosexportError(f"{self.label} says {key} = {value!r:.60}; it must be a number between 0 and 1")
         return float(value)
 
+    def positive(self, key: str, default: float | None = None) -> float | None:
+        """A finite number above 0, or None where the file says null or, without a default, nothing."""
+        value = self.values.get(key, default)
+        real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not (real and value > 0):
+            raise PosexportError(f"{self.label} says {key} = {value!r:.60}; it must be a number above 0, or null")
+        return None if value is None else float(value)
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self.values.get(key, default)

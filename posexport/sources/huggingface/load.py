@@ -112,7 +112,7 @@ def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling 
     if architecture is None:
         return "features", [f"{config.label} names no architectures; taken for the task features"], True
     found = next((end for end in family.architectures if architecture.endswith(end)), None)
-    if found is None or architecture.endswith("LMHeadModel"):
+    if found is None or (architecture.endswith("LMHeadModel") and found == "Model"):
         advice = family.advice if isinstance(family, OwnFamily) else None
         raise PosexportError(
             f"{config.label} says architectures = {architecture}, which is no task here; "

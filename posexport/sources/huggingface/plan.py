@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.models.definition import Definition
 
@@ -23,7 +23,8 @@ class Origin:
 
     ``row``: name and shape of a table whose row 0 is added to every row of the parameter. ``part``: the parameter is
     the rows of this one of the ``parts`` (query, key, value) which each of so many heads has in the tensor; one head
-    where all of a part stand together. ``shape``: the tensor's, where it is not the parameter's although it holds the
+    where all of a part stand together. ``width``: it is the rows of so many parts, from that one on (the queries of a
+    group of heads that share a key and a value). ``shape``: the tensor's, where it is not the parameter's although it holds the
     same numbers in the same order. ``transposed``: the tensor, all its axes but the first taken as one, is turned
     before anything else. ``gain``: any of the names of the norms [1, .., 1, last axis] that the tensor's slices along
     the last axis are brought to (weight normalisation, Salimans and Kingma, arXiv:1602.07868, as released for
@@ -35,6 +36,7 @@ class Origin:
     row: tuple[str, list[int]] | None = None
     part: tuple[int, int] | None = None
     parts: int = 3
+    width: int = 1
     shape: tuple[int, ...] | None = None
     transposed: bool = False
     gain: tuple[str, ...] = ()
@@ -43,7 +45,7 @@ class Origin:
         """The shape that the tensor must have for a parameter of this shape."""
         if self.shape is not None:
             return list(self.shape)
-        whole = parameter if self.part is None else [parameter[0] * self.parts, *parameter[1:]]
+        whole = parameter if self.part is None else [parameter[0] // self.width * self.parts, *parameter[1:]]
         return whole[::-1] if self.transposed else whole
 
 
@@ -59,3 +61,19 @@ class Plan:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     #: tensors that a file may have and that do not matter at inference
     unread: tuple[str, ...] = ()
+
+
+def origins_of(
+    model: nn.Module, stems: Mapping[str, str], special: Mapping[str, Origin] | None = None
+) -> dict[str, Origin]:
+    """The origin of every parameter: ``special``, or by ``stems``, from our modules to the checkpoint's.
+
+    A ``table`` of ours is a ``weight`` there.
+    """
+    special = special or {}
+    found: dict[str, Origin] = {}
+    for name, _ in model.named_parameters():
+        module, _, leaf = name.rpartition(".")
+        stored = "weight" if leaf == "table" else leaf
+        found[name] = special[name] if name in special else Origin((f"{stems[module]}.{stored}",))
+    return found

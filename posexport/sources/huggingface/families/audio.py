@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from torch import nn
-
 from posexport.encodings.base import Encoding
 from posexport.encodings.conformer import Conformer
 from posexport.encodings.nope import NoPE
@@ -156,15 +154,6 @@ def head(config: Config, settings: AudioConfig, task: str) -> Head:
     if task == "ctc":
         return TokenClassification(settings.hidden, config.size("vocab_size"))
     return Features(settings.hidden)
-
-
-def origins(model: nn.Module, stems: Mapping[str, str], special: Mapping[str, Origin]) -> dict[str, Origin]:
-    """The origin of every parameter: by ``stems``, from our modules to the checkpoint's, or ``special``."""
-    found: dict[str, Origin] = {}
-    for name, _ in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        found[name] = special[name] if name in special else Origin((f"{stems[module]}.{leaf}",))
-    return found
 
 
 def stack_stems(prefix: str, config: StackConfig) -> dict[str, str]:

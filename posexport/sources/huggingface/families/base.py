@@ -18,6 +18,7 @@ TASKS = (
     "features",
     "sentence-embedding",
     "fill-mask",
+    "text-generation",
     "sequence-classification",
     "token-classification",
     "question-answering",

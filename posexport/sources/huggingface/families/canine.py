@@ -10,11 +10,11 @@ import torch
 from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError
 from posexport.models.canine import PRIMES, UNICODE, Canine, CanineConfig, CanineModel
-from posexport.models.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
+from posexport.models.heads import plain_head
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.bert import POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 
 _ONCE = {
     "embeddings.token_type": "char_embeddings.token_type_embeddings",
@@ -43,7 +43,9 @@ def _plan(config: Config, task: str) -> Plan:
         )
     with torch.device("meta"):
         encoder = Canine(settings, Absolute(max_positions=settings.buckets, hidden=settings.hidden))
-        model = CanineModel(encoder, _head(config, settings, task), pooled=task == "sequence-classification")
+        model = CanineModel(
+            encoder, plain_head(task, settings.hidden, config.labels()), pooled=task == "sequence-classification"
+        )
     return Plan(model, _origins(model, settings, task), longest)
 
 
@@ -77,15 +79,6 @@ def _settings(config: Config) -> CanineConfig:
     )
 
 
-def _head(config: Config, settings: CanineConfig, task: str) -> Head:
-    hidden = settings.hidden
-    if task == "sequence-classification":
-        return SequenceClassification(hidden, config.labels(), "tanh")
-    if task == "token-classification":
-        return TokenClassification(hidden, config.labels())
-    return QuestionAnswering(hidden) if task == "question-answering" else Features(hidden)
-
-
 def _origins(model: CanineModel, settings: CanineConfig, task: str) -> dict[str, Origin]:
     stems = {f"encoder.{ours}": f"canine.{theirs}" for ours, theirs in _ONCE.items()}
     stems |= {
@@ -98,11 +91,7 @@ def _origins(model: CanineModel, settings: CanineConfig, task: str) -> dict[str,
         for part, stem in _LAYER.items():
             stems[f"encoder.{ours}.{part}"] = f"canine.{stem.replace('encoder.layer.{i}', theirs)}"
     stems |= {f"head.{ours}": theirs for ours, theirs in _HEADS.get(task, {}).items()}
-    found = {}
-    for name, _ in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        found[name] = Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
-    return found
+    return origins_of(model, stems)
 
 
 CANINE = OwnFamily(

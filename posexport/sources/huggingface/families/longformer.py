@@ -11,19 +11,16 @@ from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.models.heads import (
-    Features,
     FillMask,
     Head,
-    QuestionAnswering,
     SentenceEmbedding,
-    SequenceClassification,
-    TokenClassification,
+    plain_head,
 )
 from posexport.models.longformer import Default, Longformer, LongformerModel
 from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
 _DEFAULTS: dict[str, Default] = {"sequence-classification": "first", "question-answering": "question"}
@@ -110,11 +107,7 @@ def _head(config: Config, settings: EncoderConfig, task: str, pooling: Pooling |
         return SentenceEmbedding(hidden, pooling.mode, pooling.normalise)
     if task == "fill-mask":
         return FillMask(hidden, hidden, settings.vocab, "gelu", settings.eps)
-    if task == "sequence-classification":
-        return SequenceClassification(hidden, config.labels(), "tanh")
-    if task == "token-classification":
-        return TokenClassification(hidden, config.labels())
-    return QuestionAnswering(hidden) if task == "question-answering" else Features(hidden)
+    return plain_head(task, hidden, config.labels())
 
 
 def _origins(model: LongformerModel, layers: int, task: str) -> dict[str, Origin]:
@@ -125,11 +118,7 @@ def _origins(model: LongformerModel, layers: int, task: str) -> dict[str, Origin
         for ours, theirs in _LAYER.items()
     }
     stems |= {f"head.{ours}": theirs for ours, theirs in _HEADS.get(task, {}).items()}
-    found = {}
-    for name, _ in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        found[name] = Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
-    return found
+    return origins_of(model, stems)
 
 
 LONGFORMER = OwnFamily(

@@ -18,7 +18,7 @@ from posexport.errors import PosexportError
 from posexport.models.windowed import Windowed, WindowedConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
-from posexport.sources.huggingface.plan import Constant, Origin, Plan
+from posexport.sources.huggingface.plan import Constant, Origin, Plan, origins_of
 
 ARCHITECTURES = {"ForImageClassification": "image-classification", "Model": "features"}
 ROOTS = ("embeddings.", "encoder.", "layernorm.")
@@ -94,11 +94,8 @@ def plan_of(config: Config, settings: WindowedConfig, encodings: list[Encoding],
             parameters |= {f"{here}.{ours}": f"{there}.{theirs}" for ours, theirs in _PARAMETERS.items()}
             index = Constant(_offset_rows(settings.window_of(stage)))
             constants[f"{there}.attention.self.relative_position_index"] = index
-    origins = {}
-    for name, _ in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        origins[name] = Origin((parameters[name] if name in parameters else f"{modules[module]}.{leaf}",))
-    return Plan(model, origins, constants=constants)
+    special = {name: Origin((stored,)) for name, stored in parameters.items()}
+    return Plan(model, origins_of(model, modules, special), constants=constants)
 
 
 def _offset_rows(window: int) -> Tensor:

@@ -18,7 +18,7 @@ from posexport.models.task import EncoderModel
 from posexport.nn.activations import ACTIVATIONS
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
 _BLOCK = "transformer.encoder.block.{i}"
@@ -57,12 +57,8 @@ def _plan(
         for ours, theirs in (_LAYER | (_GATED if settings.gated else _PLAIN)).items():
             stems[f"encoder.groups.{i}.{ours}"] = theirs.format(i=i)
     token = "encoder.embeddings.token.weight"
-    origins = {token: Origin(("transformer.shared.weight", "transformer.encoder.embed_tokens.weight"))}
-    for name, _ in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        if name != token:
-            origins[name] = Origin((f"{stems[module]}.{'weight' if leaf == 'table' else leaf}",))
-    return Plan(model, origins)
+    special = {token: Origin(("transformer.shared.weight", "transformer.encoder.embed_tokens.weight"))}
+    return Plan(model, origins_of(model, stems, special))
 
 
 def _settings(config: Config, feedforward: str) -> EncoderConfig:

@@ -15,6 +15,7 @@ from posexport.models.vision import Vision, VisionConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.plan import origins_of as by_stem
 
 ARCHITECTURES = {"ForImageClassification": "image-classification", "Model": "features"}
 ROOTS = ("embeddings.", "encoder.", "layernorm.", "pooler.")
@@ -72,12 +73,14 @@ def origins_of(model: Vision, prefix: str, special: dict[str, str]) -> dict[str,
     for i in range(model.config.layers):
         modules |= {f"layers.{i}.{ours}": f"{prefix}.encoder.layer.{i}.{theirs}" for ours, theirs in _LAYER.items()}
     parameters = {ours: f"{prefix}.{theirs}" for ours, theirs in _PARAMETERS.items()} | special
-    found = {}
-    for name, parameter in model.named_parameters():
-        module, _, leaf = name.rpartition(".")
-        stored = parameters[name] if name in parameters else f"{modules[module]}.{leaf}"
-        found[name] = Origin((stored,), shape=(1, *parameter.shape) if name == "added.0.table" else None)
-    return found
+    ours = dict(model.named_parameters())
+    table = "added.0.table"  # stored for a batch of one
+    named = {
+        name: Origin((stored,), shape=(1, *ours[name].shape) if name == table else None)
+        for name, stored in parameters.items()
+        if name in ours
+    }
+    return by_stem(model, modules, named)
 
 
 def _sides(config: Config, key: str, default: int) -> tuple[int, int]:

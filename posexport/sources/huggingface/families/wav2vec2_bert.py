@@ -9,7 +9,7 @@ from posexport.models.audio import AudioEncoder, AudioModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
 from posexport.sources.huggingface.families.base import OwnFamily
-from posexport.sources.huggingface.plan import Plan
+from posexport.sources.huggingface.plan import Plan, origins_of
 
 _PREFIX = "wav2vec2_bert"
 
@@ -31,7 +31,7 @@ def _plan(config: Config, task: str) -> Plan:
     layer = audio.CONFORMER_LAYER | {"convolution.depthwise_norm": "conv_module.depthwise_layer_norm"}
     stems = audio.projection_stems(_PREFIX) | audio.layer_stems(_PREFIX, settings.layers, layer)
     special = audio.renamed(_PREFIX, settings.layers, audio.CONFORMER_RENAMED)
-    return Plan(model, audio.origins(model, stems, special))
+    return Plan(model, origins_of(model, stems, special))
 
 
 WAV2VEC2_BERT = OwnFamily(

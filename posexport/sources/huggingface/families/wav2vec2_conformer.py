@@ -14,7 +14,7 @@ from posexport.models.speech import SpeechModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
 from posexport.sources.huggingface.families.base import OwnFamily
-from posexport.sources.huggingface.plan import Constant, Plan
+from posexport.sources.huggingface.plan import Constant, Plan, origins_of
 
 _PREFIX = "wav2vec2_conformer"
 _NORM = "conv_module.batch_norm"
@@ -53,7 +53,7 @@ def _plan(config: Config, task: str) -> Plan:
         constants = {f"{_PREFIX}.encoder.embed_positions.inv_freq": Constant(values, rtol=0.01)}
     return Plan(
         model,
-        audio.origins(model, stems, audio.renamed(_PREFIX, settings.layers, _RENAMED)),
+        origins_of(model, stems, audio.renamed(_PREFIX, settings.layers, _RENAMED)),
         constants=constants,
         unread=tuple(f"{_PREFIX}.encoder.layers.{i}.{_NORM}.num_batches_tracked" for i in range(settings.layers)),
     )

@@ -9,7 +9,7 @@ from posexport.models.speech import SpeechModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
 from posexport.sources.huggingface.families.base import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 
 _PREFIX = "wavlm"
 _LAYER = {
@@ -68,7 +68,7 @@ def _plan(config: Config, task: str) -> Plan:
     for i in range(settings.layers):
         stored = attention.format(below=f"{_PREFIX}.encoder.layers.{i}", leaf="gru_rel_pos_const")
         special[f"encoder.layers.{i}.attention.encoding.constant"] = Origin((stored,), shape=(1, settings.heads, 1, 1))
-    return Plan(model, audio.origins(model, stems, special))
+    return Plan(model, origins_of(model, stems, special))
 
 
 WAVLM = OwnFamily(

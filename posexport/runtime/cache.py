@@ -1,0 +1,148 @@
+"""A decoder's cache between calls: what one call gives is what the next one takes, where it lies, without a copy.
+
+Shape letters: B rows, T new tokens, S tokens read so far, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.runtime.providers import make_session
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue
+
+LOGITS = "logits"
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``."""
+
+    tokens: InputSpec
+    mask: InputSpec
+    past: list[InputSpec]
+    present: list[str]
+    vocab: int
+
+
+def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports | None:
+    """The ports of a decoder with a cache and logits; None where the model is none."""
+    tokens = [spec for spec in inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE]]
+    masks = [spec for spec in inputs if spec.role == "mask" and spec.axes == [BATCH, TOTAL]]
+    past = [spec for spec in inputs if spec.role == "cache" and PAST in spec.axes]
+    present = [spec.name for spec in outputs if TOTAL in spec.axes]
+    logits = next((spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE]), None)
+    others = len(inputs) - len(past) - 2
+    if len(tokens) != 1 or len(masks) != 1 or not past or len(past) != len(present) or others or logits is None:
+        return None
+    vocab = logits.axes[-1]
+    return Ports(tokens[0], masks[0], past, present, vocab) if isinstance(vocab, int) else None
+
+
+class Cache:
+    """What a session knows of the tokens read so far, for every row. ``mask_BS``: 1 for each token, 0 for padding.
+
+    Raises PosexportError only in `read`: what ONNX Runtime itself says.
+    """
+
+    def __init__(self, session: "InferenceSession", of: Ports, *, rows: int, provider: str = "cpu") -> None:
+        self._session, self._of, self._device = session, of, provider
+        self._last = None if provider == "cpu" else LastToken(provider)
+        self.clear(rows)
+
+    def clear(self, rows: int) -> None:
+        """Forget all tokens."""
+        from onnxruntime import OrtValue
+
+        self.mask_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
+        self.ids_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
+        self._held: dict[str, OrtValue] = {}
+        for spec in self._of.past:
+            shape = [{BATCH: rows, PAST: 0}.get(axis, 0) if isinstance(axis, str) else axis for axis in spec.axes]
+            self._held[spec.name] = OrtValue.ortvalue_from_shape_and_type(shape, np.dtype(spec.dtype), self._device, 0)
+
+    @property
+    def slots(self) -> int:
+        """Tokens read so far, padding included."""
+        return int(self.mask_BS.shape[1])
+
+    @property
+    def tokens_B(self) -> Ids:
+        """Tokens read so far, row by row, without padding."""
+        return self.mask_BS.sum(1)
+
+    def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:
+        """Read more tokens of every row, and give the logits after the last of them, [B, V].
+
+        What ONNX Runtime raises passes as it is, and then nothing was read.
+        """
+        mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
+        binding = self._session.io_binding()
+        binding.bind_cpu_input(self._of.tokens.name, np.ascontiguousarray(ids_BT))
+        binding.bind_cpu_input(self._of.mask.name, mask_BS)
+        for name, value in self._held.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in (LOGITS, *self._of.present):
+            binding.bind_output(name, self._device, 0)
+        self._session.run_with_iobinding(binding)
+        logits, *present = binding.get_outputs()
+        self._held = dict(zip(self._held, present, strict=True))
+        self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
+        last_BV: NDArray[Any]
+        if self._last is not None:
+            last_BV = self._last(logits)
+        else:
+            last_BV = logits.numpy()[:, -1].copy()  # a view of the prompt's logits would keep them all
+        return last_BV
+
+    def compact(self, rows: Sequence[int]) -> None:
+        """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
+        from onnxruntime import OrtValue
+
+        index = np.asarray(rows)
+        self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
+        start = int(np.argmax(self.mask_BS.any(0)))
+        self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
+        for spec in self._of.past:
+            kept = np.take(self._held[spec.name].numpy(), index, axis=spec.axes.index(BATCH))
+            kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
+            self._held[spec.name] = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(kept), self._device, 0)
+
+
+class LastToken:
+    """The logits of the last token, cut out where they lie, so that a prompt's others are not copied from the device."""
+
+    def __init__(self, provider: str) -> None:
+        import onnx.parser
+
+        model = onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 18]> last (float[b, t, v] x) => (float[b, v] y) '
+            "<int64 place = {-1}> {y = Gather <axis = 1> (x, place)}"
+        )
+        self._session = make_session(model.SerializeToString(), provider=provider)
+
+    def __call__(self, logits: "OrtValue") -> NDArray[Any]:
+        """[B, T, V] on the device to [B, V] in memory."""
+        binding = self._session.io_binding()
+        binding.bind_ortvalue_input("x", logits)
+        binding.bind_output("y", "cpu", 0)
+        self._session.run_with_iobinding(binding)
+        last_BV: NDArray[Any] = binding.get_outputs()[0].numpy().copy()
+        return last_BV
+
+
+def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> PosexportError:
+    """Why a bundle cannot generate."""
+    gives = ", ".join(spec.name for spec in outputs if TOTAL not in spec.axes)
+    takes = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"
+    return PosexportError(
+        f"this bundle is for the task {task}: it takes {takes} and gives {gives}; generate needs a decoder for "
+        f"text-generation, with past_key_values and {LOGITS}"
+    )

@@ -1,0 +1,291 @@
+"""Continuing prompts with a decoder's cache: a batch of them, each as if it were alone.
+
+Prompts of different lengths are padded on the left, with a mask; the model counts positions by the mask, so that no
+token moves. Shape letters: B rows, T new tokens, V vocabulary.
+"""
+
+import operator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import Manifest
+from posexport.errors import PosexportError
+from posexport.runtime.cache import Cache, Ids, Ports
+from posexport.runtime.feeds import limit_sentence
+from posexport.runtime.sampling import Chooser, Sampling
+from posexport.runtime.streams import Pieces, StopTexts
+from posexport.spec import SEQUENCE, EncodingSpec
+
+#: the encodings whose keys of before change when a row grows beyond the length that this parameter says
+_RECOMPUTED = {"rope-longrope": "max_positions"}
+
+Finish = Literal["stop", "length", "limit"]
+#: told the row and a piece of its text
+Stream = Callable[[int, str], None]
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What came after one prompt. ``text``: None without a tokenizer.
+
+    ``finish``: ``stop`` (a stop token, which is not among ``tokens``, or a stop text, which is not in ``text``),
+    ``length`` (as many tokens as asked for) or ``limit`` (the model takes no more).
+    """
+
+    prompt_tokens: list[int]
+    tokens: list[int]
+    text: str | None
+    finish: Finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A completion for every prompt, and how long it took.
+
+    The prompt's time ends with the logits after it; ``step_tokens`` are those that the steps after that gave.
+    """
+
+    completions: list[Completion]
+    prompt_tokens: int
+    prompt_seconds: float
+    step_tokens: int
+    step_seconds: float
+
+    @property
+    def prompt_rate(self) -> float:
+        """Tokens of prompts read in a second, padding not counted."""
+        return self.prompt_tokens / self.prompt_seconds if self.prompt_seconds else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens made in a second after the prompts were read, of all rows."""
+        return self.step_tokens / self.step_seconds if self.step_seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to go on and when to stop. ``chunk``: prompts are read so many tokens at a time (None: at once).
+
+    ``recompute``: read a row again from its start when it outgrows the length up to which its cached keys hold.
+    """
+
+    max_new_tokens: int = 64
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_tokens: frozenset[int] = frozenset()
+    stop_texts: tuple[str, ...] = ()
+    chunk: int | None = None
+    recompute: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise PosexportError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if self.chunk is not None and self.chunk < 1:
+            raise PosexportError(f"chunk must be at least 1 token, got {self.chunk}")
+
+
+def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
+    """Prompts that are given as ids, checked: whole numbers that the model has embeddings for."""
+    found: list[list[int]] = []
+    for number, prompt in enumerate(prompts):
+        try:
+            ids = [operator.index(one) for one in prompt]
+        except TypeError as err:
+            raise PosexportError(
+                f"prompt {number} is neither a text nor a list of token ids; give all prompts as one or the other"
+            ) from err
+        size = of.tokens.size or of.vocab
+        if wrong := [one for one in ids if not 0 <= one < size]:
+            raise PosexportError(f"prompt {number} holds the id {wrong[0]}; {of.tokens.name} takes ids from 0 to {size - 1}")
+        found.append(ids)
+    return found
+
+
+def generate(
+    make_cache: Callable[[int], Cache],
+    of: Ports,
+    manifest: Manifest,
+    prompts: Sequence[Sequence[int]],
+    plan: Plan,
+    *,
+    decode: Decode | None,
+    stream: Stream | None = None,
+) -> Generation:
+    """Continue ``prompts`` (ids). ``decode``: ids to text, None without a tokenizer.
+
+    Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
+    ONNX Runtime raises passes as it is.
+    """
+    limit = manifest.envelope.limit if SEQUENCE in manifest.envelope.limited_axes else None
+    _check(prompts, plan, manifest, limit, decode is not None or not (plan.stop_texts or stream))
+    reader = _Reader(make_cache(len(prompts)), _threshold(manifest.encoding), prompts, plan)
+    seen: Counter[tuple[int, ...]] = Counter()
+    rows = []
+    for number, prompt in enumerate(prompts):
+        rows.append(_Row(number, prompt, plan, Chooser(plan.sampling, seen[tuple(prompt)]), limit, decode, stream))
+        seen[tuple(prompt)] += 1
+    started = time.perf_counter()
+    logits_BV = reader.prompts(of.tokens.padding)
+    read = time.perf_counter()
+    held, steps = rows, 0  # the rows in the cache, those that are finished among them
+    while True:
+        for row, logits_V in zip(held, logits_BV, strict=True):
+            if row.finish is None:
+                row.take(logits_V)
+        going = [index for index, row in enumerate(held) if row.finish is None]
+        if not going:
+            break
+        if limit is not None and reader.cache.slots >= limit:
+            # padding of longer prompts took the room; every row must have what it has alone
+            reader.cache.compact(going)
+            held = [held[index] for index in going]
+        ids = [of.tokens.padding if row.finish else row.tokens[-1] for row in held]
+        keep = [int(row.finish is None) for row in held]
+        logits_BV = reader.read(np.array([ids]).T, np.array([keep]).T)
+        steps += sum(keep)
+    return Generation(
+        completions=[row.completion() for row in rows],
+        prompt_tokens=sum(map(len, prompts)),
+        prompt_seconds=read - started,
+        step_tokens=steps,
+        step_seconds=time.perf_counter() - read,
+    )
+
+
+class _Row:
+    """One prompt and what has been made of it."""
+
+    def __init__(
+        self,
+        number: int,
+        prompt: Sequence[int],
+        plan: Plan,
+        choose: Chooser,
+        limit: int | None,
+        decode: Decode | None,
+        stream: Stream | None,
+    ) -> None:
+        self._number, self._prompt, self._plan, self._choose = number, list(prompt), plan, choose
+        self._limit, self._stream = limit, stream
+        self._pieces = None if decode is None else Pieces(decode, prompt)
+        self._stops = StopTexts(plan.stop_texts)
+        self._text = ""
+        self.tokens: list[int] = []
+        self.finish: Finish | None = None
+
+    def take(self, logits_V: NDArray[Any]) -> None:
+        """Choose the next token, and see whether it is the last."""
+        token = self._choose(logits_V)
+        if token in self._plan.stop_tokens:
+            self._end("stop")
+            return
+        self.tokens.append(token)
+        if self._pieces is not None:
+            self._tell(self._stops.push(self._pieces.push(token)))
+        if self._stops.stopped:
+            self._end("stop")
+        elif len(self.tokens) >= self._plan.max_new_tokens:
+            self._end("length")
+        elif self._limit is not None and len(self._prompt) + len(self.tokens) > self._limit:
+            self._end("limit")  # this token itself can no longer be read
+
+    def completion(self) -> Completion:
+        """What came of it."""
+        assert self.finish is not None
+        text = None if self._pieces is None else self._text
+        return Completion(prompt_tokens=self._prompt, tokens=self.tokens, text=text, finish=self.finish)
+
+    def _end(self, finish: Finish) -> None:
+        if self._pieces is not None:
+            self._tell(self._stops.push(self._pieces.finish()))
+            if self._stops.stopped:
+                finish = "stop"
+            self._tell(self._stops.finish())
+        self.finish = finish
+
+    def _tell(self, piece: str) -> None:
+        self._text += piece
+        if piece and self._stream is not None:
+            self._stream(self._number, piece)
+
+
+class _Reader:
+    """Reads tokens into the cache, and all of them again where their keys have changed."""
+
+    def __init__(self, cache: Cache, threshold: int | None, prompts: Sequence[Sequence[int]], plan: Plan) -> None:
+        self.cache, self._threshold, self._prompts, self._chunk = cache, threshold, prompts, plan.chunk
+
+    def prompts(self, padding: int) -> NDArray[Any]:
+        """Read the prompts, padded on the left; the logits after them, [B, V]."""
+        length = max(map(len, self._prompts))
+        ids_BT = np.full((len(self._prompts), length), padding, dtype=np.int64)
+        keep_BT = np.zeros_like(ids_BT)
+        for row, prompt in enumerate(self._prompts):
+            ids_BT[row, length - len(prompt) :] = prompt
+            keep_BT[row, length - len(prompt) :] = 1
+        step = self._chunk or length
+        for start in range(0, length, step):
+            logits_BV = self.read(ids_BT[:, start : start + step], keep_BT[:, start : start + step])
+        return logits_BV
+
+    def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:
+        """The logits after these tokens, [B, V]."""
+        before_B = self.cache.tokens_B
+        if _crosses(before_B, before_B + keep_BT.sum(1), self._threshold):
+            ids_BT = np.concatenate((self.cache.ids_BS, ids_BT), 1)
+            keep_BT = np.concatenate((self.cache.mask_BS, keep_BT), 1)
+            self.cache.clear(len(ids_BT))
+        return self.cache.read(ids_BT, keep_BT)
+
+
+def _crosses(before: NDArray[Any], after: NDArray[Any], threshold: int | None) -> bool:
+    """A row has tokens whose keys were made for rows up to the threshold, and grows beyond it."""
+    return threshold is not None and bool(((before > 0) & (before <= threshold) & (after > threshold)).any())
+
+
+def _threshold(encoding: EncodingSpec | None) -> int | None:
+    length = None if encoding is None else encoding.parameters.get(_RECOMPUTED.get(encoding.name, ""))
+    return length if isinstance(length, int) else None
+
+
+def _check(
+    prompts: Sequence[Sequence[int]], plan: Plan, manifest: Manifest, limit: int | None, texts_possible: bool
+) -> None:
+    if not prompts:
+        raise PosexportError("got no prompts; give at least one")
+    if not texts_possible:
+        raise PosexportError("this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop and stream out")
+    threshold = _threshold(manifest.encoding)
+    for number, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise PosexportError(f"prompt {number} is empty; give at least one token")
+        if limit is not None and len(prompt) > limit:
+            raise PosexportError(
+                f"prompt {number} has {len(prompt)} tokens and is longer than {limit} positions: "
+                f"{limit_sentence(manifest.envelope)}; shorten it"
+            )
+        if threshold is None or plan.recompute:
+            continue
+        longest = len(prompt) + plan.max_new_tokens - 1  # the last token is not read
+        longest = longest if limit is None else min(longest, limit)
+        parts = [min(len(prompt), plan.chunk or len(prompt)), longest]
+        if parts[0] <= threshold < parts[1]:
+            assert manifest.encoding is not None
+            raise PosexportError(
+                f"prompt {number} may grow from {parts[0]} to {parts[1]} tokens, and beyond {threshold} all cached keys of "
+                f"{manifest.encoding.name} change; let it be recomputed, or ask for fewer tokens"
+            )
+
+
+def unique(ids: Iterable[int]) -> frozenset[int]:
+    """Stop tokens as a set; PosexportError where one is no id."""
+    try:
+        return frozenset(operator.index(one) for one in ids)
+    except TypeError as err:
+        raise PosexportError(f"stop_tokens must be a list of token ids, got {ids!r:.60}") from err
