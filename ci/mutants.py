@@ -117,17 +117,22 @@ def _checks(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "_at_least" in ast.unparse(node.func)
 
 
-def survives(mutant: Mutant) -> bool:
+def copied(tree: Path, copy: Path) -> None:
+    """What the tests need of a tree."""
+    for name in ("posexport", "models", "tests", "pyproject.toml"):
+        source = tree / name
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "golden")
+            shutil.copytree(source, copy / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(source, copy / name)
+
+
+def survives(mutant: Mutant, tree: Path) -> bool:
     """Whether all tests pass with the change."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in ("posexport", "models", "tests", "pyproject.toml"):
-            source = ROOT / name
-            if source.is_dir():
-                ignore = shutil.ignore_patterns("__pycache__", "golden")
-                shutil.copytree(source, copy / name, symlinks=True, ignore=ignore)
-            else:
-                shutil.copy(source, copy / name)
+        copied(tree, copy)
         target = copy / mutant.path
         target.write_text(mutant.apply(target.read_text()))
         tests = [f"tests/{name}.py" for name in TESTS if (copy / f"tests/{name}.py").exists()]
@@ -158,10 +163,12 @@ def main() -> int:
             chosen += random.Random(str(relative)).sample(every, min(args.each, len(every)))
     print(f"{len(chosen)} mutants", flush=True)
     alive = 0
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for mutant, lives in zip(chosen, pool.map(survives, chosen), strict=True):
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
+        tree = Path(folder)
+        copied(ROOT, tree)  # so that work may go on meanwhile
+        for mutant, lives in zip(chosen, pool.map(survives, chosen, [tree] * len(chosen)), strict=True):
             alive += lives
-            text = (ROOT / mutant.path).read_text()
+            text = (tree / mutant.path).read_text()
             print(f"{'SURVIVED' if lives else 'killed':8} {mutant.describe(text)}", flush=True)
     print(f"{len(chosen) - alive} killed, {alive} survived")
     return 1 if alive else 0

@@ -321,6 +321,7 @@ class DecoderModel(Definition):
     """
 
     ordered = True
+    causal = True
 
     def __init__(self, decoder: Decoder, head: LanguageModel | None, *, cache: bool = True) -> None:
         super().__init__()

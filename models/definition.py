@@ -18,6 +18,9 @@ class Definition(nn.Module):
     #: something beside the encoding depends on the order of tokens (a causal mask, a convolution)
     ordered: bool = False
 
+    #: what it computes for a token of ``sequence_length`` does not depend on the ones after it
+    causal: bool = False
+
     @property
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""

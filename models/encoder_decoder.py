@@ -20,6 +20,7 @@ class EncoderDecoderModel(Definition):
     """Ids of both sequences, with their masks, to ``logits`` of the decoder's tokens (or their hidden states)."""
 
     ordered = True
+    causal = True
 
     def __init__(self, encoder: Encoder, decoder: Decoder, head: LanguageModel | None) -> None:
         super().__init__()

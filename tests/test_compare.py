@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,17 @@ TINY = Setup(
     timed_runs=2,
 )
 NAMES = ["rope", "relative-key", "axial"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in the processes that train: several threads of one small model wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +147,14 @@ def test_the_same_seed_gives_the_same_model() -> None:
         return train(make("t5", setup), setup)
 
     assert trained(1) == trained(1) != trained(2)
+
+
+def test_questions_that_do_not_come_up_are_no_loss_and_no_accuracy(tmp_path: Path) -> None:
+    # the row is too short for the marker's four answers, wherever it stands
+    setup = msgspec.structs.replace(TINY, length=16, rows=2, asked_rows=2)
+    assert 0 < train(make("nope", setup), setup) < 20
+    with pytest.raises(PosexportError, match="2 rows of 16 tokens do not ask marker once"):
+        one("nope", setup, tmp_path / "nope.onnx")
 
 
 # the tables
@@ -295,12 +315,16 @@ def test_an_interrupted_run_goes_on_and_force_begins_again(tmp_path: Path) -> No
     assert not (target / "compare.json").exists()
     (target / ".compare.json.0123abcd").write_text("left by a kill")
     first = stamps(target)["nope"]
-    assert [row.status for row in compare(target, ["rope"], TINY, jobs=1).rows] == ["measured"] * 2
+    document = compare(target, ["rope"], TINY, jobs=1)
+    assert [row.status for row in document.rows] == ["measured"] * 2
     assert stamps(target)["nope"] == first
     assert not (target / ".compare.json.0123abcd").exists()
-    again = msgspec.structs.replace(TINY, steps=2)
-    assert compare(target, ["nope"], again, jobs=1, force=True).setup.steps == 2
-    assert {name: stamp != first for name, stamp in stamps(target).items()} == {"nope": True}
+    with opened(target, document.setup, force=False) as folder:
+        assert folder.finished("rope").encoding == "rope"
+    with opened(target, msgspec.structs.replace(document.setup, steps=2), force=True) as folder:
+        assert folder.finished("rope") is None
+    assert stamps(target) == {}
+    assert json.loads((target / "setup.json").read_text())["steps"] == 2
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:

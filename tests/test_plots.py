@@ -171,7 +171,7 @@ def test_three_kinds_of_file(tmp_path: Path):
     assert ET.fromstring(svg).tag.endswith("svg")
     page = (tmp_path / "p.html").read_text()
     assert "<svg" in page
-    assert "sinusoidal: hidden=60, joined=sum, layout=interleaved, base=10000.0</title>" in page
+    assert "sinusoidal: hidden=60, joined=sum, layout=interleaved, base=10000.0, timescales=transformer" in page
     assert "Vaswani et al. 2017" in page
     for text in (svg, page):
         assert not [part for part in text.split('href="')[1:] if not part.startswith(("#", "data:"))]

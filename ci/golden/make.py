@@ -10,6 +10,8 @@ from pathlib import Path
 
 import audio
 import bert
+import gpt
+import llama
 import long
 import text
 import torch
@@ -31,7 +33,7 @@ def main(root: Path, only: list[str]) -> None:
     transformers.logging.disable_progress_bar()
     plan = {
         name: make
-        for topic in (bert, text, long, vision, windowed, audio)
+        for topic in (bert, text, long, vision, windowed, audio, llama, gpt)
         for name, make in topic.checkpoints().items()
     }
     if unknown := set(only) - set(plan):

@@ -7,6 +7,7 @@ import numpy as np
 
 from posexport.compare import tasks
 from posexport.compare.records import LIMIT, Cell, Setup
+from posexport.errors import PosexportError
 from posexport.runtime.providers import make_session
 from posexport.runtime.session import refusal
 
@@ -21,6 +22,7 @@ def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[s
     """By task and length, the share of right answers; `LIMIT` at a length over ``limit``, which the graph must refuse.
 
     Raises:
+        PosexportError: there are too few rows to ask every question.
         RuntimeError: the graph takes a length over its limit.
     """
     session = make_session(model, threads=1)
@@ -48,6 +50,9 @@ def _right(session: "InferenceSession", setup: Setup, length: int) -> list[float
         (logits,) = session.run(["logits"], feeds(tokens[part]))
         for number, task in enumerate(tasks.TASKS):
             counts[number] += tasks.right(answers[number, part], logits[..., task.channels].argmax(-1))
+    for task, (_, asked) in zip(tasks.TASKS, counts, strict=True):
+        if not asked:
+            raise PosexportError(f"{len(tokens)} rows of {length} tokens do not ask {task.name} once; ask more rows")
     return [int(good) / int(asked) for good, asked in counts]
 
 

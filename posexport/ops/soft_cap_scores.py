@@ -40,7 +40,7 @@ def SoftCapScores(
     q: FLOAT[...],
     k: FLOAT[...],
     cap: FLOAT[...],
-    qpos: INT64[...],
+    qpos: INT64[...],  # noqa: ARG001
     kpos: INT64[...],  # noqa: ARG001
 ) -> FLOAT[...]:
     products = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2]))

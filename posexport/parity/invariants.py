@@ -52,6 +52,7 @@ class Promise:
     shift_invariant: bool
     padding_invariant: bool
     reads_first_token: bool
+    causal: bool = False
     positional: bool | None
 
     @property
@@ -74,6 +75,8 @@ def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) ->
         ("a row does not change with its neighbours", lambda: _alone(promise, point(ragged))),
         ("permuted rows give permuted outputs", lambda: _rows(promise, point(ragged))),
     ]
+    if promise.causal and length > 1:
+        checks.append(("later tokens change nothing", lambda: _later(promise, point())))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):
         if promise.padding_invariant and "right" in promise.envelope.paddings:
             checks.append(("right padding changes nothing", lambda: _padded(promise, point(), left=False)))
@@ -156,6 +159,24 @@ def _rows(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Meas
     permuted = promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, order) for s in promise.inputs})
     wanted = [_take(y, spec.axes, BATCH, order) for y, spec in zip(whole, promise.outputs, strict=True)]
     yield from _compared(promise, permuted, wanted, _tokens(point)[order], by_token=False)
+
+
+def _later(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
+    """What the first half of the tokens gives, whatever the second half is."""
+    feeds, other = draw(point, promise.inputs), draw(point, promise.inputs, 1)
+    first = range(max(1, point.length // 2))
+    changed = dict(feeds)
+    for spec in promise.inputs:
+        if SEQUENCE in spec.axes:
+            axis = spec.axes.index(SEQUENCE)
+            kept = np.take(feeds[spec.name], first, axis=axis)
+            rest = np.take(other[spec.name], range(len(first), point.length), axis=axis)
+            changed[spec.name] = np.concatenate((kept, rest), axis=axis)
+    wanted, got = (
+        [_take_tokens(y, spec.axes, first) for y, spec in zip(promise.run(given), promise.outputs, strict=True)]
+        for given in (feeds, changed)
+    )
+    yield from _compared(promise, got, wanted, None, by_token=True)
 
 
 def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple[OutputSpec, Measured]]:

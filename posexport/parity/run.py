@@ -1,7 +1,7 @@
 """The proof: every point through PyTorch in float64, PyTorch in the model's precision, and ONNX Runtime."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import nn
 
 from posexport.bounds import bounds_of
 from posexport.errors import PosexportError
-from posexport.parity import invariants, memory
+from posexport.parity import invariants, memory, steps
 from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
 from posexport.parity.draw import draw, size_of, token_mask
@@ -109,7 +109,7 @@ def prove(
             provider=provider,
             precision=precision,
             points=judged,
-            invariants=_invariants(job, tolerances, stateful),
+            invariants=[*_invariants(job, tolerances, stateful), *_steps(job, stateful)],
             strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
             stateful=stateful,
         )
@@ -260,6 +260,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         shift_invariant=source.shift_invariant,
         padding_invariant=source.padding_invariant,
         reads_first_token=source.reads_first_token,
+        causal=source.causal,
         positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
     )
     found: list[Invariant] = []
@@ -271,6 +272,28 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         }
         found += invariants.check(promise, batched[length], at_length)
     return found
+
+
+def _steps(job: _Job, fresh: bool) -> Iterator[Invariant]:
+    """Greedy steps of a decoder with a cache."""
+    source = job.source
+    if not source.envelope.cached:
+        return iter(())
+    job.progress(0, 0, f"{steps.STEPS} greedy steps")
+    truth, own = (
+        Reference(source.module, dtype, outputs=len(source.outputs), fresh=fresh)
+        for dtype in (torch.float64, DTYPES[job.precision])
+    )
+    return steps.check(
+        job.runner,
+        truth=truth,
+        own=own,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        envelope=source.envelope,
+        precision=job.precision,
+        provider=job.provider,
+    )
 
 
 def _spread(lengths: Sequence[int]) -> list[int]:

@@ -21,6 +21,17 @@ LOGITS = "logits"
 Ids = NDArray[np.int64]
 
 
+def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Ids]:
+    """Prompts in one array, each at its end, and the mask of their tokens; both [B, T]."""
+    length = max(map(len, prompts))
+    ids_BT = np.full((len(prompts), length), padding, dtype=np.int64)
+    keep_BT = np.zeros_like(ids_BT)
+    for row, prompt in enumerate(prompts):
+        ids_BT[row, length - len(prompt) :] = prompt
+        keep_BT[row, length - len(prompt) :] = 1
+    return ids_BT, keep_BT
+
+
 @dataclass(frozen=True)
 class Ports:
     """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``."""
@@ -66,7 +77,7 @@ class Cache:
         self._held: dict[str, OrtValue] = {}
         for spec in self._of.past:
             shape = [{BATCH: rows, PAST: 0}.get(axis, 0) if isinstance(axis, str) else axis for axis in spec.axes]
-            self._held[spec.name] = OrtValue.ortvalue_from_shape_and_type(shape, np.dtype(spec.dtype), self._device, 0)
+            self._held[spec.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, spec.dtype))
 
     @property
     def slots(self) -> int:
@@ -76,7 +87,8 @@ class Cache:
     @property
     def tokens_B(self) -> Ids:
         """Tokens read so far, row by row, without padding."""
-        return self.mask_BS.sum(1)
+        counts: Ids = self.mask_BS.sum(1)
+        return counts
 
     def read(self, ids_BT: Ids, keep_BT: Ids) -> NDArray[Any]:
         """Read more tokens of every row, and give the logits after the last of them, [B, V].
@@ -95,11 +107,9 @@ class Cache:
         logits, *present = binding.get_outputs()
         self._held = dict(zip(self._held, present, strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
-        last_BV: NDArray[Any]
         if self._last is not None:
-            last_BV = self._last(logits)
-        else:
-            last_BV = logits.numpy()[:, -1].copy()  # a view of the prompt's logits would keep them all
+            return self._last(logits)
+        last_BV: NDArray[Any] = logits.numpy()[:, -1].copy()  # a view would keep all of the prompt's logits
         return last_BV
 
     def compact(self, rows: Sequence[int]) -> None:
@@ -117,7 +127,7 @@ class Cache:
 
 
 class LastToken:
-    """The logits of the last token, cut out where they lie, so that a prompt's others are not copied from the device."""
+    """The last token's logits, cut out where they lie: a prompt's others are not copied from the device."""
 
     def __init__(self, provider: str) -> None:
         import onnx.parser
@@ -141,8 +151,9 @@ class LastToken:
 def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> PosexportError:
     """Why a bundle cannot generate."""
     gives = ", ".join(spec.name for spec in outputs if TOTAL not in spec.axes)
-    takes = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"
+    takes = ", ".join(spec.name for spec in inputs if spec.role != "cache")
+    cache = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"
     return PosexportError(
-        f"this bundle is for the task {task}: it takes {takes} and gives {gives}; generate needs a decoder for "
-        f"text-generation, with past_key_values and {LOGITS}"
+        f"this bundle is for the task {task}: it takes {takes} and {cache}, and gives {gives}; generate needs a "
+        f"decoder for text-generation, which takes input_ids, attention_mask and a cache, and gives {LOGITS}"
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import SEQUENCE, Axis, Envelope, InputSpec
+from posexport.spec import PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec
 
 Array = NDArray[Any]
 
@@ -19,21 +19,25 @@ Array = NDArray[Any]
 def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Envelope) -> dict[str, Array]:
     """Arrays for every input of ``specs``, in their dtype.
 
-    A mask that is not given keeps every token; token types and flags that are not given are 0. Raises PosexportError
-    for unknown or missing names, a wrong dtype or rank, sizes that do not agree, an empty batch or sequence, a length
-    outside ``envelope``, ids out of range, a mask of other values than 0 and 1, and numbers that are not finite.
+    A mask that is not given keeps every token; token types and flags that are not given are 0; a cache that is not
+    given is empty. Raises PosexportError for unknown or missing names, a wrong dtype or rank, sizes that do not agree,
+    an empty batch or sequence, a length outside ``envelope``, ids out of range, a mask of other values than 0 and 1,
+    numbers that are not finite, a cache that lacks a layer, a decoder's mask that is not over past and new tokens or
+    has padding between tokens.
     """
     names = [spec.name for spec in specs]
     if unknown := [name for name in given if name not in names]:
-        raise PosexportError(f"unknown input {', '.join(map(str, unknown))}; this bundle takes {', '.join(names)}")
+        raise PosexportError(f"unknown input {', '.join(map(str, unknown))}; this bundle takes {_named(specs)}")
     arrays = {spec.name: _array(spec, given[spec.name]) for spec in specs if given.get(spec.name) is not None}
     sizes = _sizes(arrays, specs)
+    _check_cache(arrays, specs)
+    _complete(sizes, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags")]
+    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache")]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
-        raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {', '.join(names)}")
+        raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {_named(specs)}")
     _check_length(sizes, envelope)
     for spec in specs:
         if spec.name not in arrays:
@@ -58,9 +62,13 @@ def _array(spec: InputSpec, value: Any) -> Array:
         raise PosexportError(f"{spec.name} needs the axes {_listed(needed)}, got an array of shape {list(array.shape)}")
     if array.size == 0 and array.dtype == np.float64:  # the dtype NumPy gives an empty list
         array = array.astype(spec.dtype)
-    kinds, wanted = {"values": ("fiu", "real numbers"), "mask": ("iub", "0 and 1 as integers")}.get(
-        "mask" if spec.role == "flags" else spec.role, ("iu", "integers")
-    )
+    kinds, wanted = {
+        "values": ("fiu", "real numbers"),
+        "cache": ("f", "real numbers"),
+        "mask": ("iub", "0 and 1 as integers"),
+    }.get("mask" if spec.role == "flags" else spec.role, ("iu", "integers"))
+    if spec.role == "cache" and array.dtype.kind == "f" and array.dtype.itemsize < np.dtype(spec.dtype).itemsize:
+        raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
     if array.dtype.kind not in kinds:
         raise PosexportError(f"{spec.name} must hold {wanted}, got {array.dtype}; convert it to {spec.dtype}")
     return array
@@ -80,12 +88,39 @@ def _sizes(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> dict[str,
                         f"{spec.name} needs the axes {_listed(spec.axes)}, got an array of shape {shape}"
                     )
                 continue
-            if size == 0:
+            if size == 0 and axis != PAST:
                 raise PosexportError(f"{spec.name} has {axis} 0; give at least 1")
             known, setter = sizes.setdefault(axis, (size, spec.name))
             if known != size:
                 raise PosexportError(f"{spec.name} has {axis} {size}, {setter} has {known}; give both the same")
     return sizes
+
+
+def _check_cache(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> None:
+    """All of a cache is given, or nothing of it."""
+    names = [spec.name for spec in specs if spec.role == "cache"]
+    lacking = [name for name in names if name not in arrays]
+    if lacking and len(lacking) < len(names):
+        raise PosexportError(
+            f"missing input {lacking[0]}: {len(names) - len(lacking)} of {len(names)} cache inputs are given; give "
+            f"{names[0]} to {names[-1]}, or none for an empty cache"
+        )
+
+
+def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> None:
+    """The sizes of an empty cache and of past and new tokens together."""
+    axes = {axis for spec in specs for axis in spec.axes}
+    if PAST in axes:
+        sizes.setdefault(PAST, (0, "the empty cache"))
+    if TOTAL not in axes or SEQUENCE not in sizes or PAST not in sizes:
+        return
+    past, new = sizes[PAST][0], sizes[SEQUENCE][0]
+    total, setter = sizes.setdefault(TOTAL, (past + new, sizes[SEQUENCE][1]))
+    if total != past + new:
+        raise PosexportError(
+            f"{setter} has {TOTAL} {total}, but {PAST} {past} and {SEQUENCE} {new} make {past + new}; give a mask over "
+            "past and new tokens"
+        )
 
 
 def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> None:
@@ -96,10 +131,12 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> N
     if SEQUENCE not in sizes:
         return
     length, name = sizes[SEQUENCE]
+    past = sizes[PAST][0] if PAST in sizes else 0
     if length < envelope.minimum:
         raise PosexportError(f"{name} has {SEQUENCE} {length}, this bundle needs at least {envelope.minimum}; pad it")
-    if envelope.limit is not None and length > envelope.limit:
-        raise PosexportError(f"{name} has {SEQUENCE} {length}, {limit_sentence(envelope)}; shorten it")
+    if envelope.limit is not None and length + past > envelope.limit:
+        behind = f" behind {past} past tokens" if past else ""
+        raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(envelope)}; shorten it")
 
 
 def limit_sentence(envelope: Envelope) -> str:
@@ -109,7 +146,7 @@ def limit_sentence(envelope: Envelope) -> str:
 
 
 def _check_values(spec: InputSpec, array: Array) -> None:
-    if spec.role == "values":
+    if spec.role in ("values", "cache"):
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
             bad, needed = ~np.isfinite(array.astype(spec.dtype)), f"finite numbers of {spec.dtype}"
     elif spec.role in ("mask", "flags"):
@@ -121,6 +158,22 @@ def _check_values(spec: InputSpec, array: Array) -> None:
     if bad.any():
         where = np.unravel_index(int(np.argmax(bad)), array.shape)
         raise PosexportError(f"{spec.name} holds {array[where]} at {[int(i) for i in where]}; it takes {needed}")
+    if spec.role == "mask" and spec.axes[-1] == TOTAL:
+        # positions are counted by the mask, distances by places: a gap would make them disagree
+        starts = np.diff(array.astype(np.int8), axis=1, prepend=0) == 1
+        if (holes := starts.sum(1) > 1).any():
+            row = int(np.argmax(holes))
+            raise PosexportError(
+                f"{spec.name} has padding between tokens in row {row}; pad before the first token or after the last, "
+                "and on the left where tokens are to follow"
+            )
+
+
+def _named(specs: Sequence[InputSpec]) -> str:
+    """The inputs' names; of a cache the first and the last."""
+    names = [spec.name for spec in specs if spec.role != "cache"]
+    cache = [spec.name for spec in specs if spec.role == "cache"]
+    return ", ".join([*names, *([f"{cache[0]} to {cache[-1]}"] if cache else [])])
 
 
 def _listed(axes: Sequence[Axis]) -> str:

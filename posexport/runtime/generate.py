@@ -14,13 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Cache, Ids, Ports
+from posexport.runtime.cache import Cache, Ids, Ports, left_padded
 from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.sampling import Chooser, Sampling
 from posexport.runtime.streams import Pieces, StopTexts
-from posexport.spec import SEQUENCE, EncodingSpec
+from posexport.spec import SEQUENCE, EncodingSpec, Envelope
 
 #: the encodings whose keys of before change when a row grows beyond the length that this parameter says
 _RECOMPUTED = {"rope-longrope": "max_positions"}
@@ -88,6 +87,8 @@ class Plan:
             raise PosexportError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         if self.chunk is not None and self.chunk < 1:
             raise PosexportError(f"chunk must be at least 1 token, got {self.chunk}")
+        if "" in self.stop_texts:
+            raise PosexportError("a stop text is empty, and would stop before the first token; leave it out")
 
 
 def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
@@ -102,7 +103,9 @@ def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
             ) from err
         size = of.tokens.size or of.vocab
         if wrong := [one for one in ids if not 0 <= one < size]:
-            raise PosexportError(f"prompt {number} holds the id {wrong[0]}; {of.tokens.name} takes ids from 0 to {size - 1}")
+            raise PosexportError(
+                f"prompt {number} holds the id {wrong[0]}; {of.tokens.name} takes ids from 0 to {size - 1}"
+            )
         found.append(ids)
     return found
 
@@ -110,21 +113,29 @@ def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
 def generate(
     make_cache: Callable[[int], Cache],
     of: Ports,
-    manifest: Manifest,
+    envelope: Envelope,
     prompts: Sequence[Sequence[int]],
     plan: Plan,
     *,
-    decode: Decode | None,
+    encoding: EncodingSpec | None = None,
+    decode: Decode | None = None,
     stream: Stream | None = None,
 ) -> Generation:
-    """Continue ``prompts`` (ids). ``decode``: ids to text, None without a tokenizer.
+    """Continue ``prompts`` (ids). ``encoding``: the model's, if keys are to be recomputed; ``decode``: ids to text.
 
     Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
     ONNX Runtime raises passes as it is.
     """
-    limit = manifest.envelope.limit if SEQUENCE in manifest.envelope.limited_axes else None
-    _check(prompts, plan, manifest, limit, decode is not None or not (plan.stop_texts or stream))
-    reader = _Reader(make_cache(len(prompts)), _threshold(manifest.encoding), prompts, plan)
+    limit = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    if decode is None and (plan.stop_texts or stream):
+        raise PosexportError(
+            "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop and stream out"
+        )
+    _check(prompts, envelope, limit)
+    threshold = _threshold(encoding)
+    if threshold is not None and not plan.recompute:
+        _refuse_recomputing(prompts, plan, threshold, limit)
+    reader = _Reader(make_cache(len(prompts)), threshold, prompts, plan)
     seen: Counter[tuple[int, ...]] = Counter()
     rows = []
     for number, prompt in enumerate(prompts):
@@ -223,12 +234,8 @@ class _Reader:
 
     def prompts(self, padding: int) -> NDArray[Any]:
         """Read the prompts, padded on the left; the logits after them, [B, V]."""
-        length = max(map(len, self._prompts))
-        ids_BT = np.full((len(self._prompts), length), padding, dtype=np.int64)
-        keep_BT = np.zeros_like(ids_BT)
-        for row, prompt in enumerate(self._prompts):
-            ids_BT[row, length - len(prompt) :] = prompt
-            keep_BT[row, length - len(prompt) :] = 1
+        ids_BT, keep_BT = left_padded(self._prompts, padding)
+        length = ids_BT.shape[1]
         step = self._chunk or length
         for start in range(0, length, step):
             logits_BV = self.read(ids_BT[:, start : start + step], keep_BT[:, start : start + step])
@@ -245,8 +252,8 @@ class _Reader:
 
 
 def _crosses(before: NDArray[Any], after: NDArray[Any], threshold: int | None) -> bool:
-    """A row has tokens whose keys were made for rows up to the threshold, and grows beyond it."""
-    return threshold is not None and bool(((before > 0) & (before <= threshold) & (after > threshold)).any())
+    """A row grows beyond the threshold; the keys of its tokens, if it has any, were made for rows up to there."""
+    return threshold is not None and bool(((before <= threshold) & (after > threshold)).any())
 
 
 def _threshold(encoding: EncodingSpec | None) -> int | None:
@@ -254,32 +261,28 @@ def _threshold(encoding: EncodingSpec | None) -> int | None:
     return length if isinstance(length, int) else None
 
 
-def _check(
-    prompts: Sequence[Sequence[int]], plan: Plan, manifest: Manifest, limit: int | None, texts_possible: bool
-) -> None:
+def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | None) -> None:
     if not prompts:
         raise PosexportError("got no prompts; give at least one")
-    if not texts_possible:
-        raise PosexportError("this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop and stream out")
-    threshold = _threshold(manifest.encoding)
     for number, prompt in enumerate(prompts):
         if not len(prompt):
             raise PosexportError(f"prompt {number} is empty; give at least one token")
         if limit is not None and len(prompt) > limit:
             raise PosexportError(
                 f"prompt {number} has {len(prompt)} tokens and is longer than {limit} positions: "
-                f"{limit_sentence(manifest.envelope)}; shorten it"
+                f"{limit_sentence(envelope)}; shorten it"
             )
-        if threshold is None or plan.recompute:
-            continue
+
+
+def _refuse_recomputing(prompts: Sequence[Sequence[int]], plan: Plan, threshold: int, limit: int | None) -> None:
+    for number, prompt in enumerate(prompts):
         longest = len(prompt) + plan.max_new_tokens - 1  # the last token is not read
         longest = longest if limit is None else min(longest, limit)
-        parts = [min(len(prompt), plan.chunk or len(prompt)), longest]
-        if parts[0] <= threshold < parts[1]:
-            assert manifest.encoding is not None
+        first = min(len(prompt), plan.chunk or len(prompt))
+        if first <= threshold < longest:
             raise PosexportError(
-                f"prompt {number} may grow from {parts[0]} to {parts[1]} tokens, and beyond {threshold} all cached keys of "
-                f"{manifest.encoding.name} change; let it be recomputed, or ask for fewer tokens"
+                f"prompt {number} is to be read up to {longest} tokens, {first} of them at first, and beyond "
+                f"{threshold} all cached keys of rope-longrope change; allow to recompute them, or ask for fewer tokens"
             )
 
 

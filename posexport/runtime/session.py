@@ -145,12 +145,13 @@ class Session:
         as_texts = bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
         texts = self._texts if as_texts or TOKENIZER in self._manifest.files else None
         ids = texts.prompts(prompts) if as_texts and texts else as_ids(prompts, of)  # type: ignore[arg-type]
-        ends = end_tokens(self._directory, self._manifest) if stop_tokens is None else stop_tokens
+        ends = unique(end_tokens(self._directory, self._manifest) if stop_tokens is None else stop_tokens)
+        special = {text: texts.special(text) for text in stop} if texts else {}
         plan = Plan(
             max_new_tokens=max_new_tokens,
             sampling=sampling,
-            stop_tokens=unique(ends),
-            stop_texts=tuple(stop),
+            stop_tokens=ends | {number for number in special.values() if number is not None},
+            stop_texts=tuple(text for text in stop if special.get(text) is None),
             chunk=chunk,
             recompute=recompute,
         )
@@ -161,12 +162,23 @@ class Session:
 
         try:
             decode: Callable[[Sequence[int]], str] | None = None if texts is None else texts.decode
-            return generate(cache, of, self._manifest, ids, plan, decode=decode, stream=stream)
+            return generate(
+                cache,
+                of,
+                self._manifest.envelope,
+                ids,
+                plan,
+                encoding=self._manifest.encoding,
+                decode=decode,
+                stream=stream,
+            )
         except PosexportError:
             raise
         except Exception as err:
             if reason := refusal(err):
-                raise PosexportError(f"the bundle stopped at {len(ids)} prompts of up to {max(map(len, ids))} tokens: {reason}") from err
+                raise PosexportError(
+                    f"the bundle stopped at {len(ids)} prompts of up to {max(map(len, ids))} tokens: {reason}"
+                ) from err
             raise
 
     @functools.cached_property

@@ -46,7 +46,7 @@ class StopTexts:
     """Lets text through up to the first of ``texts``, and holds back what may become one."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = [text for text in texts if text]
+        self._texts = list(texts)
         self._held = ""
         #: one of the texts came
         self.stopped = False

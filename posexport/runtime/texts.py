@@ -48,7 +48,8 @@ class Texts:
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         if TOKENIZER not in manifest.files:
             raise PosexportError(
-                f"{directory} has no {TOKENIZER}, so it takes arrays only; give --inputs, or use run()"
+                f"{directory} has no {TOKENIZER}, so it takes arrays only; give ids (posexport run: --inputs), or "
+                "convert it again with --tokenizer FILE"
             )
         self._manifest = manifest
         self._config = _config(directory, manifest)
@@ -93,6 +94,11 @@ class Texts:
                 raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
             found.append(list(row.ids))
         return found
+
+    def special(self, text: str) -> int | None:
+        """The id of a special token, which no decoded text shows; None where ``text`` is none."""
+        added = self._whole.get_added_tokens_decoder()
+        return next((int(number) for number, token in added.items() if token.special and token.content == text), None)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, without special tokens."""

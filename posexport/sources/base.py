@@ -23,6 +23,7 @@ class Source:
         padding_invariant: padding on the right does not change what is not padding.
         reads_first_token: an output without a length axis is read at token 0.
         ordered: something beside the encoding depends on the order of tokens (a causal mask, a convolution).
+        causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
         overhead: rows at the start of a position table that no real token uses (`posexport.models.numbering`).
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
@@ -41,6 +42,7 @@ class Source:
     padding_invariant: bool = True
     reads_first_token: bool = False
     ordered: bool = False
+    causal: bool = False
     overhead: int = 0
     files: dict[str, Path] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)

@@ -44,6 +44,7 @@ def source_of(
         padding_invariant=model.padding_invariant,
         reads_first_token=model.reads_first_token,
         ordered=model.ordered,
+        causal=model.causal,
         overhead=model.overhead,
         files=files or {},
         remarks=list(remarks),

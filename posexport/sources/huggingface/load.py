@@ -20,6 +20,7 @@ from posexport.sources.of_definition import source_of
 #: Copied into a bundle where they exist, so that other tools recognise it: those beside the weights, those at the top.
 _BESIDE = (
     "config.json",
+    "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

@@ -24,10 +24,10 @@ class Origin:
     ``row``: name and shape of a table whose row 0 is added to every row of the parameter. ``part``: the parameter is
     the rows of this one of the ``parts`` (query, key, value) which each of so many heads has in the tensor; one head
     where all of a part stand together. ``width``: it is the rows of so many parts, from that one on (the queries of a
-    group of heads that share a key and a value). ``shape``: the tensor's, where it is not the parameter's although it holds the
-    same numbers in the same order. ``transposed``: the tensor, all its axes but the first taken as one, is turned
-    before anything else. ``gain``: any of the names of the norms [1, .., 1, last axis] that the tensor's slices along
-    the last axis are brought to (weight normalisation, Salimans and Kingma, arXiv:1602.07868, as released for
+    group of heads that share a key and a value). ``shape``: the tensor's, where it is not the parameter's although it
+    holds the same numbers in the same order. ``transposed``: the tensor, all its axes but the first taken as one, is
+    turned before anything else. ``gain``: any of the names of the norms [1, .., 1, last axis] that the tensor's slices
+    along the last axis are brought to (weight normalisation, Salimans and Kingma, arXiv:1602.07868, as released for
     convolutions). No names at all: zeros.
     """
 

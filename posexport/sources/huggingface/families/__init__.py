@@ -4,16 +4,29 @@ from posexport.sources.huggingface.families.albert import ALBERT
 from posexport.sources.huggingface.families.base import AnyFamily
 from posexport.sources.huggingface.families.beit import BEIT
 from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
+from posexport.sources.huggingface.families.bloom import BLOOM
 from posexport.sources.huggingface.families.canine import CANINE
 from posexport.sources.huggingface.families.deberta import DEBERTA, DEBERTA_V2
 from posexport.sources.huggingface.families.electra import ELECTRA
 from posexport.sources.huggingface.families.esm import ESM
+from posexport.sources.huggingface.families.falcon import FALCON
+from posexport.sources.huggingface.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
+from posexport.sources.huggingface.families.gpt2 import GPT2, GPT_BIGCODE
+from posexport.sources.huggingface.families.gpt_neox import GPT_NEOX
+from posexport.sources.huggingface.families.gptj import GPTJ
+from posexport.sources.huggingface.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from posexport.sources.huggingface.families.longformer import LONGFORMER
 from posexport.sources.huggingface.families.modernbert import MODERNBERT
 from posexport.sources.huggingface.families.mpnet import MPNET
+from posexport.sources.huggingface.families.mpt import MPT
 from posexport.sources.huggingface.families.nezha import NEZHA
+from posexport.sources.huggingface.families.opt import OPT
+from posexport.sources.huggingface.families.phi import PHI
+from posexport.sources.huggingface.families.phi3 import PHI3
 from posexport.sources.huggingface.families.roberta import CAMEMBERT, ROBERTA, ROBERTA_PRELAYERNORM, XLM_ROBERTA
 from posexport.sources.huggingface.families.roformer import ROFORMER
+from posexport.sources.huggingface.families.smollm3 import SMOLLM3
+from posexport.sources.huggingface.families.stablelm import STABLELM
 from posexport.sources.huggingface.families.swin import SWIN
 from posexport.sources.huggingface.families.swinv2 import SWINV2
 from posexport.sources.huggingface.families.t5 import MT5, T5, UMT5
@@ -21,6 +34,7 @@ from posexport.sources.huggingface.families.vit import VIT
 from posexport.sources.huggingface.families.wav2vec2_bert import WAV2VEC2_BERT
 from posexport.sources.huggingface.families.wav2vec2_conformer import WAV2VEC2_CONFORMER
 from posexport.sources.huggingface.families.wavlm import WAVLM
+from posexport.sources.huggingface.families.xglm import XGLM
 from posexport.sources.huggingface.families.xlnet import XLNET
 
 FAMILIES: dict[str, AnyFamily] = {
@@ -48,6 +62,17 @@ FAMILIES: dict[str, AnyFamily] = {
         MT5,
         UMT5,
         XLNET,
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        PHI3,
+        SMOLLM3,
+        GEMMA,
+        GEMMA2,
+        GEMMA3_TEXT,
+        PHI,
+        STABLELM,
         VIT,
         BEIT,
         SWIN,
@@ -55,5 +80,14 @@ FAMILIES: dict[str, AnyFamily] = {
         WAV2VEC2_CONFORMER,
         WAV2VEC2_BERT,
         WAVLM,
+        GPT2,
+        GPT_BIGCODE,
+        BLOOM,
+        GPT_NEOX,
+        GPTJ,
+        OPT,
+        FALCON,
+        MPT,
+        XGLM,
     )
 }

@@ -5,6 +5,7 @@ normalises queries and keys head by head. Both may have a window in the layers f
 """
 
 from posexport.errors import PosexportError
+from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families.rotary_decoder import (
     FULL,
@@ -51,9 +52,17 @@ def _qwen3(config: Config, task: str) -> Plan:
         config,
         attention_bias=config.flag("attention_bias", False),
         head_norm="shared",
-        **({} if "head_dim" in config.values else {"head_width": 128}),
+        head_width=config.size("head_dim", 128),
     )
     return _windowed(config, task, given)
+
+
+def _windowed(config: Config, task: str, given: DecoderConfig) -> Plan:
+    tokens = window(config, 4096) if config.flag("use_sliding_window", False) else None
+    first = config.size("max_window_layers", 28, least=0)
+    default = [FULL if tokens is None or i < first else SLIDING for i in range(given.layers)]
+    kinds = layer_kinds(config, given.layers, default)
+    return plan(task, given, by_layer(config, rotary(config, given.head_size), kinds, tokens))
 
 
 LLAMA = family("llama", _llama)

@@ -40,7 +40,9 @@ LAYER = {
 }
 
 
-def settings(config: Config, *, eps: str = "rms_norm_eps", tied: bool = False, **fixed: Any) -> DecoderConfig:
+def settings(
+    config: Config, *, eps: tuple[str, float] = ("rms_norm_eps", 1e-6), tied: bool = False, **fixed: Any
+) -> DecoderConfig:
     """Sizes and arrangement as most of these families write them; ``fixed``: what the family says."""
     for key in _EXPERTS:
         if config.values.get(key):
@@ -59,7 +61,7 @@ def settings(config: Config, *, eps: str = "rms_norm_eps", tied: bool = False, *
         "head_width": size_or_none(config, "head_dim"),
         "gated": True,
         "norm_kind": "rms",
-        "eps": config.number(eps, 1e-6),
+        "eps": config.number(*eps),
         "attention_bias": False,
         "feedforward_bias": False,
         "tied": config.flag("tie_word_embeddings", tied),
@@ -81,8 +83,7 @@ def size_or_none(config: Config, key: str) -> int | None:
 def _padding(config: Config, vocab: int) -> int:
     """The padding id: 0 where there is none or, as -1 in old files, none of the vocabulary."""
     value = config.values.get("pad_token_id")
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab
-    return value if known else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab else 0
 
 
 def layer_kinds(config: Config, layers: int, default: Sequence[str]) -> list[str]:
@@ -115,9 +116,7 @@ def rotary(
     ``partial``: the family may rotate a part of a head's channels and leave the others alone.
     """
     try:
-        schedule = from_config(
-            {**config.values, **over}, head_size=size, layer_type=kind, default_base=default_base
-        )
+        schedule = from_config({**config.values, **over}, head_size=size, layer_type=kind, default_base=default_base)
         if schedule.dim != size and not partial:
             raise PosexportError(
                 f"partial_rotary_factor leaves {schedule.dim} of {size} channels to rotate; "
@@ -131,7 +130,7 @@ def rotary(
 def near(config: Config, rotation: Encoding, tokens: int | None) -> Encoding:
     """The rotation inside a window of so many tokens."""
     if tokens is None:
-        raise PosexportError(f"{config.label} has layers of the type {SLIDING}, and no sliding_window; add it")
+        raise PosexportError(f"{config.label} has layers of the type {SLIDING}, and no sliding_window in use; set it")
     return RotationAndTerm(rotation, LocalWindow(left=tokens - 1, right=0))
 
 

@@ -1,0 +1,188 @@
+"""Writes tests/golden for decoders with rotations: the heirs of Llama, Gemma, Phi and StableLM.
+
+Weights are stored in bfloat16, which is what such checkpoints come in; the outputs are those of a float64 run with
+them. Padded tokens are zero in what is stored: they attend to other tokens than ours, by design. LongRoPE is run row by
+row with a fresh model: transformers takes a batch's largest length for all rows, and remembers it. So is Gemma 2, whose
+rows of padding are NaN in a float64 run of the one attention that computes its cap.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from common import Checkpoints, randomise
+from safetensors.torch import save_file
+from transformers.modeling_utils import no_init_weights
+
+SIZES = {
+    "vocab_size": 23,
+    "hidden_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "intermediate_size": 13,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "rope_theta": 60.0,
+}
+#: of families whose heads are hidden / heads wide
+WHOLE = {name: value for name, value in SIZES.items() if name != "head_dim"} | {"hidden_size": 24}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0,
+    "original_max_position_embeddings": 32,
+}
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]}
+GEMMA = {"num_attention_heads": 6, "query_pre_attn_scalar": 11, "sliding_window": 7}
+#: name of the directory: the stem of its classes, its settings
+PLAN: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama-forcausallm": ("Llama", SIZES),
+    "llama-llama3-forcausallm": (
+        "Llama",
+        WHOLE | {"rope_scaling": LLAMA3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "mistral-forcausallm": ("Mistral", SIZES | {"sliding_window": 7}),
+    "qwen2-forcausallm": (
+        "Qwen2",
+        WHOLE | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3-forcausallm": ("Qwen3", SIZES),
+    "phi3-forcausallm": ("Phi3", WHOLE | {"sliding_window": 12}),
+    "phi3-longrope-forcausallm": (
+        "Phi3",
+        WHOLE
+        | {
+            "num_attention_heads": 4,
+            "partial_rotary_factor": 0.7,
+            "rope_scaling": LONGROPE,
+            "max_position_embeddings": 80,
+            "original_max_position_embeddings": 20,
+        },
+    ),
+    "smollm3-forcausallm": ("SmolLM3", WHOLE | {"no_rope_layer_interval": 2}),
+    "gemma-forcausallm": ("Gemma", SIZES),
+    "gemma2-forcausallm": ("Gemma2", SIZES | GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma3-forcausallm": (
+        "Gemma3",
+        SIZES
+        | GEMMA
+        | {
+            "rope_theta": 900.0,
+            "rope_local_base_freq": 50.0,
+            "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+            "sliding_window_pattern": 2,
+        },
+    ),
+    "phi-forcausallm": ("Phi", WHOLE | {"qk_layernorm": True}),
+    "stablelm-forcausallm": ("StableLm", WHOLE | {"partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "stablelm-parallel-forcausallm": (
+        "StableLm",
+        # of four channels, some head's would be so alike that normalising them makes much of rounding
+        WHOLE
+        | {
+            "num_attention_heads": 4,
+            "partial_rotary_factor": 0.7,
+            "qk_layernorm": True,
+            "use_parallel_residual": True,
+        },
+    ),
+}
+#: name to real tokens per row and side of the padding
+POINTS = {f"none-{length}": ([length], "right") for length in (1, 2, 17, 33)} | {
+    "left-11": ([11, 6, 1], "left"),
+    "right-5": ([5, 3, 1], "right"),
+}
+
+
+def run(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A full pass: logits, hidden states, and the first layer's keys and values."""
+    with torch.inference_mode():
+        out = model(input_ids=ids, attention_mask=mask, use_cache=True, output_hidden_states=True)
+    layer = out.past_key_values.layers[0]
+    return {
+        "logits": out.logits,
+        "last_hidden_state": out.hidden_states[-1],
+        "present.0.key": layer.keys,
+        "present.0.value": layer.values,
+    }
+
+
+def row_by_row(target: Path, kind: Any, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Every row alone, without its padding, by a fresh model; padded tokens are zero."""
+    found: dict[str, torch.Tensor] = {}
+    for row, real in enumerate(mask.bool()):
+        out = run(load(target, kind), ids[row : row + 1, real], mask[row : row + 1, real])
+        for key in ("logits", "last_hidden_state"):
+            whole = found.setdefault(key, torch.zeros(*ids.shape, out[key].shape[-1], dtype=torch.float64))
+            whole[row, real] = out[key][0]
+        found |= {key: value for key, value in out.items() if len(mask) == 1 and key.startswith("present")}
+    return found
+
+
+def load(target: Path, kind: Any) -> torch.nn.Module:
+    """Gemma 2 in the attention that computes its cap on scores: ``sdpa``, the default, leaves it out without a word."""
+    way = "eager" if kind.__name__.startswith("Gemma2") else "sdpa"
+    return kind.from_pretrained(target, dtype=torch.float64, attn_implementation=way).eval()
+
+
+def make(target: Path, name: str, seed: int) -> None:
+    """One checkpoint and what it gives."""
+    rng = np.random.default_rng(seed)
+    stem, settings = PLAN[name]
+    config = getattr(transformers, "Gemma3TextConfig" if stem == "Gemma3" else f"{stem}Config")(**settings)
+    kind = getattr(transformers, f"{stem}ForCausalLM")
+    with no_init_weights():  # StableLM's initialisation fails on norms without a bias
+        model = kind(config).eval()
+    model.tie_weights()
+    randomise(model, rng)
+    for key, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(0.75)  # so that rounding grows little from layer to layer
+        elif stem.startswith("Gemma") and "norm" in key:
+            parameter.data.sub_(1)  # what is stored is the difference from 1
+    model.to(torch.bfloat16).save_pretrained(target, safe_serialization=True)
+    tensors = {}
+    for point, (rows, side) in POINTS.items():
+        length = max(rows)
+        ids = rng.integers(3, config.vocab_size, (len(rows), length))
+        mask = np.zeros_like(ids)
+        for row, real in enumerate(rows):
+            mask[row, length - real if side == "left" else 0 : length if side == "left" else real] = 1
+        ids[mask == 0] = 0
+        given = torch.from_numpy(ids), torch.from_numpy(mask)
+        alone = "longrope" in name or stem == "Gemma2"
+        out = row_by_row(target, kind, *given) if alone else run(load(target, kind), *given)
+        if length == 33:
+            check(load(target, kind), given[0], out["logits"])
+        keys = ["logits"]
+        keys += ["last_hidden_state"] if point == "none-17" else []
+        if point == "none-17" and out["present.0.key"].shape[2] == length:  # a layer with a window keeps fewer there
+            keys += ["present.0.key", "present.0.value"]
+        tensors |= {f"{point}.input_ids": given[0].to(torch.uint8), f"{point}.attention_mask": given[1].to(torch.uint8)}
+        for key in keys:
+            value = out[key]
+            if key in ("logits", "last_hidden_state"):
+                value = value * given[1][..., None]
+            tensors[f"{point}.{key}"] = value.float().contiguous()
+    save_file(tensors, target / "expected.safetensors")
+    target.joinpath("generation_config.json").unlink(missing_ok=True)
+
+
+def check(model: torch.nn.Module, ids: torch.Tensor, logits: torch.Tensor) -> None:
+    """The last token's answer depends on the order of those before it."""
+    swapped = torch.cat([ids[:, :-1].flip(1), ids[:, -1:]], 1)
+    moved = run(model, swapped, torch.ones_like(ids))["logits"][:, -1]
+    assert (moved - logits[:, -1]).abs().max() > 0.05 * logits.abs().max(), "positions do not matter"
+
+
+def checkpoints() -> Checkpoints:
+    """All of this topic."""
+    return {name: partial(make, name=name, seed=seed) for seed, name in enumerate(PLAN, start=31_000)}

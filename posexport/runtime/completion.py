@@ -1,0 +1,125 @@
+"""What ``posexport generate`` does: open a bundle, continue texts, tell a person or a program the result."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.runtime.generate import Generation
+from posexport.runtime.session import load
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The completions of one run."""
+
+    directory: Path
+    providers: list[str]
+    prompts: list[str]
+    generation: Generation
+    limit: int | None
+
+    def to_json(self) -> str:
+        """One JSON document; the rates are tokens per second."""
+        made = self.generation
+        document = {
+            "bundle": str(self.directory),
+            "providers": self.providers,
+            "completions": [
+                {"prompt": prompt, "text": one.text, "tokens": one.tokens, "finish": one.finish}
+                for prompt, one in zip(self.prompts, made.completions, strict=True)
+            ],
+            "speed": {
+                "prompt_tokens": made.prompt_tokens,
+                "prompt_seconds": made.prompt_seconds,
+                "prompt_tokens_per_second": made.prompt_rate,
+                "step_tokens": made.step_tokens,
+                "step_seconds": made.step_seconds,
+                "step_tokens_per_second": made.rate,
+            },
+        }
+        return msgspec.json.encode(document).decode()
+
+    def to_text(self) -> str:
+        """The completion; of several, each below its prompt."""
+        texts = [one.text or "" for one in self.generation.completions]
+        if len(texts) == 1:
+            return texts[0]
+        return "\n\n".join(f"{heading(prompt)}\n{text}" for prompt, text in zip(self.prompts, texts, strict=True))
+
+    def remarks(self) -> list[str]:
+        """How fast it was, and which completions the model's limit ended."""
+        made = self.generation
+        speed = f"prompt: {made.prompt_tokens} tokens, {made.prompt_rate:.1f} a second"
+        if made.step_tokens:
+            speed += f"; generated: {made.step_tokens} tokens after the first, {made.rate:.1f} a second"
+        ended = [prompt for prompt, one in zip(self.prompts, made.completions, strict=True) if one.finish == "limit"]
+        return [speed, *(f"{heading(prompt)} ends early: it takes at most {self.limit} tokens" for prompt in ended)]
+
+
+def heading(prompt: str) -> str:
+    """How a prompt is named where there are several."""
+    return f"--- {' '.join(prompt.split())}"
+
+
+class InTurn:
+    """Tells the pieces of several texts one text after the other, the first of them as they come."""
+
+    def __init__(self, prompts: Sequence[str], tell: Callable[[str], None]) -> None:
+        self._waiting = [""] * len(prompts)
+        self._prompts, self._tell = prompts, tell
+        self._now = -1
+
+    def __call__(self, row: int, piece: str) -> None:
+        """A piece of one text."""
+        self._waiting[row] += piece
+        self._begin(0)
+        if row == self._now:
+            self._flush()
+
+    def finish(self) -> None:
+        """The texts that had to wait."""
+        for row in range(len(self._prompts)):
+            self._begin(row)
+        self._tell("\n")
+
+    def _begin(self, row: int) -> None:
+        """Go on to ``row``, if it is the next."""
+        if row != self._now + 1:
+            return
+        self._now = row
+        if len(self._prompts) > 1:
+            self._tell("\n\n" * (row > 0) + f"{heading(self._prompts[row])}\n")
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting[self._now]:
+            self._tell(self._waiting[self._now])
+        self._waiting[self._now] = ""
+
+
+def continue_texts(
+    directory: Path,
+    prompts: Sequence[str],
+    *,
+    provider: str = "cpu",
+    threads: int = 0,
+    tell: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Continued:
+    """Continue ``prompts`` with the bundle in ``directory``; ``options`` are those of `Session.generate`.
+
+    ``tell`` gets the texts as they come, those of the second prompt after those of the first, and so on.
+    Raises PosexportError for what `load` and `Session.generate` refuse.
+    """
+    if not prompts:
+        raise PosexportError("got no prompts; give at least one with --prompt")
+    session = load(directory, provider=provider, threads=threads)
+    pieces = None if tell is None else InTurn(prompts, tell)
+    made = session.generate(list(prompts), stream=pieces, **options)
+    if pieces is not None:
+        pieces.finish()
+    return Continued(directory, session.providers, list(prompts), made, session.manifest.envelope.limit)

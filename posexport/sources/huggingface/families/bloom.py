@@ -1,0 +1,58 @@
+"""BLOOM: ALiBi, a normalisation of the embeddings, queries, keys and values of a head side by side in one map.
+
+Le Scao et al., "BLOOM" (arXiv:2211.05100). The numbers of ALiBi are ``slope * j`` for key ``j`` counted from the row's
+first token, as released, which under softmax is the penalty by distance.
+"""
+
+from posexport.encodings.alibi import Alibi
+from posexport.models.decoder import DecoderConfig
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.causal import Given, Names, family, fused, plan
+from posexport.sources.huggingface.plan import Plan
+
+_SPELLINGS = {
+    "hidden_size": ("n_embed", "hidden_size"),
+    "num_attention_heads": ("n_head", "num_attention_heads"),
+    "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+}
+_ONCE = {
+    "token": "transformer.word_embeddings",
+    "embedding_norm": "transformer.word_embeddings_layernorm",
+    "final_norm": "transformer.ln_f",
+}
+_LAYER = {
+    "attention.output": "transformer.h.{i}.self_attention.dense",
+    "attention_residual.norm": "transformer.h.{i}.input_layernorm",
+    "feedforward.inner": "transformer.h.{i}.mlp.dense_h_to_4h",
+    "feedforward.outer": "transformer.h.{i}.mlp.dense_4h_to_h",
+    "feedforward_residual.norm": "transformer.h.{i}.post_attention_layernorm",
+}
+
+
+def _plan(config: Config, task: str) -> Plan:
+    given = Given(config, _SPELLINGS)
+    given.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
+    hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
+    settings = DecoderConfig(
+        vocab=vocab,
+        hidden=hidden,
+        heads=given.heads(hidden),
+        layers=given.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=4 * hidden,
+        activation="gelu_new",
+        embedding_norm=True,
+        eps=config.number("layer_norm_epsilon", 1e-5),
+        padding_id=given.padding(vocab),
+        tied=config.flag("tie_word_embeddings", True),
+    )
+    rows = fused("transformer.h.{i}.self_attention.query_key_value", groups=settings.heads)
+    names = Names(once=_ONCE, layer=_LAYER | rows)
+    return plan(config, task, settings, lambda: Alibi(heads=settings.heads, variant="causal"), names)
+
+
+BLOOM = family(
+    "bloom",
+    _plan,
+    prefix="transformer",
+    roots=("word_embeddings.", "word_embeddings_layernorm.", "h.", "ln_f."),
+)

@@ -1,0 +1,111 @@
+"""Gemma, Gemma 2 and Gemma 3 (text): embeddings scaled by the root of their size, RMS factors stored without their 1.
+
+Gemma 2 has a window in every other layer, normalises a sublayer's answer too, and caps scores and logits. Gemma 3 has a
+window in five layers of six, which turn by a base of their own (``rope_local_base_freq``, or a table of
+``rope_parameters``), and normalises queries and keys. In half precision transformers rounds the embeddings' factor to
+that precision; here it is exact.
+
+Gemma's ``hidden_act`` of "gelu" means its approximation by tanh: so the weights were made, and so it was read until
+transformers 4.50 or so.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from posexport.encodings.compose import ByLayer
+from posexport.errors import PosexportError
+from posexport.models.decoder import DecoderConfig
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.rotary_decoder import (
+    FULL,
+    LAYER,
+    SLIDING,
+    by_layer,
+    family,
+    layer_kinds,
+    near,
+    plan,
+    rotary,
+    settings,
+    window,
+)
+from posexport.sources.huggingface.plan import Plan
+
+_TANH_GELU = "gelu_pytorch_tanh"
+#: Gemma 2 and 3 have four normalisations a layer
+_FOUR_NORMS = LAYER | {
+    "attention_residual.answer_norm": "post_attention_layernorm",
+    "feedforward_residual.norm": "pre_feedforward_layernorm",
+    "feedforward_residual.answer_norm": "post_feedforward_layernorm",
+}
+#: layers of Gemma 3 from one that sees all tokens to the next
+_PATTERN = 6
+
+
+def _gemma(config: Config, task: str) -> Plan:
+    given = _settings(config, activation=_activation(config))
+    return plan(task, given, rotary(config, given.head_size))
+
+
+def _gemma2(config: Config, task: str) -> Plan:
+    given = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
+    kinds = layer_kinds(config, given.layers, [FULL if i % 2 else SLIDING for i in range(given.layers)])
+    turned = rotary(config, given.head_size)
+    return plan(task, given, by_layer(config, turned, kinds, window(config, 4096)), layer=_FOUR_NORMS)
+
+
+def _gemma3(config: Config, task: str) -> Plan:
+    if config.flag("use_bidirectional_attention", False):
+        raise PosexportError(
+            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which no decoder computes here"
+        )
+    given = _settings(config, **_second(config), head_norm="shared")
+    every = config.size("sliding_window_pattern", _PATTERN)
+    default = [SLIDING if (i + 1) % every else FULL for i in range(given.layers)]
+    kinds = layer_kinds(config, given.layers, default)
+    far = rotary(config, given.head_size, default_base=1_000_000.0)
+    local = near(config, _local(config, given.head_size), window(config, 4096)) if SLIDING in kinds else far
+    return plan(task, given, ByLayer(far if kind == FULL else local for kind in kinds), layer=_FOUR_NORMS)
+
+
+def _local(config: Config, size: int) -> Any:
+    """The rotation of layers with a window: by a table of their own, or plain with a base of their own."""
+    table = config.values.get("rope_parameters")
+    if isinstance(table, dict) and any(isinstance(value, dict) for value in table.values()):
+        return rotary(config, size, kind=SLIDING)
+    base = config.values.get("rope_local_base_freq", 10000.0)
+    return rotary(config, size, rope_theta=base, rope_parameters=None, rope_scaling=None)
+
+
+def _settings(config: Config, **fixed: Any) -> DecoderConfig:
+    return settings(
+        config,
+        tied=True,
+        head_width=config.size("head_dim", 256),
+        attention_bias=config.flag("attention_bias", False),
+        norm_offset=1.0,
+        embedding_scale=config.size("hidden_size") ** 0.5,
+        **fixed,
+    )
+
+
+def _second(config: Config, score_cap: float | None = None, logit_cap: float | None = None) -> dict[str, Any]:
+    """What Gemma 2 has beside Gemma's."""
+    return {
+        "activation": config.activation("hidden_activation", _TANH_GELU),
+        "answer_norm": True,
+        "scale_size": config.positive("query_pre_attn_scalar", 256.0),
+        "score_cap": config.positive("attn_logit_softcapping", score_cap),
+        "logit_cap": config.positive("final_logit_softcapping", logit_cap),
+    }
+
+
+def _activation(config: Config) -> str:
+    if config.values.get("hidden_activation") is not None:
+        return config.activation("hidden_activation", _TANH_GELU)
+    name = config.activation("hidden_act", _TANH_GELU)
+    return _TANH_GELU if name == "gelu" else name
+
+
+_PLANS: dict[str, Callable[[Config, str], Plan]] = {"gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3}
+GEMMA, GEMMA2, GEMMA3_TEXT = (family(name, make) for name, make in _PLANS.items())

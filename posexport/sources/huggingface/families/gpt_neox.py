@@ -1,0 +1,60 @@
+"""GPT-NeoX and Pythia: a part of every head is rotated, attention and feed-forward stand side by side.
+
+Black et al., "GPT-NeoX-20B" (arXiv:2204.06745), section 2.1. ``use_parallel_residual`` false puts the feed-forward
+after the attention. Any length is taken: ``max_position_embeddings`` says what it was trained for.
+"""
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.frequencies.config import from_config
+from posexport.encodings.rope_base import rotation
+from posexport.models.decoder import DecoderConfig
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.causal import Given, Names, family, fused, plan
+from posexport.sources.huggingface.plan import Plan
+
+_ONCE = {"token": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm"}
+_STEM = "gpt_neox.layers.{i}"
+_LAYER = {
+    "attention.output": f"{_STEM}.attention.dense",
+    "attention_residual.norm": f"{_STEM}.input_layernorm",
+    "feedforward.inner": f"{_STEM}.mlp.dense_h_to_4h",
+    "feedforward.outer": f"{_STEM}.mlp.dense_4h_to_h",
+    "feedforward_residual.norm": f"{_STEM}.post_attention_layernorm",
+}
+_MASKS = tuple(f"{_STEM}.attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq"))
+
+
+def _plan(config: Config, task: str) -> Plan:
+    given = Given(config)
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    settings = DecoderConfig(
+        vocab=vocab,
+        hidden=hidden,
+        heads=given.heads(hidden),
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=config.size("intermediate_size"),
+        activation=config.activation("hidden_act", "gelu"),
+        attention_bias=config.flag("attention_bias", True),
+        parallel_norms=2 if config.flag("use_parallel_residual", True) else None,
+        eps=config.number("layer_norm_eps", 1e-5),
+        padding_id=given.padding(vocab),
+        tied=config.flag("tie_word_embeddings", False),
+    )
+    rows = fused(f"{_STEM}.attention.query_key_value", groups=settings.heads)
+    names = Names(once=_ONCE, layer=_LAYER | rows, head="embed_out", masks=_MASKS)
+    return plan(config, task, settings, lambda: _encoding(config, settings), names)
+
+
+def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
+    """The keys of its own, ``rotary_pct`` and ``rotary_emb_base``, go before those that later files have too."""
+    values = {
+        "rope_theta": config.values.get("rotary_emb_base", config.values.get("rope_theta")),
+        "partial_rotary_factor": config.values.get("rotary_pct", config.values.get("partial_rotary_factor", 0.25)),
+    }
+    schedule = from_config({**config.values, **values}, head_size=settings.head_size)
+    return rotation(schedule, head_size=settings.head_size)
+
+
+GPT_NEOX = family(
+    "gpt_neox", _plan, prefix="gpt_neox", roots=("embed_in.", "layers.", "final_layer_norm.", "rotary_emb.")
+)

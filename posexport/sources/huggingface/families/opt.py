@@ -1,0 +1,65 @@
+"""OPT: learned positions that begin at the table's third row, normalisation before or after each sublayer.
+
+Zhang et al., "OPT" (arXiv:2205.01068), released code. ``word_embed_proj_dim`` below ``hidden_size`` gives narrower
+token embeddings, mapped to the model's width before positions are added, and hidden states mapped back. Some older
+files have no final normalisation (``_remove_final_layer_norm``).
+"""
+
+from posexport.encodings.learned import Learned
+from posexport.models.decoder import DecoderConfig
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.causal import Given, Names, family, plan
+from posexport.sources.huggingface.plan import Plan
+
+#: rows of the table before position 0
+OFFSET = 2
+_ONCE = {
+    "token": "model.decoder.embed_tokens",
+    "encoding": "model.decoder.embed_positions",
+    "project_in": "model.decoder.project_in",
+    "project_out": "model.decoder.project_out",
+    "final_norm": "model.decoder.final_layer_norm",
+}
+_STEM = "model.decoder.layers.{i}"
+_LAYER = {
+    "attention.query": f"{_STEM}.self_attn.q_proj",
+    "attention.key": f"{_STEM}.self_attn.k_proj",
+    "attention.value": f"{_STEM}.self_attn.v_proj",
+    "attention.output": f"{_STEM}.self_attn.out_proj",
+    "attention_residual.norm": f"{_STEM}.self_attn_layer_norm",
+    "feedforward.inner": f"{_STEM}.fc1",
+    "feedforward.outer": f"{_STEM}.fc2",
+    "feedforward_residual.norm": f"{_STEM}.final_layer_norm",
+}
+
+
+def _plan(config: Config, task: str) -> Plan:
+    given = Given(config)
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    before = config.flag("do_layer_norm_before", True)
+    bias = config.flag("enable_bias", True)
+    width = given.size("word_embed_proj_dim", hidden)
+    settings = DecoderConfig(
+        vocab=vocab,
+        hidden=hidden,
+        heads=given.heads(hidden),
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=config.size("ffn_dim"),
+        embedding=width if width != hidden else None,
+        project_first=True,
+        activation=config.activation("activation_function", "relu"),
+        attention_bias=bias,
+        feedforward_bias=bias,
+        norm="pre" if before else "post",
+        norm_weight=config.flag("layer_norm_elementwise_affine", True),
+        final_norm=before and not config.flag("_remove_final_layer_norm", False),
+        eps=1e-5,
+        padding_id=config.size("pad_token_id", 1, least=0, most=vocab - 1),
+        tied=config.flag("tie_word_embeddings", True),
+    )
+    longest = config.size("max_position_embeddings")
+    names = Names(once=_ONCE, layer=_LAYER)
+    return plan(config, task, settings, lambda: Learned(max_positions=longest, hidden=hidden, offset=OFFSET), names)
+
+
+OPT = family("opt", _plan, prefix="model", roots=("decoder.",))

@@ -1,0 +1,601 @@
+"""Continuing prompts: PyTorch's tokens, in any company, up to every end, as text that is whole."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+from click.testing import CliRunner
+
+import posexport
+from posexport.bundle.read import read
+from posexport.bundle.write import seal
+from posexport.cli import group
+from posexport.errors import PosexportError
+from posexport.runtime.cache import Cache, LastToken, ports
+from posexport.runtime.completion import InTurn
+from posexport.runtime.session import Session
+from posexport.sources import builtin
+
+ROOT = Path(__file__).parent.parent
+#: so many positions does the table have
+LIMIT = 23
+#: tied embeddings would repeat the last token for ever
+SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
+MODELS = {
+    "rope": (),
+    "alibi": (),
+    "absolute": (f"max_positions={LIMIT}",),
+    "rope-longrope": ("max_positions=12", "short_factor=1", "long_factor=9"),
+}
+CORPUS = """low lower newest widest happier low low the cat sat on the mat and the dog ran to the long river
+naïve café déjà vu straße
+"""
+PROMPTS = [[5], [7, 8, 9, 10], [3, 1, 4, 1, 5, 9, 2, 6, 5]]
+
+
+def posexport_command(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(group, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    (folder / "corpus.txt").write_text(CORPUS, encoding="utf-8")
+    out = folder / "tokenizer.json"
+    done = posexport_command("tokenizer", "train", folder / "corpus.txt", "-o", out, "--vocab-size", "61")
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Callable[..., Path]:
+    """``bundle("rope")``: a converted decoder, made when it is first asked for."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def make(name: str, *options: str) -> Path:
+        key = (name, *options)
+        if key not in made:
+            target = tmp_path_factory.mktemp("bundles") / name
+            given = [word for pair in (*SIZES, *MODELS.get(name, ())) for word in ("--set", pair)]
+            words = ["--no-verify", "--threads", "1", "--tokenizer", str(tokenizer)]
+            done = posexport_command("convert", f"decoder-{name}", "-o", target, *given, *words, *options)
+            assert done.exit_code == 0, done.output
+            made[key] = target
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def session(bundle: Callable[..., Path]) -> Callable[..., Session]:
+    return lambda name, *options: posexport.load(bundle(name, *options), threads=1)
+
+
+def tokens(made: Any) -> list[list[int]]:
+    return [one.tokens for one in made.completions]
+
+
+def full_passes(name: str, prompt: list[int], count: int) -> list[int]:
+    """PyTorch's best tokens, each from a pass over everything before it, in float64."""
+    source = builtin.load(f"decoder-{name}", task=None, settings_given=(*SIZES, *MODELS[name]))
+    module, row = source.module.double(), list(prompt)
+    with torch.inference_mode():
+        for _ in range(count):
+            row.append(int(module(input_ids=torch.tensor([row]))[0][0, -1].argmax()))
+    return row[len(prompt) :]
+
+
+# -- tokens ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "absolute"])
+def test_the_tokens_are_those_of_full_passes_by_pytorch(name: str, session: Callable[..., Session]) -> None:
+    made = session(name).generate(PROMPTS, max_new_tokens=14)
+    wanted = [full_passes(name, prompt, 14) for prompt in PROMPTS]
+    assert tokens(made) == wanted
+    assert len({token for row in wanted for token in row}) >= 6, "too monotonous to show an error"
+    assert [one.finish for one in made.completions] == ["length"] * 3
+    assert [one.prompt_tokens for one in made.completions] == PROMPTS
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 3}])
+@pytest.mark.parametrize("name", ["rope", "alibi", "absolute"])
+def test_a_batch_gives_what_each_prompt_gives_alone(
+    name: str, options: dict[str, Any], session: Callable[..., Session]
+) -> None:
+    opened = session(name)
+    together = opened.generate(PROMPTS, max_new_tokens=14, **options)
+    alone = [opened.generate([prompt], max_new_tokens=14, **options) for prompt in PROMPTS]
+    assert tokens(together) == [row for made in alone for row in tokens(made)]
+    assert [one.text for one in together.completions] == [made.completions[0].text for made in alone]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 4, 100])
+def test_a_prompt_read_in_chunks_changes_nothing(chunk: int, session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    assert tokens(opened.generate(PROMPTS, max_new_tokens=9, chunk=chunk)) == tokens(
+        opened.generate(PROMPTS, max_new_tokens=9)
+    )
+
+
+def test_texts_are_their_ids(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    texts = ["the cat sat", "low", "the dog ran to the river"]
+    ids = [[int(token) for token in opened.tokenize([text])["input_ids"][0]] for text in texts]
+    assert opened.generate(texts, max_new_tokens=8).completions == opened.generate(ids, max_new_tokens=8).completions
+
+
+def test_the_limit_ends_each_row_where_it_ends_alone(session: Callable[..., Session]) -> None:
+    """The padding of the longer prompt takes the shorter one's room, and is given back."""
+    opened = session("absolute")
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(2, 61, length).tolist() for length in (20, 5, LIMIT, 14)]
+    made = opened.generate(prompts, max_new_tokens=17)
+    assert [len(one.tokens) for one in made.completions] == [LIMIT + 1 - 20, 17, 1, LIMIT + 1 - 14]
+    assert [one.finish for one in made.completions] == ["limit", "length", "limit", "limit"]
+    assert tokens(made) == [tokens(opened.generate([prompt], max_new_tokens=17))[0] for prompt in prompts]
+    assert made.step_tokens == sum(len(row) - 1 for row in tokens(made)), "rows that are finished make no tokens"
+    assert tokens(made)[1] == full_passes("absolute", prompts[1], 17)
+    with pytest.raises(
+        PosexportError, match=r"prompt 1 has 24 tokens and is longer than 23 positions: .* at most 23 .*; shorten it"
+    ):
+        opened.generate([[1], [2] * (LIMIT + 1)])
+
+
+def test_a_row_that_outgrows_longrope_is_read_again(session: Callable[..., Session]) -> None:
+    """Then it is what a full pass is, at every step; the bundle's own cached steps are not."""
+    opened = session("rope-longrope")
+    prompts = [[5, 6, 7], [11, 3, 9, 4, 2, 6, 8], list(range(20, 40))]
+    wanted = [full_passes("rope-longrope", prompt, 16) for prompt in prompts]
+    assert tokens(opened.generate(prompts, max_new_tokens=16)) == wanted
+    assert tokens(opened.generate(prompts, max_new_tokens=16, chunk=5)) == wanted
+    # without reading again they differ: the test above can fail
+    feeds: dict[str, Any] = {"input_ids": [prompts[0]]}
+    kept = []
+    for _ in range(16):
+        out = opened.run(feeds)
+        kept.append(int(out["logits"][0, -1].argmax()))
+        past = {name.replace("present", "past_key_values"): y for name, y in out.items() if name != "logits"}
+        feeds = {"input_ids": [[kept[-1]]], **past}
+    assert kept[:10] == wanted[0][:10]
+    assert kept != wanted[0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "refused"),
+    [
+        ([5] * 3, {"max_new_tokens": 10}, False),
+        ([5] * 3, {"max_new_tokens": 11}, True),
+        ([5] * 13, {"max_new_tokens": 11}, False),
+        ([5] * 13, {"max_new_tokens": 11, "chunk": 12}, True),
+        ([5] * 13, {"max_new_tokens": 11, "chunk": 13}, False),
+    ],
+)
+def test_no_recompute_refuses_what_would_need_it(
+    prompt: list[int], options: dict[str, Any], refused: bool, session: Callable[..., Session]
+) -> None:
+    opened = session("rope-longrope")
+    if not refused:
+        assert tokens(opened.generate([prompt], recompute=False, **options)) == tokens(
+            opened.generate([prompt], **options)
+        )
+        return
+    with pytest.raises(PosexportError, match=r"prompt 0 is to be read up to .* beyond 12 all cached keys .* change"):
+        opened.generate([prompt], recompute=False, **options)
+
+
+# -- sampling --------------------------------------------------------------------------------------
+
+
+def test_sampling_follows_its_seed(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+
+    def sampled(seed: int) -> list[list[int]]:
+        return tokens(opened.generate([[5, 6], [5, 6]], max_new_tokens=20, temperature=2.0, seed=seed))
+
+    assert sampled(1) == sampled(1)
+    assert sampled(1) != sampled(2)
+    assert sampled(1)[0] != sampled(1)[1], "two samples of one prompt"
+    greedy = tokens(opened.generate([[5, 6]], max_new_tokens=20))
+    assert sampled(1)[0] != greedy[0]
+    assert tokens(opened.generate([[5, 6]], max_new_tokens=20, temperature=0, top_p=0.5)) == greedy
+    assert tokens(opened.generate([[5, 6]], max_new_tokens=20, top_k=1, seed=9)) == greedy
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+def with_files(bundle: Path, target: Path, **files: object) -> Path:
+    """A copy with JSON files added, sealed again."""
+    shutil.copytree(bundle, target)
+    for name, content in files.items():
+        (target / f"{name}.json").write_text(json.dumps(content))
+    seal(target, read(target))
+    return target
+
+
+def test_stop_tokens_are_those_of_the_configuration(bundle: Callable[..., Path], tmp_path: Path) -> None:
+    whole = tokens(posexport.load(bundle("rope"), threads=1).generate(PROMPTS, max_new_tokens=14))
+    places = [next(i for i, token in enumerate(row) if i > 2 and token not in row[:i]) for row in whole[:2]]
+    ends = [row[place] for row, place in zip(whole, places, strict=False)]
+
+    def cut(row: list[int], stops: list[int]) -> list[int]:
+        return row[: min([row.index(stop) for stop in stops if stop in row], default=len(row))]
+
+    one = with_files(bundle("rope"), tmp_path / "one", config={"eos_token_id": ends[0], "vocab_size": 61})
+    made = posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14)
+    assert tokens(made) == [cut(row, ends[:1]) for row in whole]
+    assert len(tokens(made)[0]) == places[0]
+    assert made.completions[0].finish == "stop"
+    assert posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14, stop_tokens=[]).completions == (
+        posexport.load(bundle("rope"), threads=1).generate(PROMPTS, max_new_tokens=14).completions
+    )
+    several = with_files(one, tmp_path / "several", generation_config={"eos_token_id": ends})
+    assert tokens(posexport.load(several, threads=1).generate(PROMPTS, max_new_tokens=14)) == [
+        cut(row, ends) for row in whole
+    ]
+    silent = with_files(one, tmp_path / "silent", generation_config={"eos_token_id": None})
+    assert tokens(posexport.load(silent, threads=1).generate(PROMPTS, max_new_tokens=14)) == tokens(made)
+    broken = with_files(one, tmp_path / "broken", generation_config={"eos_token_id": "</s>"})
+    with pytest.raises(PosexportError, match=r"cannot use .*generation_config.json: .*; convert again"):
+        posexport.load(broken, threads=1).generate(PROMPTS)
+
+
+def test_a_stop_text_ends_before_it_wherever_tokens_end(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    whole = opened.generate(["the cat sat"], max_new_tokens=30).completions[0]
+    assert whole.text is not None
+    for start in (1, 5, 8):
+        stop = whole.text[start : start + 4]
+        made = opened.generate(["the cat sat"], max_new_tokens=30, stop=["nowhere", stop]).completions[0]
+        assert made.text == whole.text[: whole.text.index(stop)]
+        assert made.finish == "stop"
+        assert made.tokens == whole.tokens[: len(made.tokens)]
+        assert len(made.tokens) < 30
+    # a special token is in no text, and stops as well
+    special = opened.generate(["the cat sat"], max_new_tokens=30, stop=["<unk>"]).completions[0]
+    assert special.tokens == (whole.tokens[: whole.tokens.index(1)] if 1 in whole.tokens else whole.tokens)
+
+
+def test_streamed_pieces_make_the_text(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    pieces: list[tuple[int, str]] = []
+    texts = ["the cat sat", "low"]
+    made = opened.generate(texts, max_new_tokens=20, stream=lambda row, piece: pieces.append((row, piece)))
+    for row, one in enumerate(made.completions):
+        parts = [piece for number, piece in pieces if number == row]
+        assert "".join(parts) == one.text
+        assert len(parts) > 5
+    rows = [row for row, _ in pieces]
+    assert rows != sorted(rows), "as it comes, not one after the other"
+    # the text joins the prompt as if all had been decoded together
+    whole = opened._texts.decode([*made.completions[0].prompt_tokens, *made.completions[0].tokens])
+    assert whole == texts[0] + (made.completions[0].text or "")
+
+
+# -- the cache -------------------------------------------------------------------------------------
+
+
+class Spy:
+    """A session that notes where what it is given and what it gives lies."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.took, self.gave = session, [], []
+
+    def io_binding(self) -> Any:
+        binding = self.session.io_binding()
+        real = binding.bind_ortvalue_input
+
+        def noted(name: str, value: Any) -> None:
+            self.took[-1][name] = value.data_ptr()
+            real(name, value)
+
+        self.took.append({})
+        binding.bind_ortvalue_input = noted
+        return binding
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        self.session.run_with_iobinding(binding)
+        self.gave.append([value.data_ptr() for value in binding.get_outputs()[1:]])
+
+
+def test_the_cache_stays_where_it_is(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    of = ports(opened.inputs, opened.outputs)
+    assert of is not None
+    spy = Spy(opened._session)
+    cache = Cache(spy, of, rows=2)  # type: ignore[arg-type]
+    for _ in range(3):
+        last = cache.read(np.full((2, 4), 7), np.ones((2, 4), np.int64))
+    assert [list(took.values()) for took in spy.took[1:]] == spy.gave[:-1]
+    assert len(spy.took[1]) == 4
+    assert cache.slots == 12
+    assert cache.tokens_B.tolist() == [12, 12]
+    assert last.shape == (2, 61)
+    assert last.base is None, "a view would keep the whole prompt's logits"
+
+
+def test_a_failed_call_reads_nothing(session: Callable[..., Session]) -> None:
+    opened = session("absolute")
+    of = ports(opened.inputs, opened.outputs)
+    assert of is not None
+    cache = Cache(opened._session, of, rows=1)
+    first = np.arange(2, 22)[None]
+    cache.read(first, np.ones_like(first))
+    with pytest.raises(Exception, match="longer than 23 positions"):
+        cache.read(first, np.ones_like(first))
+    assert cache.slots == 20
+    one = np.array([[9]])
+    again = opened.run({"input_ids": np.concatenate((first, one), 1)})["logits"][:, -1]
+    np.testing.assert_allclose(cache.read(one, np.ones_like(one)), again, rtol=0, atol=1e-4)
+
+
+def test_the_last_token_is_cut_out_where_it_lies() -> None:
+    from onnxruntime import OrtValue
+
+    logits = np.random.default_rng(0).standard_normal((3, 5, 7)).astype(np.float32)
+    np.testing.assert_array_equal(LastToken("cpu")(OrtValue.ortvalue_from_numpy(logits)), logits[:, -1])
+
+
+def test_generating_needs_no_torch(bundle: Callable[..., Path]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; import posexport\n"
+        f"made = posexport.load({str(bundle('rope'))!r}, threads=1).generate(['the cat'], max_new_tokens=3)\n"
+        "sys.stdout.write(str(len(made.completions[0].tokens)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.stdout, done.stderr) == ("3", "")
+
+
+# -- posexport run on a decoder --------------------------------------------------------------------
+
+
+def test_run_continues_a_cache(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    ids = np.arange(2, 12).reshape(1, 10)
+    whole = opened.run({"input_ids": ids})
+    first = opened.run({"input_ids": ids[:, :6]})
+    past = {name.replace("present", "past_key_values"): y for name, y in first.items() if name != "logits"}
+    second = opened.run({"input_ids": ids[:, 6:], **past})
+    parts = np.concatenate((first["logits"], second["logits"]), 1)
+    assert np.abs(parts - whole["logits"]).max() <= 1e-5 * np.abs(whole["logits"]).max()
+    as_lists = {name: y.tolist() for name, y in past.items()}
+    np.testing.assert_array_equal(opened.run({"input_ids": ids[:, 6:], **as_lists})["logits"], second["logits"])
+
+
+def test_texts_of_a_decoder_share_a_batch(session: Callable[..., Session]) -> None:
+    opened = session("rope")
+    texts = ["the cat sat on the mat", "low"]
+    fed = opened.tokenize(texts)
+    assert fed["attention_mask"].sum(1).tolist() == [len(opened.tokenize([text])["input_ids"][0]) for text in texts]
+    together = opened.encode(texts)["logits"]
+    alone = opened.encode(texts[1:])["logits"]
+    row = together[1][fed["attention_mask"][1] == 1]
+    assert np.abs(row - alone[0]).max() <= 1e-5 * np.abs(alone).max()
+
+
+KEY, VALUE = "past_key_values.0.key", "past_key_values.0.value"
+
+
+def cached(**changes: Any) -> dict[str, Any]:
+    """A right call of the bundle of two layers behind four tokens, changed."""
+    names = [f"past_key_values.{layer}.{what}" for layer in range(2) for what in ("key", "value")]
+    feeds: dict[str, Any] = {"input_ids": np.array([[5, 6, 7]])}
+    feeds |= {name: np.zeros((1, 5, 4, 4), np.float32) for name in names}
+    feeds |= changes
+    return {name: value for name, value in feeds.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("feeds", "says"),
+    [
+        (
+            cached(**{KEY: np.zeros((1, 5, 3, 4), np.float32)}),
+            "past_key_values.0.value has past_sequence_length 4, past",
+        ),
+        (
+            cached(**{VALUE: None}),
+            r"missing input past_key_values.0.value: 3 of 4 cache inputs .* or none for an empty",
+        ),
+        (
+            cached(**{"past_key_values.2.key": np.zeros((1, 5, 4, 4), np.float32)}),
+            r"unknown input past_key_values.2.key; .* input_ids, attention_mask, \S+.0.key to past_key_values.1.value",
+        ),
+        (cached(**{KEY: np.zeros((1, 5, 4, 4), np.int64)}), "past_key_values.0.key must hold real numbers, got int64"),
+        (cached(**{KEY: np.zeros((1, 5, 4, 4), np.float16)}), "holds float16, this bundle's cache is float32"),
+        (cached(**{KEY: np.full((1, 5, 4, 4), np.nan)}), r"past_key_values.0.key holds nan at \[0, 0, 0, 0\]"),
+        (
+            cached(**{KEY: np.zeros((1, 4, 4, 4), np.float32)}),
+            r"needs the axes \[batch_size, 5, past_sequence_length, 4",
+        ),
+        (cached(**{KEY: np.zeros((2, 5, 4, 4), np.float32)}), "batch_size 2, input_ids has 1; give both the same"),
+        (
+            cached(attention_mask=np.ones((1, 6), int)),
+            "length 6, but past_sequence_length 4 and sequence_length 3 make 7",
+        ),
+        (cached(attention_mask=np.ones((1, 8), int)), "length 8, but .* make 7; give a mask over past and new tokens"),
+        ({"input_ids": [[1, 2, 3]], "attention_mask": [[1, 1]]}, "length 2, but past_sequence_length 0 .* make 3"),
+        ({"input_ids": [[1, 2, 3]] * 2, "attention_mask": [[0, 1, 1], [1, 0, 1]]}, "padding between tokens in row 1"),
+        (cached(attention_mask=[[1, 1, 1, 0, 1, 1, 1]]), "padding between tokens in row 0; pad before the first token"),
+        (cached(input_ids=np.zeros((1, 20), int)), "sequence_length 20 behind 4 past tokens, .* takes at most 23"),
+        (cached(input_ids=None), "missing input input_ids; this bundle takes input_ids, attention_mask, past_key"),
+        (cached(input_ids=np.zeros((1, 0), int)), "input_ids has sequence_length 0; give at least 1"),
+        ({"input_ids": [[1, 61]]}, "input_ids holds 61 at .* ids from 0 to 60"),
+    ],
+)
+def test_a_cache_that_does_not_fit_is_refused(
+    feeds: dict[str, Any], says: str, session: Callable[..., Session]
+) -> None:
+    with pytest.raises(PosexportError, match=says):
+        session("absolute").run(feeds)
+
+
+@pytest.mark.parametrize(
+    "feeds", [cached(), cached(attention_mask=[[0, 1, 1, 1, 1, 1, 0]]), cached(input_ids=np.zeros((1, 19), int))]
+)
+def test_what_fits_is_taken(feeds: dict[str, Any], session: Callable[..., Session]) -> None:
+    out = session("absolute").run(feeds)
+    assert out["present.0.key"].shape[2] == 4 + feeds["input_ids"].shape[1]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "says"),
+    [
+        ([], {}, "got no prompts"),
+        ("the cat", {}, r"must be lists of texts, got one text; give \[text\]"),
+        (["the"], {"stop": "x"}, "must be lists of texts"),
+        ([""], {}, r"prompt 0 \(''\) has no tokens"),
+        (["the", "  "], {}, r"prompt 1 \('  '\) has no tokens"),
+        ([[1], []], {}, "prompt 1 is empty; give at least one token"),
+        ([[1], "the"], {}, "prompt 1 is neither a text nor a list of token ids"),
+        ([[1.5]], {}, "prompt 0 is neither"),
+        ([7], {}, "prompt 0 is neither"),
+        ([[1, 61]], {}, "prompt 0 holds the id 61; input_ids takes ids from 0 to 60"),
+        ([[-1]], {}, "prompt 0 holds the id -1"),
+        (["the"], {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        (["the"], {"chunk": 0}, "chunk must be at least 1 token, got 0"),
+        (["the"], {"temperature": -0.5}, "temperature must be 0 .* or more, got -0.5"),
+        (["the"], {"temperature": float("nan")}, "temperature must be .* got nan"),
+        (["the"], {"top_k": -1}, "top_k must be .* got -1"),
+        (["the"], {"top_p": 0.0}, "top_p must be a probability above 0 and at most 1, got 0.0"),
+        (["the"], {"top_p": 1.5}, "top_p must be .* got 1.5"),
+        (["the"], {"temperature": 1.0, "seed": -3}, "seed must be 0 or more, got -3"),
+        (["the"], {"stop": [""]}, "a stop text is empty"),
+        (["the"], {"stop_tokens": ["</s>"]}, "stop_tokens must be a list of token ids"),
+        (["\ud800"], {}, "prompt 0 .* is not Unicode"),
+    ],
+)
+def test_bad_input_is_a_sentence(
+    prompts: Any, options: dict[str, Any], says: str, session: Callable[..., Session]
+) -> None:
+    with pytest.raises(PosexportError, match=says):
+        session("absolute").generate(prompts, **options)
+
+
+def test_a_bundle_that_is_no_decoder_says_what_it_is(bundle: Callable[..., Path], tmp_path: Path) -> None:
+    features = bundle("rope", "--task", "features")
+    with pytest.raises(
+        PosexportError,
+        match=r"it takes \S+, attention_mask and a cache, and gives last_hidden_state; gen",
+    ):
+        posexport.load(features, threads=1).generate(["the cat"])
+    sizes = [word for pair in SIZES[:-1] for word in ("--set", pair)]
+    done = posexport_command("convert", "encoder-nope", "-o", tmp_path / "e", *sizes, "--no-verify", "--threads", "1")
+    assert done.exit_code == 0, done.output
+    with pytest.raises(PosexportError, match=r"task features: it takes .* and no cache, and gives .*text-"):
+        posexport.load(tmp_path / "e", threads=1).generate([[1, 2]])
+
+
+def test_without_a_tokenizer_ids_go_and_texts_do_not(bundle: Callable[..., Path], tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(bundle("rope"), bare)
+    (bare / "tokenizer.json").unlink()
+    seal(bare, read(bare))
+    opened = posexport.load(bare, threads=1)
+    made = opened.generate([[5, 6]], max_new_tokens=4).completions[0]
+    assert made.text is None
+    assert len(made.tokens) == 4
+    with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only; .*--tokenizer FILE"):
+        opened.generate(["the cat"])
+    with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at or to stream"):
+        opened.generate([[5, 6]], stop=["x"])
+    with pytest.raises(PosexportError, match=r"no text to stop at or to stream"):
+        opened.generate([[5, 6]], stream=lambda *_: None)
+
+
+def test_logits_that_are_no_numbers_are_a_sentence(bundle: Callable[..., Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bundle("rope"), broken)
+    model = ir.load(broken / "model.onnx")
+    for name, value in model.graph.initializers.items():
+        if name.endswith("token.weight"):
+            value.const_value = ir.tensor(np.full(value.shape.numpy(), np.nan, np.float32))  # type: ignore[union-attr]
+    ir.save(model, broken / "model.onnx")
+    for spare in broken.glob("*.data"):
+        spare.unlink()
+    seal(broken, read(broken))
+    with pytest.raises(PosexportError, match=r"logits are not numbers \(NaN\); verify the bundle"):
+        posexport.load(broken, threads=1).generate([[5, 6]])
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_completion_and_tells_the_speed(bundle: Callable[..., Path]) -> None:
+    directory = bundle("rope")
+    wanted = posexport.load(directory, threads=1).generate(["the cat"], max_new_tokens=9).completions[0]
+    plain = ["generate", directory, "--prompt", "the cat", "--max-new-tokens", "9", "--threads", "1"]
+    done = posexport_command(*plain)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"{wanted.text}\n"
+    assert "prompt: 2 tokens, " in done.stderr
+    assert "generated: 8 tokens after the first, " in done.stderr
+    assert posexport_command(*plain, "--stream").stdout == done.stdout
+    document = json.loads(posexport_command(*plain, "--json").stdout)
+    assert document["completions"] == [
+        {"prompt": "the cat", "text": wanted.text, "tokens": wanted.tokens, "finish": "length"}
+    ]
+    speed = document["speed"]
+    assert speed["step_tokens_per_second"] == pytest.approx(8 / speed["step_seconds"])
+    assert speed["prompt_tokens_per_second"] == pytest.approx(2 / speed["prompt_seconds"])
+
+
+def test_several_prompts_stand_one_below_the_other(bundle: Callable[..., Path]) -> None:
+    directory = bundle("absolute")
+    prompts = ["--prompt", "the cat", "--prompt", "low low"]
+    options = ["--temperature", "0.8", "--top-k", "30", "--top-p", "0.9", "--seed", "4", "--max-new-tokens", "40"]
+    done = posexport_command("generate", directory, *prompts, *options, "--threads", "1")
+    assert done.exit_code == 0, done.output
+    wanted = posexport.load(directory, threads=1).generate(
+        ["the cat", "low low"], max_new_tokens=40, temperature=0.8, top_k=30, top_p=0.9, seed=4
+    )
+    texts = [one.text for one in wanted.completions]
+    assert done.stdout == f"--- the cat\n{texts[0]}\n\n--- low low\n{texts[1]}\n"
+    streamed = posexport_command(
+        "generate", directory, *prompts, *options, "--threads", "1", "--stream", "--chunk", "1"
+    )
+    assert streamed.stdout == done.stdout
+    assert "--- the cat ends early: it takes at most 23 tokens" in done.stderr
+
+
+def test_texts_are_told_in_turn() -> None:
+    told: list[str] = []
+    turn = InTurn(["a", "b", "c"], told.append)
+    assert told == []
+    for row, piece in [(1, "1"), (0, "x"), (1, "2"), (0, "y"), (2, "!")]:
+        turn(row, piece)
+    assert "".join(told) == "--- a\nxy"
+    turn.finish()
+    assert "".join(told) == "--- a\nxy\n\n--- b\n12\n\n--- c\n!\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", ""], "prompt 0 ('') has no tokens"),
+        (["--prompt", "low " * 40], "is longer than 23 positions"),
+        (["--prompt", "low", "--top-p", "2"], "top_p must be a probability"),
+        (["--prompt", "low", "--stream", "--json"], "give one of them"),
+        (["--prompt", "low", "--max-new-tokens", "0"], "0 is not in the range"),
+        (["--prompt", "low", "--provider", "tpu"], "unknown provider 'tpu'"),
+        ([], "Missing option '--prompt'"),
+    ],
+)
+def test_bad_input_on_the_command_line_exits_2(arguments: list[str], says: str, bundle: Callable[..., Path]) -> None:
+    command = [sys.executable, "-m", "posexport", "generate", str(bundle("absolute")), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
