@@ -52,7 +52,14 @@ PLAN: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral-forcausallm": ("Mistral", SIZES | {"sliding_window": 7}),
     "qwen2-forcausallm": (
         "Qwen2",
-        WHOLE | {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1, "tie_word_embeddings": True},
+        WHOLE
+        | {
+            "num_attention_heads": 4,
+            "use_sliding_window": True,
+            "sliding_window": 7,
+            "max_window_layers": 1,
+            "tie_word_embeddings": True,
+        },
     ),
     "qwen3-forcausallm": ("Qwen3", SIZES),
     "phi3-forcausallm": ("Phi3", WHOLE | {"sliding_window": 12}),
