@@ -77,9 +77,7 @@ def test_every_consumer_reads_the_guarded_value(paths: dict[str, Path]) -> None:
     model = ir.load(paths["guarded"])
     for value in model.graph.inputs:
         for node, _ in value.uses():
-            assert "guard" in (node.name or "") or "er than" in (node.name or ""), (
-                f"{node.name} reads past the guard"
-            )
+            assert "guard" in (node.name or "") or "er than" in (node.name or ""), f"{node.name} reads past the guard"
 
 
 def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def test_a_missing_guard_fails(folder: Path) -> None:
     unguarded = dataclasses.replace(right, envelope=dataclass_limit(right, None))
     report = proven(right, exported(unguarded, folder), lengths=[20, 21])
     assert failing_lengths(report) == {21}
-    assert "the model takes at most 20 positions: no length guard" in report.describe()
+    assert "it should be refused (input longer than 20 positions): no length guard" in report.describe()
 
 
 def test_another_failure_is_no_guard(folder: Path) -> None:

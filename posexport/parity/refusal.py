@@ -19,11 +19,12 @@ class Answer(NamedTuple):
 def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[Bound]) -> Answer:
     """Feed an input outside one of ``bounds``. Only the guard's failure counts: others may be missing elsewhere."""
     wanted = [bound.message for bound in bounds]
+    named = " or ".join(wanted)
     try:
         run(feeds)
     except RunError as failure:
         found = next((message for message in wanted if message in str(failure)), None)
         if found:
             return Answer(True, f"refused: {found}")
-        return Answer(False, f"it failed without the guard's message ({' or '.join(wanted)}): {failure}")
-    return Answer(False, f"it was answered, though it is {' or '.join(wanted)}: no length guard")
+        return Answer(False, f"it failed without the length guard's message ({named}): {failure}")
+    return Answer(False, f"it was answered, though it should be refused ({named}): no length guard")
