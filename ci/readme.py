@@ -31,7 +31,18 @@ def encodings() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"encodings": encodings}
+def families() -> str:
+    """Every family of checkpoints with its tasks, those of the same tasks in one row."""
+    by_tasks: dict[str, list[str]] = {}
+    for row in catalogue("families"):
+        by_tasks.setdefault(", ".join(row["tasks"]), []).append(row["name"])
+    lines = ["| `model_type` | tasks |", "|---|---|"]
+    rows = sorted((", ".join(names), tasks) for tasks, names in by_tasks.items())
+    lines += [f"| {names} | {tasks} |" for names, tasks in rows]
+    return "\n".join(lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {"encodings": encodings, "families": families}
 
 
 def filled(text: str) -> str:

@@ -77,7 +77,11 @@ def _tasks() -> list[dict[str, str]]:
     return [{"name": name, "what": what} for name, what in found.items()]
 
 
-def _families() -> list[dict[str, str]]:
+def _families() -> list[dict[str, Any]]:
     from posexport.sources.huggingface.families import FAMILIES
 
-    return [{"name": name, "what": "Hugging Face checkpoint directory"} for name in sorted(FAMILIES)]
+    def row(name: str) -> dict[str, Any]:
+        tasks = sorted(set(FAMILIES[name].architectures.values()))
+        return {"name": name, "what": f"Hugging Face checkpoint directory: {', '.join(tasks)}", "tasks": tasks}
+
+    return [row(name) for name in sorted(FAMILIES)]
