@@ -22,7 +22,10 @@ from posexport.models.heads import Head
 from posexport.nn.activations import activation
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
-CONVOLUTIONS = {"causal": CausalConvolution, "centred": CentredConvolution}
+CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
+    "causal": CausalConvolution,
+    "centred": CentredConvolution,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

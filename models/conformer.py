@@ -4,6 +4,8 @@ Gulati et al., "Conformer" (arXiv:2005.08100), section 2, in the two forms that 
 (`CausalConvolution`) and Wav2Vec2-Conformer's (`CentredConvolution`).
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,7 +38,7 @@ class FixedBatchNorm(nn.Module):
         return F.batch_norm(x_BCT, self.mean, self.variance, self.weight, self.bias, training=False, eps=self.eps)
 
 
-class Convolution(nn.Module):
+class Convolution(nn.Module, ABC):
     """Normalisation, a gated linear unit, every channel's convolution along time, normalisation, activation, a map."""
 
     #: padded frames change real ones
@@ -63,12 +65,13 @@ class Convolution(nn.Module):
         out: Tensor = self.out(self.activation(self.depthwise_norm(y_BCT))).mT
         return out
 
+    @abstractmethod
     def _second_norm(self, config: EncoderConfig) -> nn.Module:
-        raise NotImplementedError
+        """The normalisation behind the depthwise convolution."""
 
+    @abstractmethod
     def _before(self, kernel: int) -> int:
         """How many frames before its own a position sees."""
-        raise NotImplementedError
 
 
 class CausalConvolution(Convolution):

@@ -1,5 +1,7 @@
 """What every definition says of itself, beside computing: inputs, outputs, lengths, promises."""
 
+from abc import ABC, abstractmethod
+
 from torch import nn
 
 from posexport.encodings.base import Encoding
@@ -7,7 +9,7 @@ from posexport.models.envelope import envelope_of
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
 
 
-class Definition(nn.Module):
+class Definition(nn.Module, ABC):
     """A whole model. ``forward`` takes its `inputs` by name and returns a tuple in the order of `outputs`."""
 
     #: rows at the start of a position table that no real token uses (`posexport.models.numbering`)
@@ -22,19 +24,19 @@ class Definition(nn.Module):
     causal: bool = False
 
     @property
+    @abstractmethod
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def outputs(self) -> list[OutputSpec]:
         """The outputs, in order."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def encoding(self) -> Encoding:
         """The encoding of the first layer: the model's own where all layers share it."""
-        raise NotImplementedError
 
     @property
     def envelope(self) -> Envelope:

@@ -1,5 +1,7 @@
 """What biases by the two-dimensional offset inside a window have in common."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from posexport.errors import PosexportError
 from posexport.ops.grid_scores import GRID_SCORES
 
 
-class WindowBias(Encoding):
+class WindowBias(Encoding, ABC):
     """A bias for every head and offset (query minus key) of two places of a window of ``window`` by ``window``."""
 
     axes = 2
@@ -23,9 +25,9 @@ class WindowBias(Encoding):
         self.window = window
         self.heads = heads
 
+    @abstractmethod
     def by_offset(self) -> Tensor:
         """The biases, [(2 window - 1)^2, heads]: by rows first, each from the lowest offset up; float32 or wider."""
-        raise NotImplementedError
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The bias of every offset."""

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from posexport.encodings.base import Encoding, Entry
-from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
+from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
+from posexport.models.decoder_task import DecoderModel
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.sources.definitions.base import Kind

@@ -1,0 +1,104 @@
+"""A decoder with its head and cache, called with the inputs' public names."""
+
+from collections.abc import Sequence
+
+import msgspec
+from torch import Tensor
+
+from posexport.encodings.base import Encoding
+from posexport.models.decoder import Decoder, LanguageModel
+from posexport.models.definition import Definition
+from posexport.models.envelope import envelope_of
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+
+
+class DecoderModel(Definition):
+    """New tokens and the cache of the ones before, to logits (or hidden states) and the cache of all.
+
+    One graph reads a prompt (an empty past), a part of one, or one token.
+    """
+
+    ordered = True
+    causal = True
+
+    def __init__(self, decoder: Decoder, head: LanguageModel | None) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = head
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer."""
+        return self.decoder.encodings[0]
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Tokens are numbered by the mask: padding on the left moves none."""
+        return True
+
+    @property
+    def padding_invariant(self) -> bool:
+        """Padding on the right changes nothing in any layer."""
+        return all(encoding.padding_invariant for encoding in self.decoder.encodings)
+
+    @property
+    def envelope(self) -> Envelope:
+        """What the encodings of all layers allow together; a limit is about past and new tokens together."""
+        own = [envelope_of(encoding) for encoding in self.decoder.encodings]
+        return msgspec.structs.replace(
+            own[0],
+            trained=min((e.trained for e in own if e.trained is not None), default=None),
+            limit=min((e.limit for e in own if e.limit is not None), default=None),
+            boundaries=sorted({boundary for e in own for boundary in e.boundaries}),
+            cached=True,
+            length_dependent=any(encoding.length_dependent for encoding in self.decoder.encodings),
+            traced={SEQUENCE: 3, PAST: 5, TOTAL: 8},
+        )
+
+    def _of_layers(self, name: str) -> list[str]:
+        return [f"{name}.{i}.{what}" for i in range(self.decoder.config.layers) for what in ("key", "value")]
+
+    def _cache_axes(self, length: str) -> list[Axis]:
+        config = self.decoder.config
+        return [BATCH, config.kv_heads or config.heads, length, config.head_size]
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """Ids of the new tokens, the mask of past and new ones, and the past's keys and values."""
+        config = self.decoder.config
+        ids = InputSpec(
+            name="input_ids",
+            dtype="int64",
+            axes=[BATCH, SEQUENCE],
+            role="tokens",
+            size=config.vocab,
+            padding=config.padding_id,
+        )
+        mask = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
+        names = self._of_layers("past_key_values")
+        past = [InputSpec(name=n, dtype="float32", axes=self._cache_axes(PAST), role="cache") for n in names]
+        return [ids, mask, *past]
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """Logits over the vocabulary, or hidden states; keys and values of all tokens."""
+        config = self.decoder.config
+        found = OutputSpec(name="logits", axes=[BATCH, SEQUENCE, config.vocab])
+        if self.head is None:
+            found = OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, self.decoder.width])
+        names = self._of_layers("present")
+        return [found, *(OutputSpec(name=name, axes=self._cache_axes(TOTAL)) for name in names)]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] = (),
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """``past_key_values``: keys and values of every layer in turn; ``named``: the same, by the inputs' names."""
+        held = [*past_key_values, *named.values()]
+        past = list(zip(held[::2], held[1::2], strict=True)) or None
+        x_BTC, present = self.decoder(input_ids, attention_mask, past)
+        out = x_BTC if self.head is None else self.head(x_BTC)
+        return (out, *(tensor for pair in present for tensor in pair))
