@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from posexport.encodings.base import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.encoder import EncoderConfig, FeedForward, Memory, Residual, additive, normalisation
+from posexport.models.caching import Caching, KeysAndValues
+from posexport.models.encoder import EncoderConfig, FeedForward, Residual, additive, normalisation
 from posexport.models.scoring import SoftCapped, scoring
-from posexport.nn.attention import attend
+from posexport.nn.attention import attend, shared
 from posexport.nn.norms import LayerNormOfHeads
 
 
@@ -101,24 +102,30 @@ class DecoderAttention(nn.Module):
         self.encoding = encoding
 
     def forward(
-        self, x_BTC: Tensor, mask_B11S: Tensor | None, at: "Reach", past: "KeysAndValues | None"
-    ) -> tuple[Tensor, "KeysAndValues"]:
-        """The answer [B, T, C], and keys (rotated) and values of ``past`` and new tokens, [B, G, S, D]."""
+        self, x_BTC: Tensor, mask_B11S: Tensor | None, at: "Reach", past: KeysAndValues | None
+    ) -> tuple[Tensor, KeysAndValues]:
+        """The answer [B, T, C], and keys and values of ``past`` and new tokens as the cache keeps them."""
         q_BHTD, k_BGSD = self._split(self.query(x_BTC), self.heads), self._split(self.key(x_BTC), self.groups)
         if self.query_norm is not None and self.key_norm is not None:
             q_BHTD, k_BGSD = self.query_norm(q_BHTD), self.key_norm(k_BGSD)
         q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
-        k_BGSD = self.encoding.rotate(k_BGSD, at.queries, "key")
+        if at.caching.rotate == "at-write":
+            k_BGSD = self.encoding.rotate(k_BGSD, at.queries, "key")
         v_BGSD = self._split(self.value(x_BTC), self.groups)
+        present = (k_BGSD, v_BGSD)
         if past is not None:
-            k_BGSD, v_BGSD = (torch.cat(pair, 2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
-        k_BHSD, v_BHSD = self._shared(k_BGSD), self._shared(v_BGSD)
+            cache = at.caching.cache
+            present = (cache.written(past[0], k_BGSD, at.queries), cache.written(past[1], v_BGSD, at.queries))
+            k_BGSD, v_BGSD = (cache.read(each, at.keys) for each in present)
+        if at.caching.rotate == "at-read":
+            k_BGSD = self.encoding.rotate(k_BGSD, at.keys, "key")
         q_BHTD = self.scoring.queries(q_BHTD)
+        k_BHSD = shared(k_BGSD, self.heads)
         read_BHTD = self._split(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
         context_BHTD = attend(
             q_BHTD,
-            k_BHSD,
-            v_BHSD,
+            k_BGSD,
+            v_BGSD,
             scale=self.scale,
             mask=mask_B11S,
             scores=self.encoding.scores(read_BHTD, k_BHSD, at.queries, at.keys),
@@ -126,15 +133,11 @@ class DecoderAttention(nn.Module):
             base=self.scoring.base(k_BHSD, at.queries, at.keys),
             causal=(at.queries, at.keys),
         )
-        return self.output(context_BHTD.transpose(1, 2).flatten(2)), (k_BGSD, v_BGSD)
+        return self.output(context_BHTD.transpose(1, 2).flatten(2)), present
 
     def _split(self, x_BTC: Tensor, heads: int) -> Tensor:
         split: Tensor = x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
         return split
-
-    def _shared(self, x_BGSD: Tensor) -> Tensor:
-        """Every group's keys or values for each of its heads, [B, H, S, D]."""
-        return x_BGSD if self.groups == self.heads else x_BGSD.repeat_interleave(self.heads // self.groups, dim=1)
 
 
 def head_normalisation(config: DecoderConfig, heads: int) -> nn.Module | None:
@@ -145,7 +148,10 @@ def head_normalisation(config: DecoderConfig, heads: int) -> nn.Module | None:
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention to an encoder's states. Positions take no part, as in T5, BART and Whisper."""
+    """Multi-head attention to an encoder's states. Positions take no part, as in T5, BART and Whisper.
+
+    Keys and values of the states are the same in every call: `keys_and_values` gives them, once.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -157,12 +163,27 @@ class CrossAttention(nn.Module):
         self.value = nn.Linear(config.hidden, inner, bias=bias)
         self.output = nn.Linear(inner, config.hidden, bias=bias)
 
-    def forward(self, x_BTC: Tensor, memory: Memory) -> Tensor:
-        q, k, v = self.query(x_BTC), self.key(memory.states_BSC), self.value(memory.states_BSC)
-        split = [x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k, v)]
-        context_BHTD = attend(*split, scale=self.scale, mask=memory.mask_B11S)
+    def keys_and_values(self, states_BSC: Tensor) -> KeysAndValues:
+        """Of an encoder's states, [B, H, S, D]."""
+        return self._split(self.key(states_BSC)), self._split(self.value(states_BSC))
+
+    def forward(self, x_BTC: Tensor, memory: KeysAndValues, mask_B11S: Tensor | None) -> Tensor:
+        """What the tokens read from ``memory``, [B, T, C]."""
+        context_BHTD = attend(self._split(self.query(x_BTC)), *memory, scale=self.scale, mask=mask_B11S)
         out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
         return out
+
+    def _split(self, x_BTC: Tensor) -> Tensor:
+        split: Tensor = x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
+        return split
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """What a decoder reads from an encoder: every layer's keys and values, and the mask of the encoder's tokens."""
+
+    kept: Sequence[KeysAndValues]
+    mask_B11S: Tensor | None
 
 
 class DecoderLayer(nn.Module):
@@ -184,10 +205,11 @@ class DecoderLayer(nn.Module):
         x_BTC: Tensor,
         mask_B11S: Tensor | None,
         at: "Reach",
-        past: "KeysAndValues | None" = None,
-        memory: Memory | None = None,
-    ) -> tuple[Tensor, "KeysAndValues"]:
-        """The layer's answer, and keys and values of past and new tokens."""
+        past: KeysAndValues | None = None,
+        memory: KeysAndValues | None = None,
+        memory_mask_B11S: Tensor | None = None,
+    ) -> tuple[Tensor, KeysAndValues]:
+        """The layer's answer, and keys and values of past and new tokens as the cache keeps them."""
         read_BTC = self.attention_residual.before(x_BTC)
         y_BTC, present = self.attention(read_BTC, mask_B11S, at, past)
         if self.parallel_norms is not None and self.feedforward is not None:
@@ -196,7 +218,7 @@ class DecoderLayer(nn.Module):
             return self.attention_residual.after(x_BTC, y_BTC + self.feedforward(read_BTC)), present
         x_BTC = self.attention_residual.after(x_BTC, y_BTC)
         if memory is not None and self.cross_attention is not None and self.cross_residual is not None:
-            y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory)
+            y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory, memory_mask_B11S)
             x_BTC = self.cross_residual.after(x_BTC, y_BTC)
         if self.feedforward is None or self.feedforward_residual is None:
             return x_BTC, present
@@ -204,24 +226,31 @@ class DecoderLayer(nn.Module):
         return self.feedforward_residual.after(x_BTC, y_BTC), present
 
 
-#: keys (rotated) and values of a layer, [B, G, S, D]
-KeysAndValues = tuple[Tensor, Tensor]
-
-
 @dataclass(frozen=True)
 class Reach:
-    """Where the new tokens stand, and all that they can reach: the cached ones and themselves."""
+    """Where the new tokens stand, all that they can reach (the cached ones and themselves), and how it is kept."""
 
     queries: Positions
     keys: Positions
+    caching: Caching
 
     @staticmethod
-    def by_mask(mask_BS: Tensor, new: int) -> "Reach":
-        """Every row's kept tokens are 0, 1, 2 ...; padding before them gets 0. The last ``new`` are the queries."""
+    def by_mask(mask_BS: Tensor, new: int, caching: Caching, ids_BT: Tensor | None = None) -> "Reach":
+        """Every row's kept tokens are 0, 1, 2 ...; padding before them gets 0. The last ``new`` are the queries.
+
+        ``ids_BT``: the positions of the queries where they are given; negative ones are counted by the mask. Tokens of
+        before move along with the first query.
+        """
         ids_BS = (mask_BS.to(torch.int64).cumsum(1) - 1).clamp(min=0)
         slots_S = torch.arange(mask_BS.shape[1], dtype=torch.int64, device=mask_BS.device)
         slots_T = torch.arange(new, dtype=torch.int64, device=mask_BS.device) + (mask_BS.shape[1] - new)
-        return Reach(Positions(ids_BS[:, slots_T], slots_T), Positions(ids_BS, slots_S))
+        counted_BT = ids_BS[:, slots_T]
+        if ids_BT is None:
+            ids_BT = counted_BT
+        else:
+            ids_BT = torch.where(ids_BT < 0, counted_BT, ids_BT)
+            ids_BS = ids_BS + (ids_BT[:, :1] - counted_BT[:, :1])
+        return Reach(Positions(ids_BT, slots_T), Positions(ids_BS, slots_S), caching)
 
 
 class Decoder(nn.Module):
@@ -230,6 +259,8 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
         super().__init__()
         self.config = config
+        #: how past tokens are kept; `posexport.sources.cached` changes it
+        self.caching = Caching()
         width = config.embedding or config.hidden
         self.token = nn.Embedding(config.vocab, width)
         # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
@@ -252,6 +283,11 @@ class Decoder(nn.Module):
         """Of the hidden states that it gives."""
         return self.config.hidden if self.project_out is None else self.project_out.out_features
 
+    def crossed(self, states_BSC: Tensor) -> list[KeysAndValues]:
+        """Every layer's keys and values of an encoder's states."""
+        crosses = [layer.cross_attention for layer in self.layers if isinstance(layer, DecoderLayer)]
+        return [cross.keys_and_values(states_BSC) for cross in crosses if cross is not None]
+
     @property
     def encodings(self) -> list[Encoding]:
         """The encoding of every layer: one and the same where all share it."""
@@ -262,16 +298,16 @@ class Decoder(nn.Module):
         ids_BT: Tensor,
         mask_BS: Tensor | None = None,
         past: Sequence[KeysAndValues] | None = None,
-        memory: Memory | None = None,
+        memory: Crossed | None = None,
+        positions_BT: Tensor | None = None,
     ) -> tuple[Tensor, list[KeysAndValues]]:
-        """Hidden states of the new tokens, and every layer's keys and values of all. ``mask_BS``: of past and new."""
+        """Hidden states of the new tokens, and every layer's keys and values of all, as the cache keeps them.
+
+        ``mask_BS``: of past and new. ``positions_BT``: the new tokens', where the mask does not say them.
+        """
         x_BTC: Tensor = self.token(ids_BT)
-        length = ids_BT.shape[1] + (0 if past is None else past[0][0].shape[2])
-        if mask_BS is None:
-            mask_BS = ids_BT.new_ones(ids_BT.shape[0], length)
-        else:  # to a tracer its length is a size of its own
-            mask_BS = mask_BS[:, torch.arange(length, device=mask_BS.device)]
-        at = Reach.by_mask(mask_BS, ids_BT.shape[1])
+        mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
+        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
         if self.scale != 1:
             x_BTC = x_BTC * self.scale
         if self.project_in is not None:
@@ -285,7 +321,8 @@ class Decoder(nn.Module):
         mask_B11S = additive(mask_BS, x_BTC)
         present = []
         for index, layer in enumerate(self.layers):
-            x_BTC, kept = layer(x_BTC, mask_B11S, at, None if past is None else past[index], memory)
+            crossed = () if memory is None else (memory.kept[index], memory.mask_B11S)
+            x_BTC, kept = layer(x_BTC, mask_B11S, at, None if past is None else past[index], *crossed)
             present.append(kept)
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)

@@ -8,8 +8,8 @@ from torch import Tensor
 from posexport.encodings.base import Encoding
 from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+from posexport.models.envelope import envelope_of, reads_numbers
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
 
 
 class DecoderModel(Definition):
@@ -52,8 +52,13 @@ class DecoderModel(Definition):
             boundaries=sorted({boundary for e in own for boundary in e.boundaries}),
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoder.encodings),
-            traced={SEQUENCE: 3, PAST: 5, TOTAL: 8},
+            traced=self.decoder.caching.cache.traced,
         )
+
+    @property
+    def _numbered(self) -> bool:
+        """Whether anything reads the numbers of tokens, beside distances between them."""
+        return any(reads_numbers(encoding) for encoding in self.decoder.encodings)
 
     def _of_layers(self, name: str) -> list[str]:
         return [f"{name}.{i}.{what}" for i in range(self.decoder.config.layers) for what in ("key", "value")]
@@ -64,7 +69,7 @@ class DecoderModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """Ids of the new tokens, the mask of past and new ones, and the past's keys and values."""
+        """Ids of the new tokens, the mask of past and new ones, the past's cache, positions where they matter."""
         config = self.decoder.config
         ids = InputSpec(
             name="input_ids",
@@ -75,9 +80,13 @@ class DecoderModel(Definition):
             padding=config.padding_id,
         )
         mask = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
+        numbers = InputSpec(
+            name="position_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=self.envelope.limit
+        )
+        axes = self._cache_axes(self.decoder.caching.cache.past_axis)
         names = self._of_layers("past_key_values")
-        past = [InputSpec(name=n, dtype="float32", axes=self._cache_axes(PAST), role="cache") for n in names]
-        return [ids, mask, *past]
+        past = [InputSpec(name=n, dtype="float32", axes=axes, role="cache") for n in names]
+        return [ids, mask, *past, *([numbers] if self._numbered else [])]
 
     @property
     def outputs(self) -> list[OutputSpec]:
@@ -87,18 +96,20 @@ class DecoderModel(Definition):
         if self.head is None:
             found = OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, self.decoder.width])
         names = self._of_layers("present")
-        return [found, *(OutputSpec(name=name, axes=self._cache_axes(TOTAL)) for name in names)]
+        axes = self._cache_axes(self.decoder.caching.cache.present_axis)
+        return [found, *(OutputSpec(name=name, axes=axes) for name in names)]
 
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: Sequence[Tensor] = (),
+        position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> tuple[Tensor, ...]:
         """``past_key_values``: keys and values of every layer in turn; ``named``: the same, by the inputs' names."""
         held = [*past_key_values, *named.values()]
         past = list(zip(held[::2], held[1::2], strict=True)) or None
-        x_BTC, present = self.decoder(input_ids, attention_mask, past)
+        x_BTC, present = self.decoder(input_ids, attention_mask, past, positions_BT=position_ids)
         out = x_BTC if self.head is None else self.head(x_BTC)
         return (out, *(tensor for pair in present for tensor in pair))

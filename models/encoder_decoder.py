@@ -8,10 +8,9 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.encodings.base import Encoding
-from posexport.encodings.positions import Positions
-from posexport.models.decoder import Decoder, LanguageModel
+from posexport.models.decoder import Crossed, Decoder, LanguageModel
 from posexport.models.definition import Definition
-from posexport.models.encoder import Encoder, Memory, additive
+from posexport.models.encoder import Encoder, additive
 from posexport.models.envelope import envelope_of
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, OutputSpec
 
@@ -82,8 +81,7 @@ class EncoderDecoderModel(Definition):
     ) -> tuple[Tensor, ...]:
         assert decoder_input_ids is not None
         states_BSC = self.encoder(input_ids, attention_mask)
-        counted = Positions.counted(states_BSC.shape[1], states_BSC.device)
-        memory = Memory(states_BSC, additive(attention_mask, states_BSC), counted)
+        memory = Crossed(self.decoder.crossed(states_BSC), additive(attention_mask, states_BSC))
         x_BTC, _ = self.decoder(decoder_input_ids, decoder_attention_mask, None, memory)
         return (x_BTC if self.head is None else self.head(x_BTC),)
 

@@ -16,9 +16,7 @@ def envelope_of(encoding: Encoding, numbering: Numbering | None = None, beyond: 
     (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
     chosen, where that is not what the encoding itself says.
     """
-    cls = type(encoding)
-    reads_numbers = cls.embed is not Encoding.embed or cls.rotate is not Encoding.rotate
-    overhead = numbering.overhead if numbering is not None and reads_numbers else 0
+    overhead = numbering.overhead if numbering is not None and reads_numbers(encoding) else 0
 
     def usable(length: int | None) -> int | None:
         return None if length is None else length - overhead
@@ -29,6 +27,12 @@ def envelope_of(encoding: Encoding, numbering: Numbering | None = None, beyond: 
         beyond=beyond or encoding.beyond,
         boundaries=sorted({length - overhead for length in encoding.boundaries if length > overhead}),
     )
+
+
+def reads_numbers(encoding: Encoding) -> bool:
+    """Whether the encoding acts on tokens by their numbers, not on pairs by their distance alone."""
+    cls = type(encoding)
+    return cls.embed is not Encoding.embed or cls.rotate is not Encoding.rotate
 
 
 def envelope_of_module(module: nn.Module) -> Envelope:

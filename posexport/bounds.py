@@ -8,6 +8,11 @@ from posexport.spec import ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Envelope
 _NAMES = {SEQUENCE: "input", ENCODER_SEQUENCE: "encoder input", HEIGHT: "image height", WIDTH: "image width"}
 _UNITS = {HEIGHT: "pixels", WIDTH: "pixels"}
 
+#: what the guard says beside `Bound`s
+MASK_MISFIT = "attention_mask is not over past and new tokens"
+CACHE_FULL = "attention_mask is longer than the cache has places, or shorter than input_ids"
+POSITION_BEYOND = "position_ids beyond"
+
 
 class Bound(NamedTuple):
     """The most (or with ``least`` the fewest) places that an axis may have."""

@@ -23,8 +23,10 @@ from posexport.tokenizer import with_tokenizer
 
 if TYPE_CHECKING:
     from posexport.export.build import Built
+    from posexport.models.caching import Rotate
     from posexport.parity.report import Report
     from posexport.sources.base import Source
+    from posexport.sources.cached import CacheName
 
 PARITY = "parity.json"
 _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
@@ -40,6 +42,9 @@ class ConvertOptions:
     opset: int | None = None
     max_length: int | None = None
     beyond: Beyond = "error"
+    #: how a decoder keeps past tokens, and when it rotates keys
+    cache: "CacheName" = "growing"
+    rotate: "Rotate" = "at-write"
     lowering: str = "auto"
     inline: bool = False
     #: a ``tokenizer.json`` for a source that brings none
@@ -138,14 +143,16 @@ def _into(
     from posexport.export.build import build
     from posexport.lowering import plan
     from posexport.parity.axes import check_axes
+    from posexport.sources.cached import cached
     from posexport.sources.extend import extend
     from posexport.sources.load import load
 
     tell = progress or (lambda *_: None)
-    opset = negotiate.opset(options.opset)
+    opset = negotiate.opset(options.opset, static_cache=options.cache == "static")
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = extend(load(argument, options.load), options.beyond, options.max_length)
+    source = cached(source, options.cache, options.rotate)
     for sentence in source.remarks:
         remark(sentence)
     if options.tokenizer is not None:

@@ -14,15 +14,19 @@ SEQUENCE = "sequence_length"
 ENCODER_SEQUENCE = "encoder_sequence_length"
 #: tokens whose keys and values are held in a cache; these and the new ones
 PAST, TOTAL = "past_sequence_length", "total_sequence_length"
+#: the places of a cache of fixed size
+CAPACITY = "max_sequence_length"
 #: an image's sides in pixels, and the tokens that a definition gives for it
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 #: what is left of ``sequence_length`` audio samples after the convolutions
 FRAMES = "num_frames"
 #: the axes of outputs that hold a token each
-TOKENS = (SEQUENCE, FRAMES, TOTAL)
+TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY)
+#: of those, the axes of caches that a call gives
+PRESENT = (TOTAL, CAPACITY)
 
 Axis = str | int
-Role = Literal["tokens", "mask", "types", "values", "flags", "cache"]
+Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions"]
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only
@@ -34,7 +38,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its last
         axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding),
-        ``cache`` (keys or values of past tokens).
+        ``cache`` (keys or values of past tokens), ``positions`` (of the new tokens, below ``size``; -1, or the input left
+        out: counted by the mask).
     """
 
     name: str

@@ -24,6 +24,20 @@ from posexport.cli.progress import bar
     show_default=True,
     help="What happens beyond the trained length: refused, distances clipped, or the table stretched to --max-length.",
 )
+@click.option(
+    "--cache",
+    type=click.Choice(["growing", "static"]),
+    default="growing",
+    show_default=True,
+    help="A decoder's past: grows with every call, or has places for so many tokens from the start (one buffer).",
+)
+@click.option(
+    "--rotate",
+    type=click.Choice(["at-write", "at-read"]),
+    default="at-write",
+    show_default=True,
+    help="When a decoder rotates keys: before they are kept, or in every call, all by that call's frequencies.",
+)
 @click.option("--lowering", default="auto", show_default=True, help="How attention with positions is computed.")
 @click.option("--inline", is_flag=True, help="Write the graph without functions, for OpenVINO and others.")
 @click.option(
@@ -47,6 +61,8 @@ def command(
     opset: int | None,
     max_length: int | None,
     beyond: str,
+    cache: str,
+    rotate: str,
     lowering: str,
     inline: bool,
     tokenizer: Path | None,
@@ -77,6 +93,8 @@ def command(
         opset=opset,
         max_length=max_length,
         beyond=beyond,  # type: ignore[arg-type]  # click.Choice gives one of them
+        cache=cache,  # type: ignore[arg-type]
+        rotate=rotate,  # type: ignore[arg-type]
         lowering=lowering,
         inline=inline,
         tokenizer=tokenizer,

@@ -1,4 +1,4 @@
-"""The length guard: an input longer than a table (or too short) makes the graph fail, on every provider, saying so.
+"""The guards: inputs of sizes that the model does not take make the graph fail, on every provider, saying why.
 
 ONNX has no assertion. ``Reshape(input, [b, l + (l > limit)])`` stands for one: within the limit it changes nothing,
 beyond it the number of elements cannot match, and the runtime names the failing node, whose name is the message. Shapes
@@ -7,61 +7,104 @@ guarded value: a guard off the main path would be pruned, or overtaken by the er
 Gather.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import onnx_ir.tape
 
-from posexport.bounds import Bound
-from posexport.spec import PAST, SEQUENCE, InputSpec
+from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND, Bound
+from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, InputSpec
 
 
 def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]) -> None:
-    """Guard every input that has a bound's axis. To be called last, after all that could move or drop nodes.
+    """Guard every input that has a bound's axis, a decoder's mask, and positions that are given.
 
-    Past tokens, where there is a cache, count with those of ``sequence_length``.
+    To be called last, after all that could move or drop nodes. Past tokens, where there is a cache, count with those of
+    ``sequence_length``.
     """
     graph = model.graph
-    caches = [(value, spec) for value, spec in zip(graph.inputs, inputs, strict=True) if spec.role == "cache"]
-    past = next(((value, spec.axes.index(PAST)) for value, spec in caches), None)
+    places = _Places(list(zip(graph.inputs, inputs, strict=True)))
     for bound in bounds:
         text = bound.message
-        for value, spec in zip(graph.inputs, inputs, strict=True):
+        for value, spec in places.given:
             if bound.axis in spec.axes and value.uses():
-                counted = past if bound.axis == SEQUENCE and not bound.least else None
-                _guard(graph, value, spec.axes.index(bound.axis), bound, text, counted)
+
+                def wrong(tape: "ir.tape.Tape", bound: Bound = bound, own: ir.Value = value) -> ir.Value:
+                    length = places.total(tape) if bound.axis == SEQUENCE and not bound.least else None
+                    length = length or places.size(tape, bound.axis, own)
+                    return tape.op("Less" if bound.least else "Greater", [length, _ints(tape, [bound.number])])
+
+                _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
                 text = f"{bound.message}: {value.name}"  # node names must differ
+    mask = next((value for value, spec in places.given if spec.role == "mask" and TOTAL in spec.axes), None)
+    if mask is not None:
+        _refuse(graph, mask, 1, CACHE_FULL if places.has(CAPACITY) else MASK_MISFIT, places.misfit)
+    for value, spec in places.given:
+        if spec.role == "positions" and spec.size is not None and value.uses():
+
+            def beyond(tape: "ir.tape.Tape", own: ir.Value = value, limit: int = spec.size) -> ir.Value:
+                flat = tape.op("Reshape", [own, _ints(tape, [-1])])
+                most = tape.op("ReduceMax", [flat], {"keepdims": 1})
+                return tape.op("GreaterOrEqual", [most, _ints(tape, [limit])])
+
+            _refuse(graph, value, 1, f"{POSITION_BEYOND} {spec.size - 1}", beyond)
 
 
-def _guard(
-    graph: ir.Graph, value: ir.Value, position: int, bound: Bound, text: str, past: tuple[ir.Value, int] | None
+class _Places:
+    """Where sizes can be read. ``given``: the inputs and what is known of them."""
+
+    def __init__(self, given: Sequence[tuple[ir.Value, InputSpec]]) -> None:
+        self.given = given
+
+    def has(self, axis: str) -> bool:
+        return any(axis in spec.axes for _, spec in self.given)
+
+    def size(self, tape: "ir.tape.Tape", axis: str, among: ir.Value | None = None) -> ir.Value:
+        """The length of an axis, [1], read from an input that has it (``among``: from this one)."""
+        value, spec = next((v, s) for v, s in self.given if axis in s.axes and among in (None, v))
+        place = spec.axes.index(axis)
+        return tape.op("Shape", [value], {"start": place, "end": place + 1})
+
+    def total(self, tape: "ir.tape.Tape") -> ir.Value | None:
+        """Past and new tokens, [1]; None where there is no cache."""
+        if self.has(CAPACITY):
+            return self.size(tape, TOTAL)
+        if not self.has(PAST):
+            return None
+        return tape.op("Add", [self.size(tape, SEQUENCE), self.size(tape, PAST)])
+
+    def misfit(self, tape: "ir.tape.Tape") -> ir.Value:
+        """Whether the mask is not over past and new tokens, or is over more than a cache of fixed size has room for."""
+        length = self.size(tape, TOTAL)
+        if not self.has(CAPACITY):
+            total = self.total(tape)
+            return tape.op("Not", [tape.op("Equal", [length, total])])
+        over = tape.op("Greater", [length, self.size(tape, CAPACITY)])
+        return tape.op("Or", [over, tape.op("Less", [length, self.size(tape, SEQUENCE)])])
+
+
+def _refuse(
+    graph: ir.Graph, value: ir.Value, position: int, text: str, wrong: Callable[["ir.tape.Tape"], ir.Value]
 ) -> None:
+    """Let every use of ``value`` fail, at a node named ``text``, where ``wrong`` (bool [1]) is true."""
     users = list(value.uses())
     tape = ir.tape.Tape()
-    base = f"{value.name}_guard_{bound.axis}_{'least' if bound.least else 'most'}"
-    number = _constant(tape, f"{base}_limit", [bound.number])
-    shape = tape.op("Shape", [value], output=ir.Value(name=f"{base}_shape"))
-    length = tape.op("Shape", [value], {"start": position, "end": position + 1})
-    if past is not None:
-        held = tape.op("Shape", [past[0]], {"start": past[1], "end": past[1] + 1})
-        length = tape.op("Add", [length, held])
-    over = tape.op("Cast", [tape.op("Less" if bound.least else "Greater", [length, number])], {"to": ir.DataType.INT64})
+    shape = tape.op("Shape", [value])
+    over = tape.op("Cast", [wrong(tape)], {"to": ir.DataType.INT64})
     rank = len(value.shape or ())
     bump = over
-    before, after = position, rank - position - 1
     if rank > 1:
         # `over` at the guarded axis, 0 at the others
-        zeros = [
-            _constant(tape, f"{base}_zeros_{side}", [0] * n) if n else None for side, n in (("l", before), ("r", after))
-        ]
+        zeros = [_ints(tape, [0] * n) if n else None for n in (position, rank - position - 1)]
         bump = tape.op("Concat", [part for part in (zeros[0], over, zeros[1]) if part is not None], {"axis": 0})
     target = tape.op("Add", [shape, bump])
+    base = f"{value.name}_guard_{len(users)}_{text.replace(' ', '_')}"
     guarded = tape.op(
         "Reshape",
         [value, target],
         {"allowzero": 1},
         name=text,
-        output=ir.Value(name=f"{base}ed", shape=value.shape, type=value.type),
+        output=ir.Value(name=f"{base}_passed", shape=value.shape, type=value.type),
     )
     for index, node in enumerate(tape.nodes):
         if node.name != text:
@@ -73,5 +116,5 @@ def _guard(
     graph.insert_before(graph[0], tape.nodes)
 
 
-def _constant(tape: "ir.tape.Tape", name: str, values: list[int]) -> ir.Value:
-    return tape.op("Constant", [], {"value_ints": values}, output=ir.Value(name=name))
+def _ints(tape: "ir.tape.Tape", values: list[int]) -> ir.Value:
+    return tape.op("Constant", [], {"value_ints": values})

@@ -9,6 +9,8 @@ DEFAULT_OPSET = 18
 #: one.
 IR_VERSION = 10
 LOWEST_OPSET = 18
+#: the first with TensorScatter, which writes to a cache of fixed size
+STATIC_CACHE_OPSET = 24
 
 
 @functools.cache
@@ -31,15 +33,29 @@ def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
     return True
 
 
-def opset(wanted: int | None) -> int:
+def opset(wanted: int | None, *, static_cache: bool = False) -> int:
     """The opset to export at: ``wanted`` if it is one that can be written and run, else the default.
+
+    ``static_cache``: the graph writes to a cache of fixed size.
 
     Raises:
         PosexportError: naming the lowest and the highest opset that work here.
     """
-    if wanted is None:
-        return DEFAULT_OPSET
     import onnxruntime
+
+    if static_cache and (wanted or STATIC_CACHE_OPSET) < STATIC_CACHE_OPSET:
+        raise PosexportError(
+            f"--cache static needs --opset {STATIC_CACHE_OPSET} or higher, which has TensorScatter; got {wanted}"
+        )
+    if wanted is None and not static_cache:
+        return DEFAULT_OPSET
+    if wanted is None:
+        if not takes(STATIC_CACHE_OPSET):
+            raise PosexportError(
+                f"--cache static needs opset {STATIC_CACHE_OPSET}, which the installed onnxruntime "
+                f"{onnxruntime.__version__} does not take; upgrade it or use --cache growing"
+            )
+        return STATIC_CACHE_OPSET
 
     if wanted < LOWEST_OPSET or not takes(wanted):
         highest = next(n for n in range(40, LOWEST_OPSET - 1, -1) if takes(n))

@@ -49,8 +49,28 @@ def call(kind: AttentionKind, which: str, **renamed: str) -> str:
 def base_scores(kind: AttentionKind, *, q: str, qs: str, qpos: str) -> list[str]:
     """Statements that give ``score``, scaled: q k^T or the operator in its place. ``kt`` is in scope for the first."""
     if kind.base is None:
-        return [f"score = MatMul({qs}, kt)"]
+        return multiplied(kind, "score", qs, "kt")
     return [f"raw_score = {call(kind, 'base', q=q, qpos=qpos)}", "score = Mul(raw_score, s)"]
+
+
+def multiplied(kind: AttentionKind, to: str, x: str, y: str) -> list[str]:
+    """Statements that give ``to``, the products of ``x [B, H, T, N]`` with ``y``, keys or values of every head.
+
+    Where groups of heads share these, the heads of a group stand one below the other: one product a group, no copies.
+    """
+    if not kind.grouped:
+        return [f"{to} = MatMul({x}, {y})"]
+    return [
+        f"{to}_lead = Shape<start = 0, end = 2>({y})",
+        f"{to}_inner = Shape<start = 3, end = 4>({x})",
+        f"{to}_rest = Constant<value_ints = [-1]>()",
+        f"{to}_stacked = Concat<axis = 0>({to}_lead, {to}_rest, {to}_inner)",
+        f"{to}_x = Reshape({x}, {to}_stacked)",
+        f"{to}_product = MatMul({to}_x, {y})",
+        f"{to}_heads = Shape<start = 0, end = 3>({x})",
+        f"{to}_shape = Concat<axis = 0>({to}_heads, {to}_rest)",
+        f"{to} = Reshape({to}_product, {to}_shape)",
+    ]
 
 
 def transposed_keys(kind: AttentionKind, keys: str) -> list[str]:

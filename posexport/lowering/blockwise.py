@@ -8,7 +8,7 @@ The block is computed in the graph: the fewest blocks of at most 128 queries, al
 for more than a few padded queries.
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, transposed_keys
+from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, transposed_keys
 from posexport.ops.attention import AttentionKind
 
 BLOCK = 128
@@ -33,10 +33,10 @@ class Blockwise:
         dropped, scored = drop(kind, scored, qpos="pb")
         step += [*added, *dropped, f"probs = Softmax<axis = -1>({scored})"]
         if kind.values is None:
-            step.append("out_block = MatMul(probs, v)")
+            step += multiplied(kind, "out_block", "probs", "v")
         else:
             step += [
-                "plain = MatMul(probs, v)",
+                *multiplied(kind, "plain", "probs", "v"),
                 f"extra = {call(kind, 'values', qpos='pb')}",
                 "out_block = Add(plain, extra)",
             ]

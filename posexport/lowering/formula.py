@@ -3,7 +3,7 @@
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, transposed_keys
+from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, transposed_keys
 from posexport.ops.attention import AttentionKind
 
 
@@ -32,7 +32,11 @@ class Formula:
         dropped, score = drop(kind, score, qpos="qpos")
         lines += [*added, *dropped, f"probs = Softmax<axis = -1>({score})"]
         if kind.values is None:
-            lines.append("context = MatMul(probs, v)")
+            lines += multiplied(kind, "context", "probs", "v")
         else:
-            lines += ["plain = MatMul(probs, v)", f"extra = {call(kind, 'values')}", "context = Add(plain, extra)"]
+            lines += [
+                *multiplied(kind, "plain", "probs", "v"),
+                f"extra = {call(kind, 'values')}",
+                "context = Add(plain, extra)",
+            ]
         return "\n".join(lines)

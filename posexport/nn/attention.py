@@ -26,6 +26,9 @@ def attend(
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
+    ``k_BHSD`` and ``v_BHSD`` may have fewer heads, which groups of the queries' heads then share (Ainslie et al.,
+    arXiv:2305.13245): they are not copied for each of them.
+
     Scores of an operator that is not ``scaled`` are added after the scale; ``base`` stands in the place of q k^T.
 
     ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
@@ -33,23 +36,45 @@ def attend(
     ``torch.onnx.export`` traces, attention with a term becomes one node of domain ``posexport``, whose body a lowering
     chooses; without a term it stays plain operators, which every runtime fuses.
     """
+    terms = {"base": base, "scores": scores, "values": values}
+    if any(term is not None and "k" in term.operator.takes for term in terms.values()):
+        k_BHSD, v_BHSD = shared(k_BHSD, q_BHTD.shape[1]), shared(v_BHSD, q_BHTD.shape[1])
     if torch.onnx.is_in_onnx_export() and (scores or values or base):
-        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, {"base": base, "scores": scores, "values": values}, causal)
+        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal)
     given = {"q": q_BHTD, "k": k_BHSD}
-    s_BHTS = q_BHTD @ k_BHSD.mT if base is None else base.dense(*(given[name] for name in base.operator.takes))
-    if scores is None:
-        s_BHTS = s_BHTS * scale
+    if scores is None and base is None:
+        s_BHTS = by_group(q_BHTD * scale, k_BHSD.mT)
     else:
-        term = scores.dense(*(given[name] for name in scores.operator.takes))
-        s_BHTS = (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
+        s_BHTS = by_group(q_BHTD, k_BHSD.mT) if base is None else base.dense(*(given[n] for n in base.operator.takes))
+        if scores is None:
+            s_BHTS = s_BHTS * scale
+        else:
+            term = scores.dense(*(given[name] for name in scores.operator.takes))
+            s_BHTS = (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
     if causal is not None:
         queries, keys = causal
-        s_BHTS = s_BHTS.masked_fill(keys.slots_T > queries.slots_T[:, None], lowest(q_BHTD.dtype))
+        later_TS = keys.slots_T > queries.slots_T[:, None]
+        # one mask of both, which is the same in every layer
+        mask = torch.where(later_TS, lowest(q_BHTD.dtype), 0.0 if mask is None else mask).to(q_BHTD.dtype)
     if mask is not None:
         s_BHTS = s_BHTS + mask
     p_BHTS = s_BHTS.softmax(-1)
-    context_BHTD = p_BHTS @ v_BHSD
+    context_BHTD = by_group(p_BHTS, v_BHSD)
     return context_BHTD if values is None else context_BHTD + values.dense(p_BHTS)
+
+
+def shared(x_BGSD: Tensor, heads: int) -> Tensor:
+    """Every group's keys or values for each of its heads, [B, H, S, D]."""
+    groups = x_BGSD.shape[1]
+    return x_BGSD if groups == heads else x_BGSD.repeat_interleave(heads // groups, dim=1)
+
+
+def by_group(x_BHTN: Tensor, y_BGNM: Tensor) -> Tensor:
+    """The products ``x y``, [B, H, T, M]; heads of a group stand one below the other, so that each is one product."""
+    (batch, heads, length, _), groups = x_BHTN.shape, y_BGNM.shape[1]
+    if heads == groups:
+        return x_BHTN @ y_BGNM
+    return (x_BHTN.reshape(batch, groups, heads // groups * length, -1) @ y_BGNM).reshape(batch, heads, length, -1)
 
 
 def lowest(dtype: torch.dtype) -> float:
@@ -68,8 +93,9 @@ def _node(
 ) -> Tensor:
     terms = {part: term for part, term in given.items() if term is not None}
     of: dict[str, Operator | None] = {part: terms[part].operator if part in terms else None for part in given}
-    kind: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
-    name = AttentionKind(of["scores"], of["values"], kind, causal is not None, of["base"]).name
+    which: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
+    grouped = k.shape[1] != q.shape[1]
+    name = AttentionKind(of["scores"], of["values"], which, causal is not None, of["base"], grouped).name
     tensors = [tensor for term in terms.values() for tensor in term.tensors]
     first = next(iter(terms.values()))
     positions = (first.queries.slots_T, first.keys.slots_T)

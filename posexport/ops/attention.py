@@ -2,7 +2,8 @@
 
 A kind is which operators, which mask and which order take part. Its node takes ``q [B, H, T, D], k [B, H, S, D],
 v [B, H, S, V], (mask), tensors of the base, of the score term, of the value term, qpos [T], kpos [S]`` and the
-attribute ``scale``; it gives the context [B, H, T, V]: ``softmax(scale * (q k^T + scores) + mask) v + values``. A
+attribute ``scale``; it gives the context [B, H, T, V]: ``softmax(scale * (q k^T + scores) + mask) v + values``. In a
+grouped kind k and v are [B, G, S, D] and [B, G, S, V], those of H / G heads each. A
 ``base`` operator stands in the place of ``q k^T``. A causal kind masks keys after the query, by their positions, with
 the attribute ``lowest``.
 """
@@ -26,6 +27,8 @@ class AttentionKind:
     mask: Mask
     causal: bool = False
     base: Operator | None = None
+    #: groups of heads share keys and values, which then have fewer heads
+    grouped: bool = False
 
     @property
     def operators(self) -> dict[str, Operator]:
@@ -38,7 +41,8 @@ class AttentionKind:
         """The ``op_type`` of its nodes, such as ``CausalMaskedRelativeKeyAttention``."""
         prefix = next(word for word, mask in _MASK_PREFIX.items() if mask == self.mask)
         labels = [operator.name.removesuffix("Scores") for operator in self.operators.values()]
-        return ("Causal" if self.causal else "") + prefix + "".join(labels) + "Attention"
+        words = ["Grouped" if self.grouped else "", "Causal" if self.causal else "", prefix, *labels, "Attention"]
+        return "".join(words)
 
 
 def kinds() -> dict[str, AttentionKind]:
@@ -47,12 +51,13 @@ def kinds() -> dict[str, AttentionKind]:
         part: [None, *(o for o in OPERATORS.values() if o.gives == part)] for part in ("base", "scores", "values")
     }
     found = [
-        AttentionKind(scores, values, mask, causal, base)
+        AttentionKind(scores, values, mask, causal, base, grouped)
         for base in by_part["base"]
         for scores in by_part["scores"]
         for values in by_part["values"]
         for mask in _MASK_PREFIX.values()
         for causal in (False, True)
+        for grouped in (False, True)
         if base or scores or values
     ]
     return {kind.name: kind for kind in found}

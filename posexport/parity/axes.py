@@ -23,7 +23,7 @@ def check_axes(source: Source, model: Path) -> None:
     limit = source.envelope.limit
     for step in (1, 2):
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.envelope).items()}
-        if TOTAL in sizes:
+        if PAST in sizes:
             sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
         if source.envelope.images:
             sizes[HEIGHT], sizes[WIDTH] = source.envelope.images[(step - 1) % len(source.envelope.images)]

@@ -4,12 +4,13 @@ Imports no torch.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
-from posexport.spec import SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.spec import CAPACITY, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
 
 Run = Callable[[Feeds], list[Array]]
 
@@ -19,10 +20,12 @@ def in_calls(
 ) -> list[Array]:
     """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of so many new tokens.
 
-    What has a number a new token is put together; caches are those of the last call. No ``calls``: one call.
+    What has a number a new token is put together; caches are those of the last call, without the places that are free.
+    No ``calls``: one call.
     """
     if not calls:
-        return run(feeds)
+        total = next((feeds[spec.name].shape[1] for spec in inputs if spec.role == "tokens"), 0)
+        return _taken(run(feeds), outputs, total)
     held = {spec.name: feeds[spec.name] for spec in inputs if spec.role == "cache"}
     parts: list[list[Array]] = []
     end = 0
@@ -37,10 +40,23 @@ def in_calls(
                 array = np.take(array, range(end), axis=spec.axes.index(TOTAL))
             given[spec.name] = held.get(spec.name, array)
         parts.append(run(given))
-        presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if TOTAL in spec.axes]
+        presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if set(PRESENT) & set(spec.axes)]
         held = dict(zip(held, presents, strict=True))
     columns = list(zip(*parts, strict=True))
-    return [
+    joined = [
         np.concatenate(column, spec.axes.index(SEQUENCE)) if SEQUENCE in spec.axes else column[-1]
         for column, spec in zip(columns, outputs, strict=True)
+    ]
+    return _taken(joined, outputs, end)
+
+
+def whole(run: Run, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Run:
+    """``run`` for a sequence in one call, its caches without the places that are free."""
+    return partial(in_calls, run, inputs=inputs, outputs=outputs, calls=())
+
+
+def _taken(found: Sequence[Array], outputs: Sequence[OutputSpec], total: int) -> list[Array]:
+    return [
+        np.take(y, range(total), axis=spec.axes.index(CAPACITY)) if CAPACITY in spec.axes else y
+        for y, spec in zip(found, outputs, strict=True)
     ]

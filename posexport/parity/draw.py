@@ -10,6 +10,7 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid import PADDINGS, GridPoint
 from posexport.spec import (
     BATCH,
+    CAPACITY,
     ENCODER_SEQUENCE,
     HEIGHT,
     PAST,
@@ -25,6 +26,8 @@ from posexport.spec import (
 Feeds = dict[str, Array]
 #: past tokens and the new ones are drawn as one sequence
 _SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE, TOTAL)
+#: a cache of fixed size has so many places that stay free
+_FREE = 3
 #: the share of tokens that an input of role ``flags`` marks
 _FLAGGED = 0.1
 
@@ -105,9 +108,19 @@ def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
         found = real & (rng.random(shape) < _FLAGGED)
     elif spec.role in ("values", "cache"):
         found = rng.standard_normal(shape)
+    elif spec.role == "positions":
+        found = _numbers(shape, spec.size) if point.numbered else np.full(shape, -1)
     else:
         found = np.where(real, ids(spec, shape, rng), spec.padding if spec.role == "tokens" else 0)
     return np.ascontiguousarray(found, dtype=spec.dtype)
+
+
+def _numbers(shape: Sequence[int], limit: int | None) -> NDArray[np.int64]:
+    """Positions that rows do not share: each one further than the row before, as far as there is room."""
+    batch, length = shape
+    room = batch if limit is None else limit - length
+    found: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
+    return found
 
 
 def ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -125,6 +138,7 @@ def size_of(axis: Axis, point: GridPoint) -> int:
     if isinstance(axis, int):
         return axis
     sizes = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0, ENCODER_SEQUENCE: point.memory}
+    sizes[CAPACITY] = point.length + _FREE
     if point.image is not None:
         sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
     size = sizes.get(axis)

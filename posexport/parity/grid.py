@@ -31,6 +31,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     convolutions: tuple[tuple[int, int], ...] = ()
     #: lengths of the calls that make up the length, each with the cache of those before; none: one call
     calls: tuple[int, ...] = ()
+    #: positions are given, instead of counted by the mask
+    numbered: bool = False
     refusal: bool = False
 
     @property
@@ -49,7 +51,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
         padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
         memory = "" if self.memory is None else f", encoder length {self.memory}"
         calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
-        return f"length {self.length}, batch {self.batch}, {padding}{memory}{calls}"
+        numbered = ", positions given" if self.numbered else ""
+        return f"length {self.length}, batch {self.batch}, {padding}{memory}{calls}{numbered}"
 
 
 def lengths_of(envelope: Envelope) -> list[int]:
@@ -112,6 +115,9 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
     ]
     if envelope.cached:
         points += [msgspec.structs.replace(point, calls=calls) for point in points for calls in _calls(point.length)]
+    if any(spec.role == "positions" for spec in inputs):
+        whole = [point for point in points if point.batch > 1 and point.padding == "none"]
+        points += [msgspec.structs.replace(point, numbered=True) for point in whole]
     if not points:
         raise PosexportError(
             f"none of the lengths {', '.join(map(str, chosen))} can be compared: the model takes at most {limit}; "

@@ -191,7 +191,9 @@ def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple
     padded = dict(feeds)
     for spec in promise.inputs:
         axis = sequence_axis(spec)
-        if axis is not None and spec.axes[axis] in promise.masked:
+        if spec.role == "cache":  # a cache of fixed size must have places for the padding too
+            padded[spec.name] = draw(point, [spec])[spec.name]
+        elif axis is not None and spec.axes[axis] in promise.masked:
             padded[spec.name] = _pad(feeds[spec.name], spec, axis, pads, left, rng)
     wanted = promise.run(feeds)
     real = range(pads, point.length) if left else range(short.tokens)
@@ -206,7 +208,7 @@ def _content(
     changed = dict(feeds)
     for spec in promise.inputs:
         axis = sequence_axis(spec)
-        if axis is not None and spec.axes[axis] in promise.masked and spec.role != "mask":
+        if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions"):
             array = feeds[spec.name]
             real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
             other = rng.standard_normal(array.shape) if spec.role == "values" else ids(spec, array.shape, rng)
@@ -293,5 +295,6 @@ def _pad(array: Array, spec: InputSpec, axis: int, pads: int, left: bool, rng: n
     if spec.role == "values":
         fill = rng.standard_normal(shape).astype(array.dtype)
     else:
-        fill = np.full(shape, spec.padding if spec.role == "tokens" else 0, dtype=array.dtype)
+        empty = {"tokens": spec.padding, "positions": -1}.get(spec.role, 0)
+        fill = np.full(shape, empty, dtype=array.dtype)
     return np.concatenate((fill, array) if left else (array, fill), axis=axis)

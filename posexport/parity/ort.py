@@ -41,7 +41,8 @@ class Runner:
 
         self.session = _session(model, provider, threads, level)
         self.outputs = list(outputs)
-        self.types = {value.name: value.type for value in self.session.get_inputs()}
+        given = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
+        self.types = {value.name: value.type for value in given}
         _same("inputs", set(inputs), set(self.types))
         _same("outputs", set(outputs), {value.name for value in self.session.get_outputs()})
         self._options = onnxruntime.RunOptions()

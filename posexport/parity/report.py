@@ -29,6 +29,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     image: tuple[int, int] | None = None
     #: lengths of the calls that made up the length
     calls: tuple[int, ...] = ()
+    #: positions were given
+    numbered: bool = False
     padding: Padding
     provider: str
     precision: Precision
@@ -56,6 +58,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
             memory=self.memory,
             image=self.image,
             calls=self.calls,
+            numbered=self.numbered,
         )
 
     @property

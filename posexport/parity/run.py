@@ -15,7 +15,7 @@ from torch import nn
 from posexport.bounds import bounds_of
 from posexport.errors import PosexportError
 from posexport.parity import invariants, memory, steps
-from posexport.parity.calls import in_calls
+from posexport.parity.calls import in_calls, whole
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
 from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.grid import GridPoint, grid
@@ -143,9 +143,10 @@ def _values(
             raise PosexportError(f"{source.name}: not one point can be checked: {reason}; give a shorter --length")
         job.sample.choose(taken, source)
     first, first_feeds = "", {}
+    truth_whole, own_whole = (whole(run, source.inputs, source.outputs) for run in (truth, own))
     for done, point in enumerate(taken):
         job.progress(done, len(taken), str(point))
-        feeds = inputs_of(point, source.inputs, source.outputs, own)
+        feeds = inputs_of(point, source.inputs, source.outputs, own_whole)
         keep_BT = token_mask(point, source.inputs)
         # a schedule that looks at the running length gives other numbers in one call: then the same calls are the truth
         same = point.calls if source.envelope.length_dependent else ()
@@ -169,15 +170,19 @@ def _values(
             values.append(_Value(point, spec.name, error.error, value, failure or error.note))
         if job.sample is not None:
             job.sample.add(point, feeds, y64, keep_BT)
-    for point in {point.length: point for point in taken if point.padding == "none" and not point.calls}.values():
-        more = more_errors(point, source.inputs, source.outputs, truth, own, source.envelope.ragged)
+    for point in {point.length: point for point in taken if _plain(point)}.values():
+        more = more_errors(point, source.inputs, source.outputs, truth_whole, own_whole, source.envelope.ragged)
         for spec, largest in zip(source.outputs, more, strict=True):
             worst[point.length, spec.name] = max(worst[point.length, spec.name], largest)
     stateful = False
     if taken and not fresh:
-        stateful = fingerprint([*truth(first_feeds), *own(first_feeds)]) != first
+        stateful = fingerprint([*truth_whole(first_feeds), *own_whole(first_feeds)]) != first
     job.progress(len(taken), len(taken), "")
     return values, dict(worst), stateful
+
+
+def _plain(point: GridPoint) -> bool:
+    return point.padding == "none" and not (point.calls or point.numbered)
 
 
 def _measured(
@@ -238,6 +243,7 @@ def _point(job: _Job, point: GridPoint, output: str, **result: object) -> Point:
             "memory": point.memory,
             "image": point.image,
             "calls": point.calls,
+            "numbered": point.numbered,
             "padding": point.padding,
             "provider": job.provider,
             "precision": job.precision,
@@ -252,8 +258,8 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
     source = job.source
     definition = Reference(source.module, DTYPES[job.precision], outputs=len(source.outputs), fresh=fresh)
     promise = invariants.Promise(
-        run=job.runner,
-        definition=definition,
+        run=whole(job.runner, source.inputs, source.outputs),
+        definition=whole(definition, source.inputs, source.outputs),
         inputs=source.inputs,
         outputs=source.outputs,
         envelope=source.envelope,
@@ -264,7 +270,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
     )
     found: list[Invariant] = []
-    batched = {p.length: p for p in job.points if p.batch > 1 and not (p.refusal or p.calls) and p not in job.skipped}
+    batched = {p.length: p for p in job.points if p.batch > 1 and not (p.refusal or p.calls or p.numbered) and p not in job.skipped}
     for length in _spread(sorted(batched)):
         job.progress(0, 0, f"invariants at length {length}")
         at_length = {

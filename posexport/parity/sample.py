@@ -158,6 +158,7 @@ def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, mo
                 memory=point.memory,
                 image=point.image,
                 calls=point.calls,
+                numbered=point.numbered,
                 padding=point.padding,
                 provider=provider,
                 precision=header.precision,

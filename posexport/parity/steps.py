@@ -19,7 +19,7 @@ from posexport.parity.ort import RunError, Runner
 from posexport.parity.report import Invariant, Verdict
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, ports
 from posexport.runtime.generate import Plan, generate
-from posexport.spec import BATCH, PAST, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, CAPACITY, PAST, Envelope, InputSpec, OutputSpec
 
 Run = Callable[[Feeds], list[Array]]
 STEPS = 64
@@ -119,7 +119,8 @@ def walk(
     ``place``: of the logits among the outputs, which are the logits and then the cache, in the order of its inputs.
     """
     given, mask = left_padded(prompts, of.tokens.padding)
-    held = {spec.name: np.zeros([_size(axis, len(prompts)) for axis in spec.axes], spec.dtype) for spec in of.past}
+    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: given.shape[1] + steps}
+    held = {s.name: np.zeros([sizes[a] if isinstance(a, str) else a for a in s.axes], s.dtype) for s in of.past}
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
@@ -138,8 +139,8 @@ def free_tokens(
 ) -> list[list[int]] | str:
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
-    def cache(rows: int) -> Cache:
-        return Cache(runner.session, of, rows=rows, provider=provider)
+    def cache(rows: int, room: int) -> Cache:
+        return Cache(runner.session, of, rows=rows, room=room, provider=provider)
 
     try:
         made = generate(cache, of, envelope, prompts, Plan(max_new_tokens=steps))
@@ -180,10 +181,6 @@ def compare(
     if not agreed:
         return "skipped", f"in no row are the two best logits {least:.1e} apart at the first step"
     return "pass", f"{agreed} of {wanted_BK.size} tokens are certain"
-
-
-def _size(axis: str | int, rows: int) -> int:
-    return axis if isinstance(axis, int) else {BATCH: rows, PAST: 0}[axis]
 
 
 def _judged(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.providers import make_session
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
@@ -42,15 +42,20 @@ class Ports:
     present: list[str]
     vocab: int
 
+    @property
+    def static(self) -> bool:
+        """Whether the cache has places for so many tokens from the start."""
+        return CAPACITY in self.past[0].axes
+
 
 def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports | None:
     """The ports of a decoder with a cache and logits; None where the model is none."""
     tokens = [spec for spec in inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE]]
     masks = [spec for spec in inputs if spec.role == "mask" and spec.axes == [BATCH, TOTAL]]
-    past = [spec for spec in inputs if spec.role == "cache" and PAST in spec.axes]
-    present = [spec.name for spec in outputs if TOTAL in spec.axes]
+    past = [spec for spec in inputs if spec.role == "cache"]
+    present = [spec.name for spec in outputs if set(PRESENT) & set(spec.axes)]
     logits = next((spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE]), None)
-    others = len(inputs) - len(past) - 2
+    others = len(inputs) - len(past) - 2 - sum(spec.role == "positions" for spec in inputs)
     if len(tokens) != 1 or len(masks) != 1 or not past or len(past) != len(present) or others or logits is None:
         return None
     vocab = logits.axes[-1]
@@ -60,24 +65,33 @@ def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports |
 class Cache:
     """What a session knows of the tokens read so far, for every row. ``mask_BS``: 1 for each token, 0 for padding.
 
-    Raises PosexportError only in `read`: what ONNX Runtime itself says.
+    ``room``: how many tokens will be read, padding included, for a cache of fixed size; it is one buffer, which every
+    call takes and gives. Raises PosexportError only in `read`: what ONNX Runtime itself says.
     """
 
-    def __init__(self, session: "InferenceSession", of: Ports, *, rows: int, provider: str = "cpu") -> None:
-        self._session, self._of, self._device = session, of, provider
+    def __init__(
+        self, session: "InferenceSession", of: Ports, *, rows: int, room: int = 0, provider: str = "cpu"
+    ) -> None:
+        self._session, self._of, self._device, self._room = session, of, provider, room
         self._last = None if provider == "cpu" else LastToken(provider)
         self.clear(rows)
 
     def clear(self, rows: int) -> None:
         """Forget all tokens."""
-        from onnxruntime import OrtValue
-
         self.mask_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         self.ids_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
+        sizes = {BATCH: rows, PAST: 0, CAPACITY: self._room}
         self._held: dict[str, OrtValue] = {}
         for spec in self._of.past:
-            shape = [{BATCH: rows, PAST: 0}.get(axis, 0) if isinstance(axis, str) else axis for axis in spec.axes]
-            self._held[spec.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, spec.dtype))
+            shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
+            self._hold(spec, np.zeros(shape, spec.dtype))
+
+    def _hold(self, spec: InputSpec, array: NDArray[Any]) -> None:
+        from onnxruntime import OrtValue
+
+        # what is empty has no place on a device
+        device = self._device if array.size else "cpu"
+        self._held[spec.name] = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
 
     @property
     def slots(self) -> int:
@@ -101,11 +115,16 @@ class Cache:
         binding.bind_cpu_input(self._of.mask.name, mask_BS)
         for name, value in self._held.items():
             binding.bind_ortvalue_input(name, value)
-        for name in (LOGITS, *self._of.present):
-            binding.bind_output(name, self._device, 0)
+        binding.bind_output(LOGITS, self._device, 0)
+        for name, value in zip(self._of.present, self._held.values(), strict=True):
+            if self._of.static:
+                binding.bind_ortvalue_output(name, value)
+            else:
+                binding.bind_output(name, self._device, 0)
         self._session.run_with_iobinding(binding)
         logits, *present = binding.get_outputs()
-        self._held = dict(zip(self._held, present, strict=True))
+        if not self._of.static:  # else it holds what was given, and the arrays whose memory that is
+            self._held = dict(zip(self._held, present, strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
             return self._last(logits)
@@ -114,16 +133,17 @@ class Cache:
 
     def compact(self, rows: Sequence[int]) -> None:
         """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
-        from onnxruntime import OrtValue
-
         index = np.asarray(rows)
         self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
         start = int(np.argmax(self.mask_BS.any(0)))
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
         for spec in self._of.past:
             kept = np.take(self._held[spec.name].numpy(), index, axis=spec.axes.index(BATCH))
-            kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
-            self._held[spec.name] = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(kept), self._device, 0)
+            if self._of.static:
+                kept = np.roll(kept, -start, axis=spec.axes.index(CAPACITY))
+            else:
+                kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
+            self._hold(spec, kept)
 
 
 class LastToken:
@@ -150,7 +170,7 @@ class LastToken:
 
 def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> PosexportError:
     """Why a bundle cannot generate."""
-    gives = ", ".join(spec.name for spec in outputs if TOTAL not in spec.axes)
+    gives = ", ".join(spec.name for spec in outputs if not set(PRESENT) & set(spec.axes))
     takes = ", ".join(spec.name for spec in inputs if spec.role != "cache")
     cache = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"
     return PosexportError(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec
+from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec
 
 Array = NDArray[Any]
 
@@ -33,7 +33,7 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Enve
     _check_cache(arrays, specs)
     _complete(sizes, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache")]
+    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions")]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
@@ -42,7 +42,7 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Enve
     for spec in specs:
         if spec.name not in arrays:
             shape = [axis if isinstance(axis, int) else sizes[axis][0] for axis in spec.axes]
-            arrays[spec.name] = np.full(shape, 1 if spec.role == "mask" else 0, dtype=spec.dtype)
+            arrays[spec.name] = np.full(shape, {"mask": 1, "positions": -1}.get(spec.role, 0), dtype=spec.dtype)
         else:
             _check_values(spec, arrays[spec.name])
             arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=spec.dtype)
@@ -112,6 +112,15 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
     axes = {axis for spec in specs for axis in spec.axes}
     if PAST in axes:
         sizes.setdefault(PAST, (0, "the empty cache"))
+    if CAPACITY in axes and SEQUENCE in sizes:
+        new, setter = sizes[SEQUENCE]
+        total, mask = sizes.setdefault(TOTAL, (new, setter))  # without a mask there is no past
+        places, cache = sizes.setdefault(CAPACITY, (total, "the empty cache"))
+        if not new <= total <= places:
+            raise PosexportError(
+                f"{mask} has {TOTAL} {total}, but there are {new} new tokens and {cache} has {places} places; give a "
+                "mask over past and new tokens, and a cache with room for both"
+            )
     if TOTAL not in axes or SEQUENCE not in sizes or PAST not in sizes:
         return
     past, new = sizes[PAST][0], sizes[SEQUENCE][0]
@@ -131,7 +140,7 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> N
     if SEQUENCE not in sizes:
         return
     length, name = sizes[SEQUENCE]
-    past = sizes[PAST][0] if PAST in sizes else 0
+    past = sizes[TOTAL][0] - length if TOTAL in sizes else 0
     if length < envelope.minimum:
         raise PosexportError(f"{name} has {SEQUENCE} {length}, this bundle needs at least {envelope.minimum}; pad it")
     if envelope.limit is not None and length + past > envelope.limit:
@@ -154,7 +163,10 @@ def _check_values(spec: InputSpec, array: Array) -> None:
         bad = (array != 0) & (array != 1)
     else:
         most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
-        bad, needed = (array < 0) | (array > most), f"ids from 0 to {most}"
+        least = -1 if spec.role == "positions" else 0
+        bad, needed = (array < least) | (array > most), f"ids from 0 to {most}"
+        if spec.role == "positions":
+            needed = f"positions from 0 to {most}, or -1 for those that the mask counts"
     if bad.any():
         where = np.unravel_index(int(np.argmax(bad)), array.shape)
         raise PosexportError(f"{spec.name} holds {array[where]} at {[int(i) for i in where]}; it takes {needed}")

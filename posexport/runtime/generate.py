@@ -111,7 +111,7 @@ def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
 
 
 def generate(
-    make_cache: Callable[[int], Cache],
+    make_cache: Callable[[int, int], Cache],
     of: Ports,
     envelope: Envelope,
     prompts: Sequence[Sequence[int]],
@@ -121,7 +121,9 @@ def generate(
     decode: Decode | None = None,
     stream: Stream | None = None,
 ) -> Generation:
-    """Continue ``prompts`` (ids). ``encoding``: the model's, if keys are to be recomputed; ``decode``: ids to text.
+    """Continue ``prompts`` (ids). ``make_cache`` gives one for so many rows and tokens.
+
+    ``encoding``: the model's, if keys are to be recomputed; ``decode``: ids to text.
 
     Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
     ONNX Runtime raises passes as it is.
@@ -135,7 +137,9 @@ def generate(
     threshold = _threshold(encoding)
     if threshold is not None and not plan.recompute:
         _refuse_recomputing(prompts, plan, threshold, limit)
-    reader = _Reader(make_cache(len(prompts)), threshold, prompts, plan)
+    longest = max(map(len, prompts)) + plan.max_new_tokens - 1  # the last token is not read
+    room = longest if limit is None else min(longest, limit)
+    reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
     seen: Counter[tuple[int, ...]] = Counter()
     rows = []
     for number, prompt in enumerate(prompts):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND
 from posexport.bundle.manifest import MODEL, Manifest
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
@@ -43,7 +44,8 @@ def load(
         check_hashes(path, manifest)
     locate(path, MODEL)
     session = make_session(path / MODEL, provider=provider, threads=threads)
-    _compare("inputs", [_input(spec) for spec in manifest.inputs], [_found(arg, True) for arg in session.get_inputs()])
+    given = [*session.get_inputs(), *session.get_overridable_initializers()]
+    _compare("inputs", [_input(spec) for spec in manifest.inputs], [_found(arg, True) for arg in given])
     found = session.get_outputs()
     _compare("outputs", [_output(spec) for spec in manifest.outputs], [_found(arg, False) for arg in found])
     return Session(path, manifest, session)
@@ -157,8 +159,8 @@ class Session:
         )
         provider = next(name for name, full in PROVIDERS.items() if full == self.providers[0])
 
-        def cache(rows: int) -> Cache:
-            return Cache(self._session, of, rows=rows, provider=provider)
+        def cache(rows: int, room: int) -> Cache:
+            return Cache(self._session, of, rows=rows, room=room, provider=provider)
 
         try:
             decode: Callable[[Sequence[int]], str] | None = None if texts is None else texts.decode
@@ -197,6 +199,8 @@ def refusal(err: Exception) -> str | None:
     """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
     text = str(err)
     if found := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
+        return found[1]
+    if found := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)'", text):
         return found[1]
     if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
         return "there is not enough memory for it; use a smaller batch or a shorter input"

@@ -30,6 +30,8 @@ def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.T
             drawn[spec.name] = torch.randn(shape, generator=generator)
         elif spec.role == "mask":
             drawn[spec.name] = torch.ones(shape, dtype=torch.int64)
+        elif spec.role == "positions":
+            drawn[spec.name] = torch.full(shape, -1, dtype=torch.int64)
         elif spec.role == "flags":
             drawn[spec.name] = torch.zeros(shape, dtype=torch.int64)
         else:

@@ -46,4 +46,7 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
         extend_encodings(source.module, "interpolate", max_length, overhead=source.overhead)
         limit = max_length
     inside = sorted({b for b in [*old.boundaries, *([limit] if limit else [])] if limit is None or b <= limit})
-    return replace(source, envelope=msgspec.structs.replace(old, limit=limit, beyond=beyond, boundaries=inside))
+    envelope = msgspec.structs.replace(old, limit=limit, beyond=beyond, boundaries=inside)
+    # positions that are given have the same end
+    inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in source.inputs]
+    return replace(source, inputs=inputs, envelope=envelope)

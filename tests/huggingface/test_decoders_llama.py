@@ -74,6 +74,7 @@ def test_what_the_source_says(name: str, encoding: str, boundaries: list[int]) -
         "input_ids",
         "attention_mask",
         *(f"past_key_values.{i}.{what}" for i in range(2) for what in ("key", "value")),
+        "position_ids",
     ]
 
 
@@ -91,9 +92,9 @@ TYPES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 3.0, "original_max_position_embeddings": 32},
         {},
     ),
-    ("longrope", "rope-longrope", {**LISTS, "factor": 4.0, "original_max_position_embeddings": 5}, {}),
-    ("su", "rope-longrope", {**LISTS, "factor": 4.0, "original_max_position_embeddings": 5}, {}),
-    ("proportional", "rope-proportional", {"partial_rotary_factor": 0.5}, {}),
+    ("longrope", "rope-longrope", LISTS, {"max_position_embeddings": 20, "original_max_position_embeddings": 5}),
+    ("su", "rope-longrope", LISTS, {"max_position_embeddings": 20, "original_max_position_embeddings": 5}),
+    ("proportional", "rope-proportional", {"partial_rotary_factor": 0.5}, {"transformers_version": "5.0.0"}),
 ]
 
 
@@ -187,9 +188,11 @@ def test_phi_3_in_its_spellings(copy: Copy) -> None:
     unset = dict.fromkeys(("rope_theta", "rope_scaling", "partial_rotary_factor"), ...)
     assert torch.equal(got(**unset, rope_parameters=table), wanted)
     inside = table | {"original_max_position_embeddings": 20, "factor": 4.0}
-    assert torch.equal(got(rope_parameters=inside, original_max_position_embeddings=...), wanted)
+    assert torch.equal(got(rope_parameters=inside), wanted)
     # without a word of the original length it is 4096: no row is long, and nothing is scaled
-    assert not torch.allclose(got(rope_parameters=table), wanted)
+    assert not torch.allclose(got(rope_parameters=table, original_max_position_embeddings=...), wanted)
+    configure(directory, rope_parameters=inside)
+    assert "original_max_position_embeddings = 20 in rope_parameters and nothing beside it" in refusal(directory)
 
 
 def test_longrope_looks_at_every_row_alone() -> None:

@@ -1,0 +1,38 @@
+"""How a decoder keeps past tokens: ``--cache`` and ``--rotate``, applied to a loaded source."""
+
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from posexport.encodings.base import Encoding
+from posexport.errors import PosexportError
+from posexport.models.caching import CACHES, Caching, Rotate
+from posexport.models.decoder import Decoder
+from posexport.models.definition import Definition
+from posexport.sources.base import Source
+
+CacheName = Literal["growing", "static"]
+
+
+def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
+    """The source with its decoder's cache as asked; the module is changed in place.
+
+    Raises:
+        PosexportError: the source has no such decoder, or its encoding rotates nothing.
+    """
+    if (cache, rotate) == ("growing", "at-write"):
+        return source
+    asked = f"--cache {cache}" if cache != "growing" else f"--rotate {rotate}"
+    module = source.module
+    if not isinstance(module, Definition) or not source.envelope.cached:
+        raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
+    decoders = [part for part in module.modules() if isinstance(part, Decoder)]
+    if rotate == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
+        raise PosexportError(
+            f"--rotate at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
+        )
+    for decoder in decoders:
+        decoder.caching = Caching(CACHES[cache](), rotate)
+    envelope = msgspec.structs.replace(source.envelope, traced=module.envelope.traced)
+    return replace(source, inputs=module.inputs, outputs=module.outputs, envelope=envelope)
