@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -45,6 +45,8 @@ class ConvertOptions:
     #: how a decoder keeps past tokens, and when it rotates keys
     cache: "CacheName" = "growing"
     rotate: "Rotate" = "at-write"
+    #: ``genai``: with what onnxruntime-genai needs
+    layout: Literal["bundle", "genai"] = "bundle"
     lowering: str = "auto"
     inline: bool = False
     #: a ``tokenizer.json`` for a source that brings none
@@ -139,7 +141,7 @@ def _into(
     remark: Callable[[str], None],
 ) -> tuple[Manifest, "Report | None"]:
     """All of a bundle's files, in ``directory``."""
-    from posexport.export import negotiate
+    from posexport.export import genai, negotiate
     from posexport.export.build import build
     from posexport.lowering import plan
     from posexport.parity.axes import check_axes
@@ -153,6 +155,8 @@ def _into(
     tell(0, 2, "loading")
     source = extend(load(argument, options.load), options.beyond, options.max_length)
     source = cached(source, options.cache, options.rotate)
+    if options.layout == "genai":
+        genai.check(source)
     for sentence in source.remarks:
         remark(sentence)
     if options.tokenizer is not None:
@@ -175,6 +179,8 @@ def _into(
         copy = directory / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
+    if options.layout == "genai":
+        genai.write(directory, source)
     return seal(directory, _manifest(source, built, options, report)), report
 
 

@@ -38,8 +38,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its last
         axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding),
-        ``cache`` (keys or values of past tokens), ``positions`` (of the new tokens, below ``size``; -1, or the input left
-        out: counted by the mask).
+        ``cache`` (keys or values of past tokens), ``positions`` (of the new tokens, below ``size``; -1, or the input
+        left out: counted by the mask).
     """
 
     name: str

@@ -38,6 +38,13 @@ from posexport.cli.progress import bar
     show_default=True,
     help="When a decoder rotates keys: before they are kept, or in every call, all by that call's frequencies.",
 )
+@click.option(
+    "--layout",
+    type=click.Choice(["bundle", "genai"]),
+    default="bundle",
+    show_default=True,
+    help="What to write beside the model: genai adds genai_config.json, for onnxruntime-genai.",
+)
 @click.option("--lowering", default="auto", show_default=True, help="How attention with positions is computed.")
 @click.option("--inline", is_flag=True, help="Write the graph without functions, for OpenVINO and others.")
 @click.option(
@@ -63,6 +70,7 @@ def command(
     beyond: str,
     cache: str,
     rotate: str,
+    layout: str,
     lowering: str,
     inline: bool,
     tokenizer: Path | None,
@@ -95,6 +103,7 @@ def command(
         beyond=beyond,  # type: ignore[arg-type]  # click.Choice gives one of them
         cache=cache,  # type: ignore[arg-type]
         rotate=rotate,  # type: ignore[arg-type]
+        layout=layout,  # type: ignore[arg-type]
         lowering=lowering,
         inline=inline,
         tokenizer=tokenizer,
