@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
-from common import Checkpoints, points, randomise, run
+from common import FIVE, Checkpoints, points, randomise, run
 from safetensors.torch import save_file
 
 TYPES = ("absolute", "relative_key", "relative_key_query")
@@ -166,6 +166,8 @@ def make(target: Path, family: str, kind: str | None, saved: str, seed: int, *, 
         for name, value in run(model, given).items():
             wanted = (padded if extra else True) if name == "last_hidden_state" else padded
             wanted = wanted and not (name == "logits" and saved == "ForMaskedLM" and point != "left-17")
+            if FIVE and family == "esm":
+                value = value * given["attention_mask"][..., None]  # its padding attends to other tokens than ours
             if wanted:
                 tensors |= {f"{point}.{key}": t.to(torch.uint8) for key, t in given.items()}
                 tensors[f"{point}.{name}"] = value.float().contiguous()

@@ -15,7 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 
+try:
+    from transformers.initialization import no_init_weights as no_init_weights
+except ImportError:  # transformers 4
+    from transformers.modeling_utils import no_init_weights as no_init_weights
+
+FIVE = int(transformers.__version__.partition(".")[0]) >= 5
 #: name of a checkpoint to what writes it into a directory
 Checkpoints = dict[str, Callable[[Path], None]]
 

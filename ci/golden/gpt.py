@@ -150,12 +150,13 @@ def run(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> dict[s
         given["position_ids"] = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
     with torch.inference_mode(), wide():
         out = model(**given, use_cache=True, output_hidden_states=True)
-    layer = out.past_key_values[0]
+    # GPT-BigCode's of 4.57.6 has room for cross attention
+    layer = getattr(out.past_key_values, "self_attention_cache", out.past_key_values).layers[0]
     return {
         "logits": out.logits,
         "last_hidden_state": out.hidden_states[-1],
-        "present.0.key": layer[0],
-        "present.0.value": layer[1],
+        "present.0.key": layer.keys,
+        "present.0.value": layer.values,
     }
 
 

@@ -1,9 +1,15 @@
 """Writes tests/golden for decoders with rotations: the heirs of Llama, Gemma, Phi and StableLM.
 
 Weights are stored in bfloat16, which is what such checkpoints come in; the outputs are those of a float64 run with
-them. Padded tokens are zero in what is stored: they attend to other tokens than ours, by design. LongRoPE is run row by
-row with a fresh model: transformers takes a batch's largest length for all rows, and remembers it. So is Gemma 2, whose
-rows of padding are NaN in a float64 run of the one attention that computes its cap.
+them. Padded tokens are zero in what is stored: they attend to other tokens than ours, by design. Rotations that depend
+on the length are run row by row with a fresh model: transformers takes a batch's largest length for all rows, and
+remembers it. So is Gemma 2, whose rows of padding are NaN in a float64 run of the one attention that computes its cap.
+
+Rotations that depend on the length have more points:
+
+    calls-18-1-1 ...        33 tokens in calls of so many: ``logits_in_calls``, and ``key_in_calls``, the first layer's
+    batch-33-12             what a batch does to its shorter row: ``logits_in_batch``, of every row's first 12 tokens
+    state-25                what a model remembers: ``logits_behind_33``, of 25 tokens, by one that has seen 33 before
 """
 
 from functools import partial
@@ -13,9 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from common import Checkpoints, randomise
+from common import Checkpoints, no_init_weights, randomise
 from safetensors.torch import save_file
-from transformers.modeling_utils import no_init_weights
 
 SIZES = {
     "vocab_size": 23,
@@ -101,7 +106,20 @@ PLAN: dict[str, tuple[str, dict[str, Any]]] = {
             "use_parallel_residual": True,
         },
     ),
+    "llama-dynamic-forcausallm": (
+        "Llama",
+        WHOLE
+        | {
+            "num_attention_heads": 4,
+            "rope_scaling": {"rope_type": "dynamic", "factor": 3.0},
+            "max_position_embeddings": 20,
+        },
+    ),
 }
+#: whose rotations depend on the length of a call, and change at 20 tokens
+BY_LENGTH = ("phi3-longrope-forcausallm", "llama-dynamic-forcausallm")
+#: 33 tokens: one by one across the 20, and in parts, of which the second begins before and ends behind
+CALLS = ((18, 1, 1, 1, 1, 11), (12, 14, 1, 6))
 #: name to real tokens per row and side of the padding
 POINTS = {f"none-{length}": ([length], "right") for length in (1, 2, 17, 33)} | {
     "left-11": ([11, 6, 1], "left"),
@@ -140,10 +158,45 @@ def load(target: Path, kind: Any) -> torch.nn.Module:
     return kind.from_pretrained(target, dtype=torch.float64, attn_implementation=way).eval()
 
 
-def make(target: Path, name: str, seed: int) -> None:
-    """One checkpoint and what it gives."""
+def by_calls(target: Path, kind: Any, rng: np.random.Generator) -> dict[str, torch.Tensor]:
+    """The points of a rotation that depends on the length."""
+    found = {}
+    for calls in CALLS:
+        ids, model, cache, parts = drawn(rng, sum(calls)), load(target, kind), None, []
+        for end, new in zip(np.cumsum(calls), calls, strict=True):
+            with torch.inference_mode():
+                out = model(input_ids=ids[:, end - new : end], past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            parts.append(out.logits)
+        point = "-".join(map(str, ("calls", *calls)))
+        found |= given(point, ids, torch.ones_like(ids)) | {f"{point}.logits_in_calls": torch.cat(parts, 1)}
+        found[f"{point}.key_in_calls"] = cache.layers[0].keys
+    ids = drawn(rng, 33, rows=2)
+    mask = torch.ones_like(ids)
+    mask[1, 12:] = ids[1, 12:] = 0
+    both = run(load(target, kind), ids, mask)["logits"]
+    found |= given("batch-33-12", ids, mask) | {"batch-33-12.logits_in_batch": both[:, :12]}
+    model = load(target, kind)
+    run(model, ids[:1], mask[:1])
+    ids = drawn(rng, 25)
+    found |= given("state-25", ids, torch.ones_like(ids))
+    found["state-25.logits_behind_33"] = run(model, ids, torch.ones_like(ids))["logits"]
+    return {name: value if "input" in name or "mask" in name else value.float() for name, value in found.items()}
+
+
+def drawn(rng: np.random.Generator, length: int, rows: int = 1) -> torch.Tensor:
+    return torch.from_numpy(rng.integers(3, SIZES["vocab_size"], (rows, length)))
+
+
+def given(point: str, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {f"{point}.input_ids": ids.to(torch.uint8), f"{point}.attention_mask": mask.to(torch.uint8)}
+
+
+def make(target: Path, name: str, seed: int, over: dict[str, Any] | None = None) -> None:
+    """One checkpoint and what it gives. ``over``: settings beside those of `PLAN`."""
     rng = np.random.default_rng(seed)
     stem, settings = PLAN[name]
+    settings = settings | (over or {})
     config = getattr(transformers, "Gemma3TextConfig" if stem == "Gemma3" else f"{stem}Config")(**settings)
     kind = getattr(transformers, f"{stem}ForCausalLM")
     with no_init_weights():  # StableLM's initialisation fails on norms without a bias
@@ -164,21 +217,23 @@ def make(target: Path, name: str, seed: int) -> None:
         for row, real in enumerate(rows):
             mask[row, length - real if side == "left" else 0 : length if side == "left" else real] = 1
         ids[mask == 0] = 0
-        given = torch.from_numpy(ids), torch.from_numpy(mask)
-        alone = "longrope" in name or stem == "Gemma2"
-        out = row_by_row(target, kind, *given) if alone else run(load(target, kind), *given)
+        ids, mask = torch.from_numpy(ids), torch.from_numpy(mask)
+        alone = name in BY_LENGTH or stem == "Gemma2"
+        out = row_by_row(target, kind, ids, mask) if alone else run(load(target, kind), ids, mask)
         if length == 33:
-            check(load(target, kind), given[0], out["logits"])
+            check(load(target, kind), ids, out["logits"])
         keys = ["logits"]
         keys += ["last_hidden_state"] if point == "none-17" else []
         if point == "none-17" and out["present.0.key"].shape[2] == length:  # a layer with a window keeps fewer there
             keys += ["present.0.key", "present.0.value"]
-        tensors |= {f"{point}.input_ids": given[0].to(torch.uint8), f"{point}.attention_mask": given[1].to(torch.uint8)}
+        tensors |= given(point, ids, mask)
         for key in keys:
             value = out[key]
             if key in ("logits", "last_hidden_state"):
-                value = value * given[1][..., None]
+                value = value * mask[..., None]
             tensors[f"{point}.{key}"] = value.float().contiguous()
+    if name in BY_LENGTH:
+        tensors |= {key: value.contiguous() for key, value in by_calls(target, kind, rng).items()}
     save_file(tensors, target / "expected.safetensors")
     target.joinpath("generation_config.json").unlink(missing_ok=True)
 

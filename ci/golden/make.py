@@ -1,6 +1,7 @@
-"""Writes tests/golden: tiny checkpoints of transformers 4.57.6 and what it computes with them.
+"""Writes tests/golden: tiny checkpoints of transformers and what it computes with them.
 
-Run by `ci/golden/make` in an environment of its own. One module a topic; `common` says what the files hold.
+Run by `ci/golden/make`, which knows the versions, in an environment of its own. One module a topic; `common` says what
+the files hold, `five` which of them transformers 5 writes otherwise.
 """
 
 import json
@@ -10,32 +11,36 @@ from pathlib import Path
 
 import audio
 import bert
+import five
 import gpt
 import llama
 import long
+import seq2seq
 import text
 import torch
 import transformers
 import vision
 import windowed
+from common import FIVE
 
-VERSION = "4.57.6"
 #: bytes of one file, and of all
-LIMIT, TOTAL = 100_000, 6_000_000
+LIMIT, TOTAL = 100_000, 8_000_000
 
 
-def main(root: Path, only: list[str]) -> None:
-    """All checkpoints, or those whose names are in ``only``."""
-    if transformers.__version__ != VERSION:
-        sys.exit(f"this needs transformers {VERSION}, found {transformers.__version__}: run ci/golden/make")
+def main(version: str, root: Path, only: list[str]) -> None:
+    """All checkpoints of the version, or those whose names are in ``only``."""
+    if transformers.__version__ != version:
+        sys.exit(f"this needs transformers {version}, found {transformers.__version__}: run ci/golden/make")
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     plan = {
         name: make
-        for topic in (bert, text, long, vision, windowed, audio, llama, gpt)
+        for topic in (bert, text, long, vision, windowed, audio, llama, gpt, seq2seq)
         for name, make in topic.checkpoints().items()
     }
+    if FIVE:
+        plan = five.checkpoints(plan)
     if unknown := set(only) - set(plan):
         sys.exit(f"unknown checkpoints: {', '.join(sorted(unknown))}; known: {', '.join(plan)}")
     for name, make in plan.items():
@@ -53,4 +58,4 @@ def main(root: Path, only: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

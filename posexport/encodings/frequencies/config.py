@@ -17,6 +17,7 @@ from posexport.errors import PosexportError
 #: may stand in any of these tables; ``finetuned`` says how the weights were made
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned", "original_max_position_embeddings"}
 _TABLES = ("rope_parameters", "rope_scaling")
+_ORIGINAL = "original_max_position_embeddings"
 
 
 def from_config(
@@ -26,17 +27,37 @@ def from_config(
 
     Its table is ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before), null or missing for plain
     frequencies; the type is spelled ``rope_type`` or ``type``; ``rope_theta`` and ``partial_rotary_factor`` stand in
-    the table or beside it, the table's going first. ``layer_type`` chooses from a table with one table a layer type,
-    such as ``sliding_attention``. ``default_base``: the family's base where the file names none.
+    the table or beside it. ``layer_type`` chooses from a table with one table a layer type, such as
+    ``sliding_attention``. ``default_base``: the family's base where the file names none.
 
-    Where versions of transformers differ, what the released weights meant goes: ``dynamic`` grows from
-    ``max_position_embeddings``, all others count from ``original_max_position_embeddings`` in the table or beside it.
+    transformers 4 and 5 read some of the same words differently (found by running 4.57.6 and 5.23.0):
+
+    * ``rope_theta`` and ``partial_rotary_factor`` in the table: 4 reads those beside it only, 5 the table's first.
+    * ``original_max_position_embeddings``: ``yarn`` and ``llama3`` take the table's in 4, and 5 the one beside it
+      first; ``longrope`` takes the one beside it in both, and where there is none, 5 the table's, which 4 ignores.
+      Without any it is ``max_position_embeddings``, by which ``dynamic`` goes in both whatever else is said.
+    * ``factor`` of ``longrope`` (it gives the factor on queries and keys): with an original length beside the table,
+      4 takes the ratio of the two lengths even so, 5 the ratio only where the table has no factor.
+
+    Where that makes a difference, ``rope_parameters`` is read as 5 reads it, ``rope_scaling`` as the version in
+    ``transformers_version`` does, and a file without one is refused.
 
     Raises:
-        PosexportError: an unknown type, a missing key, a key that would change the numbers and is not understood, or
-            a value that gives no frequencies.
+        PosexportError: an unknown type, a missing key, a key that would change the numbers and is not understood, a
+            value that gives no frequencies, or a file that means one thing to transformers 4 and another to 5.
     """
-    table = _table(config, layer_type)
+    names = [name for name in _TABLES if config.get(name) not in (None, {})]
+    found = [_schedule(config, name, head_size, layer_type, default_base) for name in names or (None,)]
+    if any(schedule != found[0] for schedule in found):
+        raise PosexportError(f"{' and '.join(_TABLES)} in config.json say different things: remove one of them")
+    return found[0]
+
+
+def _schedule(
+    config: Mapping[str, Any], name: str | None, head_size: int, layer_type: str | None, default_base: float
+) -> Schedule:
+    """The one that the table of this name asks for."""
+    table = {} if name is None else _table(config, name, layer_type)
     kind = table.get("rope_type", table.get("type", "default"))
     if not isinstance(kind, str) or kind not in _KINDS:
         raise PosexportError(f"unknown rope_type {kind!r}; known: {', '.join(sorted(_KINDS))}")
@@ -47,10 +68,8 @@ def from_config(
             f"rope_type {kind!r} is given with {', '.join(strange)}, which it does not take: the model's rotation is "
             "not known well enough to convert it"
         )
-    fraction = table.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    fraction = 1.0 if fraction is None else _number("partial_rotary_factor", fraction)
-    base = next((where["rope_theta"] for where in (table, config) if where.get("rope_theta") is not None), default_base)
-    return make(_Given(kind, table, config, head_size, fraction, _number("rope_theta", base)))
+    release = 5 if name == "rope_parameters" else release_of(config)
+    return make(_Given(kind, table, config, head_size, release, default_base))
 
 
 @dataclass(frozen=True)
@@ -59,8 +78,34 @@ class _Given:
     table: Mapping[str, Any]
     config: Mapping[str, Any]
     head_size: int
-    fraction: float
-    base: float
+    #: the version of transformers that the table is written for: 4 knows no ``rope_parameters``; None: unknown
+    release: int | None
+    default_base: float
+
+    def either(self, key: str, four: Any, five: Any) -> Any:
+        """What ``key`` comes to as transformers 4 and as 5 reads the file, by its version."""
+        if four != five and self.release is None:
+            raise PosexportError(
+                f"config.json does not say which {key} it means: of rope_scaling and what stands beside it, "
+                f"transformers 4 reads {four!r:.40} and 5 reads {five!r:.40}; add the transformers_version that the "
+                "file is written for"
+            )
+        return four if self.release is not None and self.release < 5 else five
+
+    def _inside_or_beside(self, key: str, default: float) -> float:
+        """A key that 5 moved into the table."""
+        beside = default if self.config.get(key) is None else _number(key, self.config[key])
+        return float(self.either(key, beside, _number(key, self.table.get(key, beside))))
+
+    @property
+    def base(self) -> float:
+        """The rotation's base."""
+        return self._inside_or_beside("rope_theta", self.default_base)
+
+    @property
+    def fraction(self) -> float:
+        """The share of a head's channels that are rotated."""
+        return self._inside_or_beside("partial_rotary_factor", 1.0)
 
     @property
     def dim(self) -> int:
@@ -91,48 +136,59 @@ class _Given:
         return _whole("max_position_embeddings", self.config.get("max_position_embeddings"))
 
     @property
-    def stated(self) -> int | None:
-        """The length it was made for at first, where the file says so."""
-        key = "original_max_position_embeddings"
-        beside = _whole(key, self.config.get(key))
-        return _whole(key, self.table.get(key)) if beside is None else beside
+    def inside(self) -> int | None:
+        """The length it was made for at first, as the table says."""
+        return _whole(_ORIGINAL, self.table.get(_ORIGINAL))
+
+    @property
+    def beside(self) -> int | None:
+        """The same beside the table."""
+        return _whole(_ORIGINAL, self.config.get(_ORIGINAL))
 
     @property
     def original(self) -> int:
-        found = self.now if self.stated is None else self.stated
+        """The length it was made for at first; `_longrope` has its own rule."""
+        return self.length(self.inside or self.now, self.beside or self.inside or self.now)
+
+    def length(self, four: int | None, five: int | None) -> int:
+        """The original length as transformers 4 and as 5 finds it."""
+        found = self.either(_ORIGINAL, four, five)
         if found is None:
             raise PosexportError(
                 f"rope_type {self.kind!r} needs original_max_position_embeddings or max_position_embeddings: "
                 "add one to config.json"
             )
-        return found
+        return int(found)
 
     @property
     def factor(self) -> float:
         """The table's factor, or the ratio of the two lengths."""
-        if "factor" not in self.table and self.now is not None and self.stated is not None:
-            return self.now / self.stated
+        if "factor" not in self.table and self.now is not None and (self.inside or self.beside) is not None:
+            return self.now / self.original
         return self.number("factor")
 
 
-def _table(config: Mapping[str, Any], layer_type: str | None) -> Mapping[str, Any]:
-    for name in _TABLES:
-        table = config.get(name)
-        if table is None:
-            continue
-        if not isinstance(table, Mapping):
-            raise PosexportError(f"{name} in config.json must be a table, got {table!r}")
-        tables = [isinstance(value, Mapping) for value in table.values() if value is not None]
-        if tables and all(tables):
-            if layer_type not in table:
-                raise PosexportError(
-                    f"{name} in config.json has a table for each of {', '.join(table)}, none for layers of type "
-                    f"{layer_type!r}"
-                )
-            table = table[layer_type] or {}
-        # null means "not given"
-        return {key: value for key, value in table.items() if value is not None}
-    return {}
+def release_of(config: Mapping[str, Any]) -> int | None:
+    """The version of transformers that wrote a config.json, 4 or 5 say; None where it does not tell."""
+    written = config.get("transformers_version")
+    major = written.partition(".")[0] if isinstance(written, str) else ""
+    return int(major) if major.isdecimal() else None
+
+
+def _table(config: Mapping[str, Any], name: str, layer_type: str | None) -> Mapping[str, Any]:
+    table = config[name]
+    if not isinstance(table, Mapping):
+        raise PosexportError(f"{name} in config.json must be a table, got {table!r}")
+    tables = [isinstance(value, Mapping) for value in table.values() if value is not None]
+    if tables and all(tables):
+        if layer_type not in table:
+            raise PosexportError(
+                f"{name} in config.json has a table for each of {', '.join(table)}, none for layers of type "
+                f"{layer_type!r}"
+            )
+        table = table[layer_type] or {}
+    # null means "not given"
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def _number(key: str, value: object) -> float:
@@ -192,20 +248,24 @@ def _llama3(given: _Given) -> Schedule:
 
 def _longrope(given: _Given) -> Schedule:
     attention = given.table.get("attention_factor")
-    if given.config.get("original_max_position_embeddings") is not None and given.now is not None:
-        # as Phi-3's configurations do, which state both lengths beside the table
-        factor = given.now / given.original
-    elif attention is not None and "factor" not in given.table:
+    original = given.length(given.beside or given.now, given.beside or given.inside or given.now)
+    if attention is not None:
         factor = 1.0  # it only serves to compute the attention factor
+    elif given.beside is not None and given.now is not None:
+        # as Phi-3's configurations do, which state both lengths beside the table
+        ratio = given.now / given.beside
+        factor = given.either("factor", ratio, given.number("factor") if "factor" in given.table else ratio)
+    elif "factor" not in given.table and given.inside is not None and given.now is not None:
+        factor = given.now / original
     else:
-        factor = given.factor
+        factor = given.number("factor")
     return LongRope(
         **given.common,
         short_factor=_numbers("short_factor", given.need("short_factor")),
         long_factor=_numbers("long_factor", given.need("long_factor")),
         # a shorter limit than the original length extends nothing
         factor=max(1.0, factor),
-        max_positions=given.original,
+        max_positions=original,
         attention=attention,
     )
 

@@ -41,14 +41,20 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
             f"{config.label} makes heads of size {settings.head_size} (hidden_size / num_attention_heads); a rotation "
             f"needs an even number of channels"
         )
-    return Rope(head_size=settings.head_size)
+    return Rope(head_size=settings.head_size, base=_base(config))
 
 
 def _constants(config: Config, settings: EncoderConfig) -> dict[str, Constant]:
-    del config
-    wanted = Constant(torch.tensor(frequencies(settings.head_size), dtype=torch.float64), rtol=0.01)
+    """Once a layer, or once for all, which transformers 5 writes with the layers' number left open (5.23.0 does)."""
+    formula = torch.tensor(frequencies(settings.head_size, base=_base(config)), dtype=torch.float64)
+    wanted = Constant(formula, rtol=0.01)
     stem = "esm.encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq"
-    return {stem.format(i=i): wanted for i in range(settings.layers)}
+    return {stem.format(i=i): wanted for i in [*range(settings.layers), "*"]}
+
+
+def _base(config: Config) -> float:
+    """``rope_theta``, which transformers 5 has; before, it was 10000 always."""
+    return config.positive("rope_theta", 10000.0) or 10000.0
 
 
 ESM = Family(

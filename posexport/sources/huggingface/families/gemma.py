@@ -55,10 +55,6 @@ def _gemma2(config: Config, task: str) -> Plan:
 
 
 def _gemma3(config: Config, task: str) -> Plan:
-    if config.flag("use_bidirectional_attention", False):
-        raise PosexportError(
-            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which no decoder computes here"
-        )
     given = _settings(config, **_second(config), head_norm="shared")
     every = config.size("sliding_window_pattern", _PATTERN)
     default = [SLIDING if (i + 1) % every else FULL for i in range(given.layers)]
@@ -78,6 +74,10 @@ def _local(config: Config, size: int) -> Any:
 
 
 def _settings(config: Config, **fixed: Any) -> DecoderConfig:
+    if config.values.get("use_bidirectional_attention"):
+        raise PosexportError(
+            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which no decoder computes here"
+        )
     return settings(
         config,
         tied=True,

@@ -7,6 +7,7 @@ call ``longrope``.
 
 from typing import Any
 
+from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families.rotary_decoder import (
     FULL,
@@ -45,13 +46,21 @@ def _phi3(config: Config, task: str) -> Plan:
 
 
 def _lengths(config: Config) -> dict[str, Any]:
-    """The length now and at first; the latter stands beside the table, in transformers 5 also in it."""
-    now = config.size("max_position_embeddings", _LENGTH)
-    tables = [config.values.get(name) for name in ("rope_parameters", "rope_scaling")]
+    """The length now and at first; the latter stands beside the table, in transformers 5 also in it.
+
+    Both versions take the family's length where it does not stand beside the table, whatever the table says.
+    """
     key = "original_max_position_embeddings"
-    if any(isinstance(table, dict) and table.get(key) is not None for table in tables):
-        return {"max_position_embeddings": now}
-    return {"max_position_embeddings": now, key: config.size(key, _LENGTH)}
+    first = config.size(key, _LENGTH)
+    for name in ("rope_parameters", "rope_scaling"):
+        table = config.values.get(name)
+        inside = table.get(key) if isinstance(table, dict) else None
+        if key not in config.values and inside not in (None, first):
+            raise PosexportError(
+                f"{config.label} says {key} = {inside!r:.60} in {name} and nothing beside it, where transformers takes "
+                f"{first} for phi3 all the same: set {key} beside {name} too"
+            )
+    return {"max_position_embeddings": config.size("max_position_embeddings", _LENGTH), key: first}
 
 
 def _tables(config: Config) -> dict[str, Any]:
