@@ -29,6 +29,8 @@ class Cache(ABC):
     present_axis: ClassVar[str]
     #: sizes to trace at
     traced: ClassVar[dict[str, int]]
+    #: it has a size from the start, and places that are free
+    fixed: ClassVar[bool] = False
 
     @abstractmethod
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
@@ -78,6 +80,7 @@ class StaticCache(Cache):
 
     name = "static"
     past_axis = present_axis = CAPACITY
+    fixed = True
     traced: ClassVar[dict[str, int]] = {SEQUENCE: 3, TOTAL: 8, CAPACITY: 11}
 
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:

@@ -44,11 +44,11 @@ class DecoderConfig(EncoderConfig):
     score_cap: float | None = None
     #: logits stay below this (the same)
     logit_cap: float | None = None
+    #: hidden states are multiplied by this before the head (T5, released code)
+    head_scale: float = 1.0
     #: attention and feed-forward read the same tokens, after one normalisation for both or two, and are added together
     #: (Wang and Komatsuzaki, GPT-J; Black et al., arXiv:2204.06745, section 2.1); None: one after the other
     parallel_norms: int | None = None
-    #: token embeddings are multiplied by this
-    embedding_scale: float = 1.0
     #: narrower embeddings are brought to the model's width before positions are added, by a map without a bias, and
     #: hidden states back to it (OPT)
     project_first: bool = False
@@ -60,8 +60,6 @@ class DecoderConfig(EncoderConfig):
         super().__post_init__()
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise PosexportError(f"kv_heads must divide heads={self.heads}, got {self.kv_heads}")
-        if not 0 < self.embedding_scale < math.inf:
-            raise PosexportError(f"embedding_scale must be a number above 0, got {self.embedding_scale}")
         if self.parallel_norms not in (None, 1, 2):
             raise PosexportError(f"parallel_norms must be 1 or 2 (or none), got {self.parallel_norms}")
         if self.parallel_norms is not None and (self.norm != "pre" or self.cross_attention or not self.feedforward):
@@ -71,6 +69,8 @@ class DecoderConfig(EncoderConfig):
             )
         if self.parallel_norms is not None and self.answer_norm:
             raise PosexportError(f"parallel_norms={self.parallel_norms} and answer_norm exclude each other; choose one")
+        if not 0 < self.head_scale < math.inf:
+            raise PosexportError(f"head_scale must be a number above 0, got {self.head_scale}")
         for name in ("scale_size", "score_cap", "logit_cap"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -91,7 +91,7 @@ class DecoderAttention(nn.Module):
         size, bias = config.head_size, config.attention_bias
         self.scale = ((config.scale_size or size) * encoding.score_terms) ** -0.5 if config.scaled else 1.0
         self.query = nn.Linear(config.hidden, self.heads * size, bias=bias)
-        self.key = nn.Linear(config.hidden, self.groups * size, bias=bias)
+        self.key = nn.Linear(config.hidden, self.groups * size, bias=bias and config.key_bias)
         self.value = nn.Linear(config.hidden, self.groups * size, bias=bias)
         output_bias = bias if config.output_bias is None else config.output_bias
         self.output = nn.Linear(self.heads * size, config.hidden, bias=output_bias)
@@ -112,11 +112,12 @@ class DecoderAttention(nn.Module):
         if at.caching.rotate == "at-write":
             k_BGSD = self.encoding.rotate(k_BGSD, at.queries, "key")
         v_BGSD = self._split(self.value(x_BTC), self.groups)
-        present = (k_BGSD, v_BGSD)
+        present, places = (k_BGSD, v_BGSD), None
         if past is not None:
             cache = at.caching.cache
             present = (cache.written(past[0], k_BGSD, at.queries), cache.written(past[1], v_BGSD, at.queries))
             k_BGSD, v_BGSD = (cache.read(each, at.keys) for each in present)
+            places = present if cache.fixed and at.caching.rotate == "at-write" else None
         if at.caching.rotate == "at-read":
             k_BGSD = self.encoding.rotate(k_BGSD, at.keys, "key")
         q_BHTD = self.scoring.queries(q_BHTD)
@@ -132,6 +133,7 @@ class DecoderAttention(nn.Module):
             values=self.encoding.values(at.queries, at.keys),
             base=self.scoring.base(k_BHSD, at.queries, at.keys),
             causal=(at.queries, at.keys),
+            places=places,
         )
         return self.output(context_BHTD.transpose(1, 2).flatten(2)), present
 
@@ -159,7 +161,7 @@ class CrossAttention(nn.Module):
         self.scale = config.head_size**-0.5 if config.scaled else 1.0
         inner, bias = config.heads * config.head_size, config.attention_bias
         self.query = nn.Linear(config.hidden, inner, bias=bias)
-        self.key = nn.Linear(config.hidden, inner, bias=bias)
+        self.key = nn.Linear(config.hidden, inner, bias=bias and config.key_bias)
         self.value = nn.Linear(config.hidden, inner, bias=bias)
         self.output = nn.Linear(inner, config.hidden, bias=bias)
 
@@ -338,10 +340,13 @@ class LanguageModel(nn.Module):
         wider = width != config.hidden and not config.project_first
         self.narrow = nn.Linear(config.hidden, width, bias=False) if wider else None
         self.out = nn.Linear(width, config.vocab, bias=config.head_bias)
+        self.scale = config.head_scale
         self.cap = config.logit_cap
         if config.tied:
             self.out.weight = token.weight
 
     def forward(self, x_BTC: Tensor) -> Tensor:
+        if self.scale != 1:
+            x_BTC = x_BTC * self.scale
         logits: Tensor = self.out(x_BTC if self.narrow is None else self.narrow(x_BTC))
         return logits if self.cap is None else (logits / self.cap).tanh() * self.cap

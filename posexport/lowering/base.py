@@ -61,7 +61,8 @@ def multiplied(kind: AttentionKind, to: str, x: str, y: str) -> list[str]:
     if not kind.grouped:
         return [f"{to} = MatMul({x}, {y})"]
     return [
-        f"{to}_lead = Shape<start = 0, end = 2>({y})",
+        # not of y: a transposed k that nothing but a product reads is fused into it
+        f"{to}_lead = Shape<start = 0, end = 2>(k)",
         f"{to}_inner = Shape<start = 3, end = 4>({x})",
         f"{to}_rest = Constant<value_ints = [-1]>()",
         f"{to}_stacked = Concat<axis = 0>({to}_lead, {to}_rest, {to}_inner)",
@@ -73,9 +74,11 @@ def multiplied(kind: AttentionKind, to: str, x: str, y: str) -> list[str]:
     ]
 
 
-def transposed_keys(kind: AttentionKind, keys: str) -> list[str]:
-    """The statement that gives ``kt``, where it is needed."""
-    return [] if kind.base is not None else [f"kt = Transpose<perm = [0, 1, 3, 2]>({keys})"]
+def prepared_keys(kind: AttentionKind) -> list[str]:
+    """The statements that give ``kt`` and ``ks``, keys transposed and scaled, where they are needed."""
+    lines = [] if kind.base is not None else ["kt = Transpose<perm = [0, 1, 3, 2]>(k)"]
+    linear = kind.scores is not None and kind.scores.scaled and kind.scores.linear and "k" in kind.scores.takes
+    return [*lines, "ks = Mul(k, s)"] if linear else lines
 
 
 def drop(kind: AttentionKind, score: str, *, qpos: str) -> tuple[list[str], str]:

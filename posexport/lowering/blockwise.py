@@ -5,10 +5,12 @@ softmax and context. Memory grows with the length (block x length), not with its
 cache. Standard operators only.
 
 The block is computed in the graph: the fewest blocks of at most 128 queries, all of one size, so that no length pays
-for more than a few padded queries.
+for more than a few padded queries. What fits in one block, such as a decoder's step, is computed at once: it would pay
+for cutting, padding and joining. (An If costs little around nodes without weights.)
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, transposed_keys
+from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys
+from posexport.lowering.formula import statements
 from posexport.ops.attention import AttentionKind
 
 BLOCK = 128
@@ -41,18 +43,25 @@ class Blockwise:
                 "out_block = Add(plain, extra)",
             ]
         inside = "\n    ".join(step)
+        at_once = "\n    ".join(statements(kind, "context_at_once"))
         return f"""
+  zero = Constant<value_ints = [0]>()
+  most = Constant<value_ints = [{BLOCK}]>()
+  length = Shape<start = 2, end = 3>(q)
+  short = LessOrEqual(length, most)
+  short0 = Squeeze(short, zero)
+  context = If(short0) <
+    then_branch = at_once () => (context_at_once) {{
+    {at_once}
+    }},
+    else_branch = by_blocks () => (context_by_blocks) {{
   s1 = Constant<value_float: float = @scale>()
   s = CastLike(s1, q)
-  ks = Mul(k, s)
-  {chr(10).join(transposed_keys(kind, "k"))}
-  zero = Constant<value_ints = [0]>()
+  {chr(10).join(prepared_keys(kind))}
   one = Constant<value_ints = [1]>()
-  most = Constant<value_ints = [{BLOCK}]>()
   most_less_one = Constant<value_ints = [{BLOCK - 1}]>()
   six = Constant<value_ints = [0, 0, 0, 0, 0, 0]>()
   lead = Shape<start = 0, end = 2>(q)
-  length = Shape<start = 2, end = 3>(q)
   size = Shape<start = 3, end = 4>(q)
   out_size = Shape<start = 3, end = 4>(v)
   length_up = Add(length, most_less_one)
@@ -82,4 +91,6 @@ class Blockwise:
   out_shape = Concat<axis = 0>(lead, padded, out_size)
   all = Reshape(joined, out_shape)
   axis = Constant<value_ints = [2]>()
-  context = Slice(all, zero, length, axis)"""
+  context_by_blocks = Slice(all, zero, length, axis)
+    }}
+  >"""

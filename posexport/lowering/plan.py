@@ -4,10 +4,11 @@ from posexport.errors import PosexportError
 from posexport.lowering.base import Lowering
 from posexport.lowering.blockwise import Blockwise
 from posexport.lowering.formula import Formula
+from posexport.lowering.static import Static
 from posexport.ops.attention import AttentionKind
 
 #: In order of preference: the first that does not refuse is taken.
-LOWERINGS: tuple[Lowering, ...] = (Blockwise(), Formula())
+LOWERINGS: tuple[Lowering, ...] = (Static(), Blockwise(), Formula())
 
 
 def choose(kind: AttentionKind, wanted: str = "auto", *, flat: bool = False) -> Lowering:
@@ -19,6 +20,8 @@ def choose(kind: AttentionKind, wanted: str = "auto", *, flat: bool = False) -> 
     if wanted == "auto":
         fitting = [lowering for lowering in LOWERINGS if lowering.refusal(kind) is None]
         return next(lowering for lowering in fitting if not (flat and lowering.scans))
+    if kind.static:  # no other knows that places are free
+        return LOWERINGS[0]
     found = next(lowering for lowering in LOWERINGS if lowering.name == wanted)
     reason = found.refusal(kind)
     if reason:

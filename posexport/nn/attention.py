@@ -23,6 +23,7 @@ def attend(
     values: Term | None = None,
     base: Term | None = None,
     causal: tuple[Positions, Positions] | None = None,
+    places: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
@@ -32,15 +33,19 @@ def attend(
     Scores of an operator that is not ``scaled`` are added after the scale; ``base`` stands in the place of q k^T.
 
     ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
-    keys; keys after the query, by their slots, are dropped. While
+    keys; keys after the query, by their slots, are dropped. ``places``: the cache of fixed size that
+    ``k_BHSD`` and ``v_BHSD`` are the first places of, for a graph that can do without copying these. While
     ``torch.onnx.export`` traces, attention with a term becomes one node of domain ``posexport``, whose body a lowering
     chooses; without a term it stays plain operators, which every runtime fuses.
     """
     terms = {"base": base, "scores": scores, "values": values}
     if any(term is not None and "k" in term.operator.takes for term in terms.values()):
         k_BHSD, v_BHSD = shared(k_BHSD, q_BHTD.shape[1]), shared(v_BHSD, q_BHTD.shape[1])
-    if torch.onnx.is_in_onnx_export() and (scores or values or base):
-        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal)
+    plain = not (scores or values or base)
+    if torch.onnx.is_in_onnx_export() and not (plain and places is None):
+        if places is not None and plain:
+            k_BHSD, v_BHSD = places
+        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, static=plain)
     given = {"q": q_BHTD, "k": k_BHSD}
     if scores is None and base is None:
         s_BHTS = by_group(q_BHTD * scale, k_BHSD.mT)
@@ -90,15 +95,17 @@ def _node(
     mask: Tensor | None,
     given: dict[str, Term | None],
     causal: tuple[Positions, Positions] | None,
+    *,
+    static: bool,
 ) -> Tensor:
     terms = {part: term for part, term in given.items() if term is not None}
     of: dict[str, Operator | None] = {part: terms[part].operator if part in terms else None for part in given}
     which: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
     grouped = k.shape[1] != q.shape[1]
-    name = AttentionKind(of["scores"], of["values"], which, causal is not None, of["base"], grouped).name
+    name = AttentionKind(of["scores"], of["values"], which, causal is not None, of["base"], grouped, static).name
     tensors = [tensor for term in terms.values() for tensor in term.tensors]
-    first = next(iter(terms.values()))
-    positions = (first.queries.slots_T, first.keys.slots_T)
+    queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
+    positions = (queries.slots_T, keys.slots_T)
     inputs = (q, k, v, *([] if mask is None else [mask]), *tensors, *positions)
     attributes = {"scale": scale} | ({} if causal is None else {"lowest": lowest(q.dtype)})
     return emit(name, inputs, like=q, shape=(*q.shape[:-1], v.shape[-1]), **attributes)

@@ -22,9 +22,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` of any shape that ends in ``width`` channels."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        size = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        # divided, as ONNX Runtime fuses it to one kernel, which it does not with a reciprocal
+        unit = wide / (wide.pow(2).mean(-1, keepdim=True) + self.eps).sqrt()
         weight = self.weight.to(wide.dtype) + self.offset if self.offset else self.weight
-        return (wide * size * weight).to(x.dtype)
+        return (unit * weight).to(x.dtype)
 
 
 class LayerNormOfHeads(nn.Module):

@@ -3,7 +3,8 @@
 A kind is which operators, which mask and which order take part. Its node takes ``q [B, H, T, D], k [B, H, S, D],
 v [B, H, S, V], (mask), tensors of the base, of the score term, of the value term, qpos [T], kpos [S]`` and the
 attribute ``scale``; it gives the context [B, H, T, V]: ``softmax(scale * (q k^T + scores) + mask) v + values``. In a
-grouped kind k and v are [B, G, S, D] and [B, G, S, V], those of H / G heads each. A
+grouped kind k and v are [B, G, S, D] and [B, G, S, V], those of H / G heads each; in a
+static one they are [B, H, C, D] and [B, H, C, V], of C places the first S. A
 ``base`` operator stands in the place of ``q k^T``. A causal kind masks keys after the query, by their positions, with
 the attribute ``lowest``.
 """
@@ -29,6 +30,8 @@ class AttentionKind:
     base: Operator | None = None
     #: groups of heads share keys and values, which then have fewer heads
     grouped: bool = False
+    #: keys and values stand in a cache of fixed size, whose other places are not attended to
+    static: bool = False
 
     @property
     def operators(self) -> dict[str, Operator]:
@@ -41,8 +44,8 @@ class AttentionKind:
         """The ``op_type`` of its nodes, such as ``CausalMaskedRelativeKeyAttention``."""
         prefix = next(word for word, mask in _MASK_PREFIX.items() if mask == self.mask)
         labels = [operator.name.removesuffix("Scores") for operator in self.operators.values()]
-        words = ["Grouped" if self.grouped else "", "Causal" if self.causal else "", prefix, *labels, "Attention"]
-        return "".join(words)
+        flags = {"Static": self.static, "Grouped": self.grouped, "Causal": self.causal}
+        return "".join([*(word for word, on in flags.items() if on), prefix, *labels, "Attention"])
 
 
 def kinds() -> dict[str, AttentionKind]:
@@ -60,4 +63,6 @@ def kinds() -> dict[str, AttentionKind]:
         for grouped in (False, True)
         if base or scores or values
     ]
+    # without terms attention is plain operators, but for what a cache of fixed size needs
+    found += [AttentionKind(None, None, "keys", True, None, grouped, static=True) for grouped in (False, True)]
     return {kind.name: kind for kind in found}

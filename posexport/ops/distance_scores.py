@@ -47,12 +47,16 @@ def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...]
     T = op.Shape(qpos)
     S = op.Shape(kpos)
     H = op.Shape(by_distance, start=0, end=1)
-    last = op.Shape(by_distance, start=1, end=2) - 1
-    # column c of the T + S distances, greatest first (see window.py)
-    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
-    index = op.Max(op.Min(distance - lowest, last), [0])
-    by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
+    W = op.Shape(by_distance, start=1, end=2)
+    # column c of the T + S distances, greatest first (see window.py): a run of by_distance, its ends repeated where
+    # the run is longer; copied as one, because a Gather copies number by number
+    first = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1]) - lowest
+    under = op.Max(T + S - 1 - first, [0])
+    over = op.Max(first + 1 - W, [0])
+    wide = op.Pad(by_distance, op.Concat([0], under, [0], over, axis=0), mode="edge")
+    # the end is counted from the back: -1 would mean the last
+    end = first - T - S - W - over
+    by_column = op.Unsqueeze(op.Slice(wide, first + under, end, [1], [-1]), [1])
     rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
     # the skew
     flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)

@@ -1,0 +1,60 @@
+"""Attention to the first places of a cache of fixed size, without terms.
+
+Copying these places out of the cache costs a step more than its arithmetic: where at least half of the places are
+taken, all are attended to and the free ones masked; otherwise they are copied, so that a step costs what is taken, not
+what there is room for.
+"""
+
+import re
+from collections.abc import Sequence
+
+from posexport.lowering.formula import statements
+from posexport.ops.attention import AttentionKind
+
+
+class Static:
+    """The formula, over the taken places or over all of them."""
+
+    name = "static"
+    scans = False
+
+    def refusal(self, kind: AttentionKind) -> str | None:
+        """For caches of fixed size alone."""
+        return None if kind.static else "keys and values do not stand in a cache of fixed size"
+
+    def body(self, kind: AttentionKind) -> str:
+        """The statements, in the ONNX text format."""
+        some = _named(statements(kind, "context_of_taken"), k="k_taken", v="v_taken")
+        every = _named(statements(kind, "context_of_all"), mask="mask_of_all", kpos="kpos_of_all")
+        return f"""
+  zero = Constant<value_ints = [0]>()
+  axis = Constant<value_ints = [2]>()
+  taken = Shape(kpos)
+  places = Shape<start = 2, end = 3>(k)
+  free = Sub(places, taken)
+  few = Less(taken, free)
+  few0 = Squeeze(few, zero)
+  context = If(few0) <
+    then_branch = of_taken () => (context_of_taken) {{
+    k_taken = Slice(k, zero, taken, axis)
+    v_taken = Slice(v, zero, taken, axis)
+    {some}
+    }},
+    else_branch = of_all () => (context_of_all) {{
+    seven = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()
+    pads = Concat<axis = 0>(seven, free)
+    mask_of_all = Pad(mask, pads)
+    start = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    places0 = Squeeze(places, zero)
+    kpos_of_all = Range(start, places0, one)
+    {every}
+    }}
+  >"""
+
+
+def _named(lines: Sequence[str], **names: str) -> str:
+    """Statements with other names for what they read."""
+    for old, new in names.items():
+        lines = [re.sub(rf"\b{old}\b(?!\w* =)", new, line) for line in lines]
+    return "\n    ".join(lines)
