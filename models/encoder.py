@@ -8,6 +8,7 @@ are for inference.
 Shape letters: B batch, T tokens, S tokens attended to, H heads, D head size, C model size.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,6 +40,8 @@ class EncoderConfig:
     feedforward: int = 97
     types: int = 2
     embedding: int | None = None
+    #: token embeddings are multiplied by this
+    embedding_scale: float = 1.0
     head_width: int | None = None
     activation: str = "gelu"
     #: the activation is multiplied by a second linear map of the same input
@@ -48,6 +51,8 @@ class EncoderConfig:
     #: attention divides its scores by the square root of the head's size
     scaled: bool = True
     attention_bias: bool = True
+    #: keys have a bias where the other maps do; it adds the same to all scores of a query (Whisper has none)
+    key_bias: bool = True
     feedforward_bias: bool = True
     eps: float = 1e-12
     #: ``rms`` divides by the root of the mean square, and neither subtracts nor adds
@@ -96,6 +101,8 @@ class EncoderConfig:
             raise PosexportError(f"padding_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.padding_id}")
         if self.dropped_id is not None and not 0 <= self.dropped_id < self.vocab:
             raise PosexportError(f"dropped_id must be from 0 to vocab - 1 = {self.vocab - 1}, got {self.dropped_id}")
+        if not 0 < self.embedding_scale < math.inf:
+            raise PosexportError(f"embedding_scale must be a number above 0, got {self.embedding_scale}")
         if not 0 <= self.eps < 1:
             raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
         if not self.norm_weight and self.norm_kind != "layer":
@@ -130,7 +137,7 @@ class Attention(nn.Module):
         self.scale = (config.head_size * encoding.score_terms) ** -0.5 if config.scaled else 1.0
         inner, bias = config.heads * config.head_size, config.attention_bias
         self.query = nn.Linear(config.hidden, inner, bias=bias)
-        self.key = nn.Linear(config.hidden, inner, bias=bias)
+        self.key = nn.Linear(config.hidden, inner, bias=bias and config.key_bias)
         self.value = nn.Linear(config.hidden, inner, bias=bias)
         self.output = nn.Linear(inner, config.hidden, bias=bias)
         self.scoring = scoring(config.score, config.heads, config.head_size)
@@ -254,6 +261,7 @@ class Embeddings(nn.Module):
         super().__init__()
         width = config.embedding or config.hidden
         self.token = nn.Embedding(config.vocab, width)
+        self.scale = config.embedding_scale
         self.dropped_id = config.dropped_id
         self.token_type = nn.Embedding(config.types, width) if config.types else None
         self.encoding = encoding
@@ -266,6 +274,8 @@ class Embeddings(nn.Module):
         self, ids_BT: Tensor, types_BT: Tensor | None, mask_BT: Tensor | None = None
     ) -> tuple[Tensor, Positions]:
         x_BTC = self.token(ids_BT)
+        if self.scale != 1:
+            x_BTC = x_BTC * self.scale
         if self.dropped_id is not None:
             x_BTC = _without(x_BTC, ids_BT == self.dropped_id, mask_BT)
         if self.token_type is not None:

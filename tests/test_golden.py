@@ -63,10 +63,11 @@ def expected(name: str) -> dict[str, torch.Tensor]:
 def run(source: Source, name: str, point: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     stored = expected(name)
     batch = len(next(value for key, value in stored.items() if key.startswith(f"{point}.")))
-    given = {
-        spec.name: stored[f"{point}.{spec.name}"] if spec.role != "cache" else empty(spec, batch)
-        for spec in source.inputs
-    }
+    # of the others, which it has not, all but the ids may be left out
+    given = {spec.name: empty(spec, batch) for spec in source.inputs if spec.role == "cache"}
+    for spec in source.inputs:
+        if f"{point}.{spec.name}" in stored:
+            given[spec.name] = stored[f"{point}.{spec.name}"]
     given = {key: value.to(dtype if value.is_floating_point() else torch.int64) for key, value in given.items()}
     with torch.inference_mode():
         outputs = source.module.to(dtype)(**given)

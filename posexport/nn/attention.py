@@ -76,9 +76,9 @@ def shared(x_BGSD: Tensor, heads: int) -> Tensor:
 
 def by_group(x_BHTN: Tensor, y_BGNM: Tensor) -> Tensor:
     """The products ``x y``, [B, H, T, M]; heads of a group stand one below the other, so that each is one product."""
-    (batch, heads, length, _), groups = x_BHTN.shape, y_BGNM.shape[1]
-    if heads == groups:
+    if x_BHTN.shape[1] == y_BGNM.shape[1]:
         return x_BHTN @ y_BGNM
+    (batch, heads, length, _), groups = x_BHTN.shape, y_BGNM.shape[1]
     return (x_BHTN.reshape(batch, groups, heads // groups * length, -1) @ y_BGNM).reshape(batch, heads, length, -1)
 
 

@@ -159,8 +159,8 @@ def test_of_a_whole_t5_the_encoder_is_read_when_asked_for(copy: Copy) -> None:
     directory = copy("t5-encodermodel")
     whole(directory)
     sentence = refusal(directory)
-    assert "T5ForConditionalGeneration" in sentence
-    assert "--task features" in sentence
+    assert "do not fit a t5 for text2text-generation" in sentence
+    assert "another --task" in sentence
     source = read(directory, "features")
     assert same(source, alone)
     assert any("the decoder (2 tensors)" in remark for remark in source.remarks)

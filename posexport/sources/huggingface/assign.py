@@ -1,12 +1,13 @@
 """The checkpoint decides: every tensor must be used and every parameter filled, or the error lists both sides."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sources import mapped
 from posexport.sources.huggingface.families.base import AnyFamily
 from posexport.sources.huggingface.plan import Constant, Origin, Plan
 from posexport.sources.huggingface.weights import Weights
@@ -51,7 +52,7 @@ def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task
     for parameter, origin in plan.origins.items():
         present = [name for name in origin.names if name in names.stored]
         wanted = [(name, origin.stored_shape(shapes[parameter])) for name in present]
-        if origin.names and not present:
+        if origin.names and not present and not origin.optional:
             missing.append(names.shown(origin.names[0]))
         if origin.row is not None:
             if origin.row[0] in names.stored:
@@ -72,7 +73,8 @@ def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task
             used.add(name)
             _check_constant(name, formula, weights, names)
     used.update(plan.unread)
-    remarks, unused = _unused([name for name in names.stored if name not in used], family, other_heads)
+    left = [name for name in names.stored if name not in used]
+    remarks, unused = _unused(left, family, {**family.beside, **plan.beside}, other_heads)
     if missing or unused or misshapen:
         raise PosexportError(
             f"{weights.label}: the weights do not fit a {family.model_type} for {task}: "
@@ -98,7 +100,9 @@ def _check_constant(name: str, formula: Constant, weights: Weights, names: Names
         )
 
 
-def _unused(left: list[str], family: AnyFamily, other_heads: bool) -> tuple[list[str], list[str]]:
+def _unused(
+    left: list[str], family: AnyFamily, beside: Mapping[str, str | None], other_heads: bool
+) -> tuple[list[str], list[str]]:
     """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons."""
     prefix = f"{family.prefix}." if family.prefix else ""
     # name: reason, and whether the user should hear of it
@@ -109,7 +113,7 @@ def _unused(left: list[str], family: AnyFamily, other_heads: bool) -> tuple[list
         # always used by an absolute checkpoint, and in 4.57.6 by no family beside relative positions
         f"{prefix}embeddings.position_embeddings.weight": "the table of absolute positions beside relative ones",
     }
-    harmless |= {prefix + start: reason for start, reason in family.beside.items()}
+    harmless |= {prefix + start: reason for start, reason in beside.items()}
     if other_heads:
         harmless |= family.other_heads
     rest: list[str] = []
@@ -126,25 +130,43 @@ def _unused(left: list[str], family: AnyFamily, other_heads: bool) -> tuple[list
 
 
 def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
-    """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file."""
+    """Give the definition its weights, one tensor at a time, as float32. Remarks tell of other formats in the file.
+
+    Those of a large definition are mapped: from the checkpoint, or, where they are not in it as they are needed, from a
+    temporary file.
+    """
     if buffers := [name for name, buffer in plan.model.named_buffers() if buffer.is_meta]:
         raise ValueError(f"a definition with buffers ({buffers[0]}) cannot be made without its constructor's work")
     filled: dict[int, nn.Parameter] = {}
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
+    size = mapped.size_of(plan.model.parameters())
+    large = size > mapped.LARGE
     formats: set[torch.dtype] = set()
-    for name, origin in plan.origins.items():
-        stored = [names.stored[known] for known in origin.names if known in names.stored]
-        formats |= {dtype for known in stored if (dtype := weights.dtypes[known]) is not None}
-        shape = by_name[name].shape
-        value = _value(weights, stored[0], origin, shape) if stored else torch.zeros(shape, device="cpu")
-        for other in stored[1:]:
-            if not torch.equal(value, _value(weights, other, origin, shape)):
-                raise PosexportError(
-                    f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
-                    f"set tie_word_embeddings to false in config.json if the model has both, or remove one"
-                )
-        _apply(value, origin, weights, names)
-        filled[id(by_name[name])] = nn.Parameter(value, requires_grad=False)
+    # the exported weights may go to the same disk
+    with mapped.Scratch(room=3 * size if large else None) as scratch:
+        for name, origin in plan.origins.items():
+            stored = [names.stored[known] for known in origin.names if known in names.stored]
+            formats |= {dtype for known in stored if (dtype := weights.dtypes[known]) is not None}
+            shape = by_name[name].shape
+            parameter = weights.as_pages(stored[0]) if large and stored and _as_stored(origin) else None
+            value: Tensor
+            if parameter is not None:
+                value = parameter
+            elif stored:
+                value = _value(weights, stored[0], origin, shape)
+            else:
+                value = torch.zeros(shape, device="cpu")
+            for other in stored[1:]:
+                if not torch.equal(value, _value(weights, other, origin, shape)):
+                    raise PosexportError(
+                        f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
+                        f"set tie_word_embeddings to false in config.json if the model has both, or remove one"
+                    )
+            if parameter is None:
+                _apply(value, origin, weights, names)
+                parameter = scratch.keep(value)
+            mapped.release([parameter])
+            filled[id(by_name[name])] = parameter
     for module in plan.model.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, leaf, filled[id(parameter)])
@@ -152,6 +174,12 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
         f"the weights are {str(dtype).removeprefix('torch.')} in the file and are used as float32"
         for dtype in sorted(formats - {torch.float32}, key=str)
     ]
+
+
+def _as_stored(origin: Origin) -> bool:
+    """Whether a parameter is a tensor of the file, number for number."""
+    reworked = origin.factor != 1.0 or origin.row or origin.part or origin.shape or origin.transposed or origin.gain
+    return not reworked
 
 
 def _float32(weights: Weights, name: str) -> Tensor:

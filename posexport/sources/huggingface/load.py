@@ -93,7 +93,8 @@ def _plan(family: AnyFamily, config: Config, task: str, pooling: Pooling | None)
 
 def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str], bool]:
     """The task, remarks on how it was chosen, and whether heads of other tasks may be in the file."""
-    known = list(dict.fromkeys(family.architectures.values()))
+    more = family.tasks if isinstance(family, OwnFamily) else ()
+    known = list(dict.fromkeys([*family.architectures.values(), *more]))
     if pooling is not None and isinstance(family, OwnFamily) and family.pooled is None:
         raise PosexportError(
             f"{config.label}: sentence embeddings of {family.model_type} are not read; use --task features"

@@ -28,7 +28,7 @@ class Origin:
     holds the same numbers in the same order. ``transposed``: the tensor, all its axes but the first taken as one, is
     turned before anything else. ``gain``: any of the names of the norms [1, .., 1, last axis] that the tensor's slices
     along the last axis are brought to (weight normalisation, Salimans and Kingma, arXiv:1602.07868, as released for
-    convolutions). No names at all: zeros.
+    convolutions). No names at all, or ``optional`` and none of them there: zeros.
     """
 
     names: tuple[str, ...]
@@ -40,6 +40,7 @@ class Origin:
     shape: tuple[int, ...] | None = None
     transposed: bool = False
     gain: tuple[str, ...] = ()
+    optional: bool = False
 
     def stored_shape(self, parameter: list[int]) -> list[int]:
         """The shape that the tensor must have for a parameter of this shape."""
@@ -61,6 +62,8 @@ class Plan:
     constants: Mapping[str, Constant] = field(default_factory=dict)
     #: tensors that a file may have and that do not matter at inference
     unread: tuple[str, ...] = ()
+    #: what names of tensors begin with that this task does not use, each with what it is, as `OwnFamily.beside`
+    beside: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def origins_of(

@@ -1,6 +1,7 @@
 """The families of checkpoints that are read, by ``model_type``."""
 
 from posexport.sources.huggingface.families.albert import ALBERT
+from posexport.sources.huggingface.families.bart import BART
 from posexport.sources.huggingface.families.base import AnyFamily
 from posexport.sources.huggingface.families.beit import BEIT
 from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
@@ -16,6 +17,7 @@ from posexport.sources.huggingface.families.gpt_neox import GPT_NEOX
 from posexport.sources.huggingface.families.gptj import GPTJ
 from posexport.sources.huggingface.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from posexport.sources.huggingface.families.longformer import LONGFORMER
+from posexport.sources.huggingface.families.marian import MARIAN
 from posexport.sources.huggingface.families.modernbert import MODERNBERT
 from posexport.sources.huggingface.families.mpnet import MPNET
 from posexport.sources.huggingface.families.mpt import MPT
@@ -34,6 +36,7 @@ from posexport.sources.huggingface.families.vit import VIT
 from posexport.sources.huggingface.families.wav2vec2_bert import WAV2VEC2_BERT
 from posexport.sources.huggingface.families.wav2vec2_conformer import WAV2VEC2_CONFORMER
 from posexport.sources.huggingface.families.wavlm import WAVLM
+from posexport.sources.huggingface.families.whisper import WHISPER
 from posexport.sources.huggingface.families.xglm import XGLM
 from posexport.sources.huggingface.families.xlnet import XLNET
 
@@ -61,6 +64,9 @@ FAMILIES: dict[str, AnyFamily] = {
         T5,
         MT5,
         UMT5,
+        BART,
+        MARIAN,
+        WHISPER,
         XLNET,
         LLAMA,
         MISTRAL,

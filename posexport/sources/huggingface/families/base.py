@@ -19,6 +19,8 @@ TASKS = (
     "sentence-embedding",
     "fill-mask",
     "text-generation",
+    "text2text-generation",
+    "automatic-speech-recognition",
     "sequence-classification",
     "token-classification",
     "question-answering",
@@ -137,6 +139,7 @@ class OwnFamily:
         prefix: stands before the model's tensors in checkpoints that have a head; empty: never.
         roots: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised.
         architectures: the end of a class name in ``architectures`` to its task; the first end that fits is taken.
+        tasks: more tasks, which no class stands for.
         other_heads: what stands before the tensors of heads, each with what it is.
         beside: parts of the checkpoint's model (below its prefix) that no task uses, each with what it is, or None
             where nobody needs to hear of it.
@@ -153,6 +156,7 @@ class OwnFamily:
     other_heads: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, str | None] = field(default_factory=dict)
     allowed: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     pooled: Callable[[Config, Pooling], Plan] | None = None
     advice: str | None = None
 

@@ -1,64 +1,113 @@
-"""T5, mT5 and UMT5: the encoder alone, with its learned bias by bucket of distance.
+"""T5, mT5 and UMT5: a learned bias by bucket of distance, in the encoder both ways, in the decoder one way.
 
-T5 and mT5 have one table for all layers, which stands in the first; UMT5 has one in every layer. T5's
-``ForConditionalGeneration`` checkpoints are read with ``--task features``, which leaves the decoder out.
+Raffel et al. (arXiv:1910.10683), released code. T5 and mT5 have one table for all layers of a stack, which stands in
+the first; UMT5 has one in every layer. ``--task features`` reads the encoder alone.
 """
 
 import functools
+from collections.abc import Mapping
+from dataclasses import asdict
 
 import torch
 
 from posexport.encodings import t5
 from posexport.encodings.base import Encoding
 from posexport.encodings.compose import ByLayer
+from posexport.encodings.frequencies.config import release_of
 from posexport.errors import PosexportError
+from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.heads import Features, Head, SentenceEmbedding, TokenClassification
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import ACTIVATIONS
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.causal import Given
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
-_BLOCK = "transformer.encoder.block.{i}"
+GENERATION = "text2text-generation"
 #: modules of a layer to the checkpoint's
 _LAYER = {
-    "attention.query": f"{_BLOCK}.layer.0.SelfAttention.q",
-    "attention.key": f"{_BLOCK}.layer.0.SelfAttention.k",
-    "attention.value": f"{_BLOCK}.layer.0.SelfAttention.v",
-    "attention.output": f"{_BLOCK}.layer.0.SelfAttention.o",
-    "attention.encoding": f"{_BLOCK}.layer.0.SelfAttention.relative_attention_bias",
-    "attention_residual.norm": f"{_BLOCK}.layer.0.layer_norm",
-    "feedforward.outer": f"{_BLOCK}.layer.1.DenseReluDense.wo",
-    "feedforward_residual.norm": f"{_BLOCK}.layer.1.layer_norm",
+    "attention.query": "layer.0.SelfAttention.q",
+    "attention.key": "layer.0.SelfAttention.k",
+    "attention.value": "layer.0.SelfAttention.v",
+    "attention.output": "layer.0.SelfAttention.o",
+    "attention.encoding": "layer.0.SelfAttention.relative_attention_bias",
+    "attention_residual.norm": "layer.0.layer_norm",
 }
-_PLAIN = {"feedforward.inner": f"{_BLOCK}.layer.1.DenseReluDense.wi"}
-_GATED = {
-    "feedforward.inner": f"{_BLOCK}.layer.1.DenseReluDense.wi_0",
-    "feedforward.gate": f"{_BLOCK}.layer.1.DenseReluDense.wi_1",
+_CROSS = {
+    "cross_attention.query": "layer.1.EncDecAttention.q",
+    "cross_attention.key": "layer.1.EncDecAttention.k",
+    "cross_attention.value": "layer.1.EncDecAttention.v",
+    "cross_attention.output": "layer.1.EncDecAttention.o",
+    "cross_residual.norm": "layer.1.layer_norm",
 }
+#: after the attentions
+_FEEDFORWARD = {"feedforward.outer": "DenseReluDense.wo", "feedforward_residual.norm": "layer_norm"}
+_PLAIN = {"feedforward.inner": "DenseReluDense.wi"}
+_GATED = {"feedforward.inner": "DenseReluDense.wi_0", "feedforward.gate": "DenseReluDense.wi_1"}
+#: of older files, which nothing has ever read
+_UNREAD = ("transformer.decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
 
 def _plan(
-    config: Config, task: str, pooling: Pooling | None = None, *, feedforward: str, table_in_every_layer: bool
+    config: Config,
+    task: str,
+    pooling: Pooling | None = None,
+    *,
+    feedforward: str,
+    table_in_every_layer: bool,
+    tied: bool,
 ) -> Plan:
     settings = _settings(config, feedforward)
+    stems = {"head.out": "lm_head" if task == GENERATION else "classifier"}
+    model: EncoderModel | EncoderDecoderModel
     with torch.device("meta"):
-        tables = [_encoding(config, settings) for _ in range(settings.layers if table_in_every_layer else 1)]
-        encoder = Encoder(settings, ByLayer(tables) if table_in_every_layer else tables[0])
-        model = EncoderModel(encoder, _head(config, settings, task, pooling))
-    stems = {
-        "encoder.embeddings.encoding": _LAYER["attention.encoding"].format(i=0),
-        "encoder.final_norm": "transformer.encoder.final_layer_norm",
-        "head.out": "classifier",
-    }
+        encoder = Encoder(settings, _encoding(config, settings, table_in_every_layer, bidirectional=True))
+        stems |= _stems("encoder", "groups", settings)
+        stems["encoder.embeddings.encoding"] = stems["encoder.groups.0.attention.encoding"]
+        if task == GENERATION:
+            after = _after(config, settings, tied)
+            decoder = Decoder(after, _encoding(config, after, table_in_every_layer, bidirectional=False))
+            stems |= _stems("decoder", "layers", after)
+            stems["decoder.encoding"] = stems["decoder.layers.0.attention.encoding"]
+            model = EncoderDecoderModel(encoder, decoder, LanguageModel(after, encoder.embeddings.token))
+        else:
+            after = None
+            model = EncoderModel(encoder, _head(config, settings, task, pooling))
+    tables = ["shared.weight", "encoder.embed_tokens.weight", *(["decoder.embed_tokens.weight"] if after else [])]
+    tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if after and after.tied else [])
+    special = {"encoder.embeddings.token.weight": Origin(tuple(tokens))}
+    beside = {} if after else {"decoder.": "the decoder"}
+    return Plan(model, origins_of(model, stems, special), unread=_UNREAD, beside=beside)
+
+
+def _stems(ours: str, layers: str, settings: EncoderConfig) -> dict[str, str]:
+    """Names of the parts of one stack."""
+    stems = {f"{ours}.final_norm": f"transformer.{ours}.final_layer_norm"}
+    attentions: Mapping[str, str] = {**_LAYER, **(_CROSS if settings.cross_attention else {})}
+    last = 2 if settings.cross_attention else 1
+    feedforward = _FEEDFORWARD | (_GATED if settings.gated else _PLAIN)
     for i in range(settings.layers):
-        for ours, theirs in (_LAYER | (_GATED if settings.gated else _PLAIN)).items():
-            stems[f"encoder.groups.{i}.{ours}"] = theirs.format(i=i)
-    token = "encoder.embeddings.token.weight"
-    special = {token: Origin(("transformer.shared.weight", "transformer.encoder.embed_tokens.weight"))}
-    return Plan(model, origins_of(model, stems, special))
+        names = {**attentions, **{name: f"layer.{last}.{theirs}" for name, theirs in feedforward.items()}}
+        stems |= {f"{ours}.{layers}.{i}.{name}": f"transformer.{ours}.block.{i}.{names[name]}" for name in names}
+    return stems
+
+
+def _after(config: Config, settings: EncoderConfig, default: bool) -> DecoderConfig:
+    """The decoder's sizes: the encoder's, but for the number of layers.
+
+    What the head reads is scaled where it is tied. transformers 5 says tied in any case: there T5 has a key for that,
+    and mT5 never does it. ``default``: whether it is tied where the file does not say.
+    """
+    layers = Given(config).size("num_decoder_layers", settings.layers, most=MOST_LAYERS)
+    tied = config.flag("tie_word_embeddings", default)
+    never = config.values.get("model_type") == "mt5" and (release_of(config.values) or 4) >= 5
+    scaled = config.flag("scale_decoder_outputs", tied and not never)
+    changed = {"layers": layers, "cross_attention": True, "tied": tied}
+    return DecoderConfig(**{**asdict(settings), **changed}, head_scale=settings.hidden**-0.5 if scaled else 1.0)
 
 
 def _settings(config: Config, feedforward: str) -> EncoderConfig:
@@ -99,11 +148,16 @@ def _feedforward(config: Config, default: str) -> tuple[str, bool]:
     return name, gated
 
 
-def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
+def _encoding(config: Config, settings: EncoderConfig, table_in_every_layer: bool, *, bidirectional: bool) -> Encoding:
+    tables = [_table(config, settings, bidirectional) for _ in range(settings.layers if table_in_every_layer else 1)]
+    return ByLayer(tables) if table_in_every_layer else tables[0]
+
+
+def _table(config: Config, settings: EncoderConfig, bidirectional: bool) -> Encoding:
     buckets = config.size("relative_attention_num_buckets", 32)
     farthest = config.size("relative_attention_max_distance", 128)
     try:
-        return t5.T5(heads=settings.heads, buckets=buckets, max_distance=farthest)
+        return t5.T5(heads=settings.heads, buckets=buckets, max_distance=farthest, bidirectional=bidirectional)
     except PosexportError as err:
         raise PosexportError(
             f"{config.label} says relative_attention_num_buckets = {buckets}, relative_attention_max_distance = "
@@ -120,8 +174,9 @@ def _head(config: Config, settings: EncoderConfig, task: str, pooling: Pooling |
     return Features(settings.hidden)
 
 
-def _family(model_type: str, *, feedforward: str, table_in_every_layer: bool = False) -> OwnFamily:
-    plan = functools.partial(_plan, feedforward=feedforward, table_in_every_layer=table_in_every_layer)
+def _family(model_type: str, *, feedforward: str, table_in_every_layer: bool = False, tied: bool = True) -> OwnFamily:
+    """``tied``: the head has the embeddings' weights where config.json does not say."""
+    plan = functools.partial(_plan, feedforward=feedforward, table_in_every_layer=table_in_every_layer, tied=tied)
 
     def pooled(config: Config, pooling: Pooling) -> Plan:
         return plan(config, "sentence-embedding", pooling)
@@ -132,19 +187,23 @@ def _family(model_type: str, *, feedforward: str, table_in_every_layer: bool = F
         pooled=pooled,
         prefix="transformer",
         roots=("shared.", "encoder.", "decoder."),
-        architectures={"EncoderModel": "features", "ForTokenClassification": "token-classification"},
+        architectures={
+            "EncoderModel": "features",
+            "ForTokenClassification": "token-classification",
+            "ForConditionalGeneration": GENERATION,
+            "WithLMHeadModel": GENERATION,
+        },
         other_heads={
             "lm_head.": "the language-model head",
             "classifier.": "a classification head",
             "classification_head.": "a classification head",
             "qa_outputs.": "the question-answering head",
         },
-        beside={"decoder.": "the decoder"},
         allowed=("is_encoder_decoder",),
-        advice="only the encoder is read today, the decoder is not; ask for the encoder's states with --task features",
+        advice="choose --task text2text-generation, or --task features for the encoder's states alone",
     )
 
 
 T5 = _family("t5", feedforward="relu")
-MT5 = _family("mt5", feedforward="gated-gelu")
+MT5 = _family("mt5", feedforward="gated-gelu", tied=False)
 UMT5 = _family("umt5", feedforward="gated-gelu", table_in_every_layer=True)

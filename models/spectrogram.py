@@ -1,0 +1,120 @@
+"""A spectrogram of fixed length in, hidden states out: two convolutions along time before transformer layers.
+
+Radford et al., "Whisper" (arXiv:2212.04356), section 2.2. Every spectrogram is 30 seconds long, silence included, so
+that nothing is masked and no length varies.
+
+Shape letters: B batch, M mel frequencies, N frames of the spectrogram, T tokens (N / 2), C model size.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.models.definition import Definition
+from posexport.models.encoder import EncoderConfig, EncoderLayer, normalisation
+from posexport.nn.activations import activation
+from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectrogramConfig:
+    """``tokens``: how many the encoder sees, half as many as the spectrogram has frames. ``layer``: of every layer."""
+
+    frequencies: int = 80
+    tokens: int = 1500
+    layer: EncoderConfig
+    #: between the convolutions and after them
+    activation: str = "gelu"
+
+    def __post_init__(self) -> None:
+        for name in ("frequencies", "tokens"):
+            if getattr(self, name) < 1:
+                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+class SpectrogramEncoder(nn.Module):
+    """A log-mel spectrogram [B, M, N] to hidden states [B, T, C]."""
+
+    def __init__(self, config: SpectrogramConfig, encoding: Encoding) -> None:
+        super().__init__()
+        self.config = config
+        hidden = config.layer.hidden
+        self.first = nn.Conv1d(config.frequencies, hidden, 3, padding=1)
+        self.second = nn.Conv1d(hidden, hidden, 3, stride=2, padding=1)
+        self.activation = activation(config.activation)
+        self.shared = None if encoding.per_layer else encoding
+        self.layers = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layer.layers))
+        self.final_norm = normalisation(config.layer, hidden) if config.layer.final_norm else None
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """The encoding of every layer: one and the same where all share it."""
+        return [layer.attention.encoding for layer in self.layers if isinstance(layer, EncoderLayer)]
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        """None: no length varies, so there is none to refuse."""
+        return []
+
+    @property
+    def states_axis(self) -> int:
+        """How many hidden states there are."""
+        return self.config.tokens
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The spectrogram."""
+        axes: list[str | int] = [BATCH, self.config.frequencies, 2 * self.config.tokens]
+        return [InputSpec(name="input_features", dtype="float32", axes=axes, role="values")]
+
+    def forward(self, input_features: Tensor) -> Tensor:
+        x_BCN = self.activation(self.first(input_features))
+        x_BTC = self.activation(self.second(x_BCN)).mT
+        positions = Positions.counted(self.config.tokens, x_BTC.device)
+        if self.shared is not None:
+            x_BTC = self.shared.embed(x_BTC, positions)
+        for layer in self.layers:
+            x_BTC = layer(x_BTC, None, positions, None)
+        return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
+
+
+class SpectrogramModel(Definition):
+    """The encoder alone."""
+
+    ordered = True
+
+    def __init__(self, encoder: SpectrogramEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer."""
+        return self.encoder.encodings[0]
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Nothing is promised: no length varies."""
+        return False
+
+    @property
+    def envelope(self) -> Envelope:
+        """One point: no length varies."""
+        return Envelope(lengths=[1])
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The spectrogram."""
+        return self.encoder.inputs
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """The hidden state of every token."""
+        config = self.encoder.config
+        return [OutputSpec(name="last_hidden_state", axes=[BATCH, config.tokens, config.layer.hidden])]
+
+    def forward(self, input_features: Tensor) -> tuple[Tensor, ...]:
+        return (self.encoder(input_features),)

@@ -1,0 +1,40 @@
+"""BART: learned positions that begin at the table's third row, in both halves; normalisation after each sublayer.
+
+Lewis et al. (arXiv:1910.13461), released code. Positions are counted by place, padding too: pad texts on the right.
+"""
+
+import torch
+
+from posexport.encodings.learned import Learned
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.families.fairseq import GENERATION, family, text_plan
+from posexport.sources.huggingface.plan import Plan
+
+#: rows of the tables before position 0
+OFFSET = 2
+
+
+def _plan(config: Config, task: str) -> Plan:
+    # switches of older files
+    Given(config).only(
+        "its normalisations are BART's",
+        normalize_before=False,
+        normalize_embedding=True,
+        add_final_layer_norm=False,
+        static_position_embeddings=False,
+    )
+    longest, hidden = config.size("max_position_embeddings"), config.size("d_model")
+    with torch.device("meta"):
+        before, after = (Learned(max_positions=longest, hidden=hidden, offset=OFFSET) for _ in range(2))
+    return text_plan(config, task, (before, after), padding=1, norm="post", embedding_norm=True, final_norm=False)
+
+
+BART = family(
+    "bart",
+    _plan,
+    "ForConditionalGeneration",
+    GENERATION,
+    tasks=("features",),
+    advice="choose --task text2text-generation, or --task features for the encoder's states alone",
+)

@@ -1,0 +1,153 @@
+"""What BART, Marian and Whisper have in common: fairseq's names of parts, and the sizes of both halves.
+
+``--task features`` reads the encoder alone.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from posexport.encodings.base import Encoding
+from posexport.errors import PosexportError
+from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
+from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.models.heads import Features
+from posexport.models.task import EncoderModel
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.plan import Constant, Origin, Plan, origins_of
+
+GENERATION = "text2text-generation"
+#: modules of a layer to the checkpoint's
+LAYER = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.out_proj",
+    "attention_residual.norm": "self_attn_layer_norm",
+    "cross_attention.query": "encoder_attn.q_proj",
+    "cross_attention.key": "encoder_attn.k_proj",
+    "cross_attention.value": "encoder_attn.v_proj",
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_residual.norm": "encoder_attn_layer_norm",
+    "feedforward.inner": "fc1",
+    "feedforward.outer": "fc2",
+    "feedforward_residual.norm": "final_layer_norm",
+}
+#: parts of the encoder's and of the decoder's beginning and end
+ENCODER = {
+    "embeddings.encoding": "embed_positions",
+    "embeddings.norm": "layernorm_embedding",
+    "final_norm": "layer_norm",
+}
+DECODER = {"encoding": "embed_positions", "embedding_norm": "layernorm_embedding", "final_norm": "layer_norm"}
+#: of older files
+UNREAD = ("model.encoder.version", "model.decoder.version")
+
+
+def text_plan(
+    config: Config,
+    task: str,
+    encodings: tuple[Encoding, Encoding],
+    *,
+    constants: Mapping[str, Constant] | None = None,
+    longest: int | None = None,
+    shared: bool = True,
+    padding: int,
+    **arrangement: Any,
+) -> Plan:
+    """The model for ``task``, of the encoder's and the decoder's encoding, which are on the meta device.
+
+    Both read the same vocabulary through one table, which is the head's too; unless ``shared`` the encoder has its own.
+    ``final_logits_bias`` is the head's bias. ``padding``: the id that fills padded places where config.json names none;
+    ``arrangement``: what it never says.
+    """
+    Given(config).only("the head and what it reads have one table", tie_word_embeddings=True, tie_encoder_decoder=False)
+    arrangement |= text_settings(config, padding)
+    vocab = config.size("vocab_size")
+    stems = layers("encoder", "groups", config) | layers("decoder", "layers", config) | {"head.out": "lm_head"}
+    both = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    before = both[:2] if shared else both[1:2]
+    with torch.device("meta"):
+        encoder = Encoder(EncoderConfig(vocab=vocab, **half(config, "encoder"), **arrangement), encodings[0])
+        if task != GENERATION:
+            special = {"encoder.embeddings.token.weight": _table(before)}
+            alone = EncoderModel(encoder, Features(encoder.config.hidden))
+            origins, beside = origins_of(alone, stems, special), {"decoder.": "the decoder"}
+            return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside)
+        vocab = vocab if shared else config.size("decoder_vocab_size")
+        given = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True}
+        decoder = Decoder(DecoderConfig(vocab=vocab, **given), encodings[1])
+        head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
+        model = EncoderDecoderModel(encoder, decoder, head, shared=shared)
+    special = {
+        "encoder.embeddings.token.weight": _table(both, "lm_head.weight") if shared else _table(before),
+        "decoder.token.weight": _table(both[2:], "lm_head.weight"),
+        "head.out.bias": Origin(("final_logits_bias",), shape=(1, vocab), optional=True),
+    }
+    return Plan(model, origins_of(model, stems, special), longest, constants or {}, unread=UNREAD)
+
+
+def _table(names: Sequence[str], head: str | None = None) -> Origin:
+    return Origin((*(f"model.{name}" for name in names), *([] if head is None else [head])))
+
+
+def text_settings(config: Config, padding: int) -> dict[str, Any]:
+    """What both halves of a text model share."""
+    hidden, vocab = config.size("d_model"), config.size("vocab_size")
+    return {
+        "types": 0,
+        "embedding_scale": math.sqrt(hidden) if config.flag("scale_embedding", False) else 1.0,
+        "padding_id": config.size("pad_token_id", padding, least=0, most=vocab - 1),
+    }
+
+
+def half(config: Config, name: str) -> dict[str, Any]:
+    """Sizes of the ``encoder`` or the ``decoder``."""
+    hidden, heads = config.size("d_model"), config.size(f"{name}_attention_heads")
+    if hidden % heads:
+        raise PosexportError(
+            f"{config.label} says d_model = {hidden}, {name}_attention_heads = {heads}; the heads must divide the size"
+        )
+    return {
+        "hidden": hidden,
+        "heads": heads,
+        "layers": config.size(f"{name}_layers", most=MOST_LAYERS),
+        "feedforward": config.size(f"{name}_ffn_dim"),
+        "activation": config.activation("activation_function", "gelu"),
+        "eps": 1e-5,
+    }
+
+
+def layers(name: str, ours: str, config: Config) -> dict[str, str]:
+    """Names of the parts of the ``encoder`` or the ``decoder``; ``ours`` is what its layers are called here."""
+    stems = {f"{name}.{part}": f"model.{name}.{theirs}" for part, theirs in (ENCODER | DECODER).items()}
+    for i in range(config.size(f"{name}_layers", most=MOST_LAYERS)):
+        stems |= {f"{name}.{ours}.{i}.{part}": f"model.{name}.layers.{i}.{theirs}" for part, theirs in LAYER.items()}
+    return stems
+
+
+def family(
+    model_type: str, plan: Callable[[Config, str], Plan], architecture: str, task: str, **given: Any
+) -> OwnFamily:
+    """A family whose checkpoints of class ``architecture`` have the head that ``task`` needs."""
+    return OwnFamily(
+        model_type=model_type,
+        plan=plan,
+        prefix="model",
+        roots=("shared.", "encoder.", "decoder."),
+        architectures={architecture: task},
+        other_heads={
+            "lm_head.": "the language-model head",
+            "proj_out.": "the language-model head",
+            "final_logits_bias": "the language-model head",
+            "classification_head.": "a classification head",
+            "qa_outputs.": "the question-answering head",
+        },
+        allowed=("is_encoder_decoder",),
+        **given,
+    )

@@ -1,0 +1,68 @@
+"""Whisper: a spectrogram of 30 seconds in, text out; normalisation before each sublayer, keys without biases.
+
+Radford et al. (arXiv:2212.04356), released code. The encoder's positions are sines, which the checkpoint's table holds
+and from which they are read; the decoder's are learned.
+"""
+
+from typing import Any
+
+import torch
+
+from posexport.encodings.absolute import Absolute
+from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
+from posexport.models.encoder import EncoderConfig
+from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.models.spectrogram import SpectrogramConfig, SpectrogramEncoder, SpectrogramModel
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.families.fairseq import family, half, layers
+from posexport.sources.huggingface.plan import Origin, Plan, origins_of
+
+RECOGNITION = "automatic-speech-recognition"
+_FIRST = {"encoder.first": "model.encoder.conv1", "encoder.second": "model.encoder.conv2"}
+_TOKENS = ("model.decoder.embed_tokens.weight", "proj_out.weight")
+
+
+def _plan(config: Config, task: str) -> Plan:
+    Given(config).only("the head is the table of tokens", tie_word_embeddings=True)
+    hidden, vocab = config.size("d_model"), config.size("vocab_size")
+    arrangement: dict[str, Any] = {
+        "types": 0,
+        "norm": "pre",
+        "key_bias": False,
+        "embedding_norm": False,
+        "final_norm": True,
+    }
+    stems = layers("encoder", "layers", config) | layers("decoder", "layers", config) | _FIRST
+    stems["encoder.shared"] = stems["encoder.embeddings.encoding"]
+    before = SpectrogramConfig(
+        frequencies=config.size("num_mel_bins", 80),
+        tokens=config.size("max_source_positions", 1500),
+        layer=EncoderConfig(vocab=vocab, **half(config, "encoder"), **arrangement),
+    )
+    after = DecoderConfig(
+        vocab=vocab,
+        padding_id=config.size("pad_token_id", 0, least=0, most=vocab - 1),
+        cross_attention=True,
+        **half(config, "decoder"),
+        **arrangement,
+    )
+    with torch.device("meta"):
+        encoder = SpectrogramEncoder(before, Absolute(max_positions=before.tokens, hidden=hidden))
+        if task == "features":
+            model = SpectrogramModel(encoder)
+            return Plan(model, origins_of(model, stems), beside={"decoder.": "the decoder"})
+        longest = config.size("max_target_positions", 448)
+        decoder = Decoder(after, Absolute(max_positions=longest, hidden=hidden))
+        whole = EncoderDecoderModel(encoder, decoder, LanguageModel(after, decoder.token))
+    return Plan(whole, origins_of(whole, stems, {"decoder.token.weight": Origin(_TOKENS)}))
+
+
+WHISPER = family(
+    "whisper",
+    _plan,
+    "ForConditionalGeneration",
+    RECOGNITION,
+    tasks=("features",),
+    advice="choose --task automatic-speech-recognition, or --task features for the encoder's states alone",
+)
