@@ -8,7 +8,7 @@ from torch import Tensor
 from posexport.encodings.base import Encoding
 from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of, reads_numbers
+from posexport.models.envelope import envelope_of, reads_numbers, together
 from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
 
 
@@ -44,12 +44,8 @@ class DecoderModel(Definition):
     @property
     def envelope(self) -> Envelope:
         """What the encodings of all layers allow together; a limit is about past and new tokens together."""
-        own = [envelope_of(encoding) for encoding in self.decoder.encodings]
         return msgspec.structs.replace(
-            own[0],
-            trained=min((e.trained for e in own if e.trained is not None), default=None),
-            limit=min((e.limit for e in own if e.limit is not None), default=None),
-            boundaries=sorted({boundary for e in own for boundary in e.boundaries}),
+            together([envelope_of(encoding) for encoding in self.decoder.encodings]),
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoder.encodings),
             traced=self.decoder.caching.cache.traced,

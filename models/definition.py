@@ -1,12 +1,21 @@
 """What every definition says of itself, beside computing: inputs, outputs, lengths, promises."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from torch import nn
 
 from posexport.encodings.base import Encoding
 from posexport.models.envelope import envelope_of
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph of its own that computes a part of a model; ``module`` has submodules of the whole, by the same names."""
+
+    spec: PartSpec
+    module: nn.Module
 
 
 class Definition(nn.Module, ABC):
@@ -42,6 +51,11 @@ class Definition(nn.Module, ABC):
     def envelope(self) -> Envelope:
         """The lengths (of images: the sizes) it is right for, and those to prove it at."""
         return envelope_of(self.encoding)
+
+    @property
+    def parts(self) -> list[Part]:
+        """The graphs it is exported as, in the order they run; none: it is one."""
+        return []
 
     @property
     def shift_invariant(self) -> bool:

@@ -1,7 +1,8 @@
 """The lengths a model is right for, from its encoding and its numbering."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import msgspec
 from torch import nn
 
 from posexport.encodings.base import Encoding
@@ -26,6 +27,16 @@ def envelope_of(encoding: Encoding, numbering: Numbering | None = None, beyond: 
         limit=usable(encoding.limit),
         beyond=beyond or encoding.beyond,
         boundaries=sorted({length - overhead for length in encoding.boundaries if length > overhead}),
+    )
+
+
+def together(envelopes: Sequence[Envelope]) -> Envelope:
+    """What models with these envelopes allow together: the smallest limit, every boundary; else the first one's."""
+    return msgspec.structs.replace(
+        envelopes[0],
+        trained=_smallest(each.trained for each in envelopes),
+        limit=_smallest(each.limit for each in envelopes),
+        boundaries=sorted({boundary for each in envelopes for boundary in each.boundaries}),
     )
 
 

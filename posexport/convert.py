@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from posexport import __version__
-from posexport.bundle.manifest import MODEL, Manifest, SourceInfo
+from posexport.bundle.manifest import Manifest, SourceInfo, model_of
 from posexport.bundle.write import seal, staged
 from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.load import LoadOptions
@@ -162,16 +162,18 @@ def _into(
     if options.tokenizer is not None:
         source = with_tokenizer(source, options.tokenizer)
     tell(1, 2, "exporting")
-    model = directory / MODEL
-    built = build(
-        source,
-        model,
-        opset=opset,
-        ir_version=negotiate.IR_VERSION,
-        lowering=options.lowering,
-        inline=options.inline,
-    )
-    check_axes(source, model)
+    built = [
+        build(
+            graph,
+            directory / file,
+            opset=opset,
+            ir_version=negotiate.IR_VERSION,
+            lowering=options.lowering,
+            inline=options.inline,
+        )
+        for file, graph in source.graphs.items()
+    ]
+    check_axes(source, model_of(directory, source.parts))
     report = _prove(source, directory, options, progress) if options.verify else None
     if report is not None and not report.passed and not options.keep:
         raise _MissedError(report)
@@ -192,7 +194,7 @@ def _prove(source: "Source", directory: Path, options: ConvertOptions, progress:
     sample = SampleWriter()
     report = prove(
         source,
-        directory / MODEL,
+        model_of(directory, source.parts),
         provider=options.provider,
         lengths=options.lengths,
         threads=options.threads,
@@ -204,7 +206,7 @@ def _prove(source: "Source", directory: Path, options: ConvertOptions, progress:
     return report
 
 
-def _manifest(source: "Source", built: "Built", options: ConvertOptions, report: "Report | None") -> Manifest:
+def _manifest(source: "Source", built: "Sequence[Built]", options: ConvertOptions, report: "Report | None") -> Manifest:
     return Manifest(
         posexport=__version__,
         source=SourceInfo(name=source.name, kind=source.kind, sha256=source.sha256),
@@ -214,10 +216,11 @@ def _manifest(source: "Source", built: "Built", options: ConvertOptions, report:
         inputs=source.inputs,
         outputs=source.outputs,
         providers=[] if report is None else [options.provider],
-        opset=built.opset,
-        ir_version=built.ir_version,
-        functions=built.functions,
-        lowerings=built.lowerings,
+        parts=[part.spec for part in source.parts],
+        opset=built[0].opset,
+        ir_version=built[0].ir_version,
+        functions=sorted({name for one in built for name in one.functions}),
+        lowerings={name: way for one in built for name, way in one.lowerings.items()},
         files={},
         tools=_tools(),
         parity=None if report is None else report.summary(),

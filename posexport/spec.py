@@ -8,6 +8,9 @@ from typing import Literal
 
 import msgspec
 
+#: the file of a model that is one graph
+MODEL = "model.onnx"
+
 BATCH = "batch_size"
 SEQUENCE = "sequence_length"
 #: The keys and values of cross attention come from a sequence with a length of its own.
@@ -21,7 +24,7 @@ HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
 #: what is left of ``sequence_length`` audio samples after the convolutions
 FRAMES = "num_frames"
 #: the axes of outputs that hold a token each
-TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY)
+TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
 #: of those, the axes of caches that a call gives
 PRESENT = (TOTAL, CAPACITY)
 
@@ -55,6 +58,20 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     name: str
     axes: list[Axis]
+
+
+class PartSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several graphs that make up a model, which run in turn.
+
+    ``feeds``: what each of its inputs gets, an input of the whole or an output of the whole that an earlier part gives.
+    ``gives``: what each of its outputs is called in the whole.
+    """
+
+    file: str
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+    feeds: dict[str, str]
+    gives: dict[str, str]
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
+from posexport.bundle.manifest import MANIFEST, MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, read
 from posexport.errors import PosexportError
-from posexport.spec import Envelope
+from posexport.spec import Envelope, PartSpec
 
 if TYPE_CHECKING:
     from posexport.parity.report import Report
@@ -48,7 +48,7 @@ def verify(
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
         from posexport.parity.sample import check_sample
 
-        return check_sample(target, provider=provider, threads=threads)
+        return check_sample(target, parts=manifest.parts, provider=provider, threads=threads)
 
     from posexport.parity.run import prove
     from posexport.sources.extend import extend
@@ -63,21 +63,27 @@ def verify(
         unasked = envelope.beyond == "error" and envelope.limit == source.envelope.limit
         longest = None if unasked else envelope.limit
         source = extend(source, envelope.beyond, longest)
-    model = target / MODEL if manifest is not None else target
+    found, wanted = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
+    if [part.file for part in found] != [part.file for part in wanted]:
+        of = " and ".join(part.file for part in wanted) or "one graph"
+        raise PosexportError(f"{against} is exported as {of}, {target} is not; verify it against its own source")
+    model = target if manifest is None else model_of(target, wanted)
     return prove(source, model, provider=provider, lengths=lengths, threads=threads, progress=progress)
 
 
 def _agree(target: Path, manifest: Manifest) -> None:
-    """Nothing hashes the manifest itself: what it promises must be what the model says of itself."""
-    entries = _metadata(target / MODEL)
-    for field in ("inputs", "outputs", "envelope"):
-        said = msgspec.to_builtins(getattr(manifest, field))
-        found = entries.get(f"posexport.{field}")
-        if found is not None and msgspec.json.decode(found) != said:
-            raise PosexportError(
-                f"{target / MANIFEST} gives other {field} than {MODEL} does: it was altered; copy or convert the "
-                "bundle again"
-            )
+    """Nothing hashes the manifest itself: what it promises must be what the graphs say of themselves."""
+    graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
+    for file, graph in graphs.items():
+        entries = _metadata(target / file)
+        said = {"inputs": graph.inputs, "outputs": graph.outputs, "envelope": manifest.envelope}
+        for field, value in said.items():
+            found = entries.get(f"posexport.{field}")
+            if found is not None and msgspec.json.decode(found) != msgspec.to_builtins(value):
+                raise PosexportError(
+                    f"{target / MANIFEST} gives other {field} than {file} does: it was altered; copy or convert the "
+                    "bundle again"
+                )
 
 
 def _envelope(target: Path, manifest: Manifest | None) -> Envelope | None:

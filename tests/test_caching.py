@@ -196,7 +196,7 @@ def test_the_graph_refuses_positions_beyond_the_table(bundle: str, request: pyte
 
 
 def test_positions_may_be_left_out_of_a_plain_session(growing: Path) -> None:
-    session = load(growing)._session
+    session = load(growing)._chain.links[0].session
     assert "position_ids" not in [value.name for value in session.get_inputs()]
     given = feeds(3, 4, 7)
     without = session.run(["logits"], {name: array for name, array in given.items() if name != "position_ids"})[0]

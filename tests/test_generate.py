@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, LastToken, ports
+from posexport.runtime.chain import Chain
 from posexport.runtime.completion import InTurn
 from posexport.runtime.session import Session
 from posexport.sources import builtin
@@ -311,8 +313,9 @@ def test_the_cache_stays_where_it_is(session: Callable[..., Session]) -> None:
     opened = session("rope")
     of = ports(opened.inputs, opened.outputs)
     assert of is not None
-    spy = Spy(opened._session)
-    cache = Cache(spy, of, rows=2)  # type: ignore[arg-type]
+    link = opened._chain.links[-1]
+    spy = Spy(link.session)
+    cache = Cache(Chain([replace(link, session=spy)]), of, rows=2)
     for _ in range(3):
         last = cache.read(np.full((2, 4), 7), np.ones((2, 4), np.int64))
     assert [list(took.values()) for took in spy.took[1:]] == spy.gave[:-1]
@@ -327,7 +330,7 @@ def test_a_failed_call_reads_nothing(session: Callable[..., Session]) -> None:
     opened = session("absolute")
     of = ports(opened.inputs, opened.outputs)
     assert of is not None
-    cache = Cache(opened._session, of, rows=1)
+    cache = Cache(opened._chain, of, rows=1)
     first = np.arange(2, 22)[None]
     cache.read(first, np.ones_like(first))
     with pytest.raises(Exception, match="longer than 23 positions"):
@@ -589,7 +592,7 @@ def test_texts_are_told_in_turn() -> None:
         (["--prompt", "low", "--stream", "--json"], "give one of them"),
         (["--prompt", "low", "--max-new-tokens", "0"], "0 is not in the range"),
         (["--prompt", "low", "--provider", "tpu"], "unknown provider 'tpu'"),
-        ([], "Missing option '--prompt'"),
+        ([], "give --prompt or --inputs, at least one of them"),
     ],
 )
 def test_bad_input_on_the_command_line_exits_2(arguments: list[str], says: str, bundle: Callable[..., Path]) -> None:

@@ -120,7 +120,7 @@ def test_a_large_model_still_fits() -> None:
     rng = np.random.default_rng(0)
     for point in points:
         truth = rng.standard_normal((point.batch, point.length, 61))
-        writer.add(point, draw(point, inputs), [truth], token_mask(point, inputs))
+        writer.add(point, draw(point, inputs), [truth], [token_mask(point, inputs)])
     assert 2 <= len(writer.header.points) <= 7
     assert max(p.length for p in writer.header.points) == 512
     assert len(writer.encoded()) <= LARGEST

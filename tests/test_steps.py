@@ -66,7 +66,7 @@ def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     prompts = steps.draw_prompts(of.tokens, source.envelope, 17)
     assert [len(prompt) for prompt in prompts] == [17, 12, 6]
     run = Reference(source.module, torch.float32, outputs=len(source.outputs))
-    walked = steps.walk(run, of, prompts, 64, 0)
+    walked = steps.walk(run, of, prompts, 64, [spec.name for spec in source.outputs])
     assert all(len(set(row[-20:])) >= 10 for row in walked.tokens_BK.tolist())
     # logits of one pass over everything are those of the walk
     whole = [*prompts[1], *walked.tokens_BK[1].tolist()]

@@ -5,21 +5,23 @@ The format, version 1. A manifest
 - is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
 - has ``format_version`` 1; a reader that knows only lower versions refuses it and says so, whatever else it holds;
 - lists every file of the bundle but itself, by a relative name with ``/`` between its parts, with size and sha256;
-- lists ``model.onnx``.
+- lists ``model.onnx``, or the files of its ``parts``: graphs that run in turn, as `PartSpec` says.
 
 Files that are not listed are no part of the bundle: nothing reads them.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.spec import MODEL as MODEL
+from posexport.spec import Axis, EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
 
 FORMAT_VERSION = 1
 MANIFEST = "posexport.json"
-MODEL = "model.onnx"
 LARGEST = 4 * 1024 * 1024
 
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -65,7 +67,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     """A bundle's manifest.
 
     ``posexport`` is the version that wrote it, ``providers`` those it was proven on, ``lowerings`` says for every
-    function of domain ``posexport`` how its nodes are computed, ``created`` is an ISO 8601 time.
+    function of domain ``posexport`` how its nodes are computed, ``parts`` the graphs of a model that is not one graph,
+    ``created`` is an ISO 8601 time.
     """
 
     format_version: int = FORMAT_VERSION
@@ -76,6 +79,7 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     envelope: Envelope
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
+    parts: list[PartSpec] = []
     precision: Literal["fp32"] = "fp32"
     made_for: Literal["portable"] = "portable"
     providers: list[str]
@@ -122,8 +126,9 @@ def decode(data: bytes) -> Manifest:
 
 def _agree(manifest: Manifest) -> None:
     """What the types cannot say."""
-    if MODEL not in manifest.files:
-        raise PosexportError(f"it does not list {MODEL}")
+    for file in [part.file for part in manifest.parts] or [MODEL]:
+        if file not in manifest.files:
+            raise PosexportError(f"it does not list {file}")
     for name in manifest.files:
         if not plain(name):
             raise PosexportError(f"it lists the file {name!r}, whose name must be relative and stay in the bundle")
@@ -131,6 +136,36 @@ def _agree(manifest: Manifest) -> None:
         names = [spec.name for spec in specs]
         if not names or len(set(names)) < len(names):
             raise PosexportError(f"its {kind} must be named, each once, got {names}")
+    if manifest.parts:
+        _fit(manifest)
+
+
+def _fit(manifest: Manifest) -> None:
+    """The parts get what they are fed, each thing of one kind and size, and give all that the whole gives."""
+    known: dict[str, tuple[str, list[Axis]]] = {spec.name: (spec.dtype, spec.axes) for spec in manifest.inputs}
+    given: set[str] = set()
+    for part in manifest.parts:
+        for spec in part.inputs:
+            source = part.feeds.get(spec.name)
+            if source is None or known.get(source) != (spec.dtype, spec.axes):
+                raise PosexportError(f"its part {part.file} takes {spec.name}, and nothing that fits feeds it")
+        names = {spec.name: spec.axes for spec in part.outputs}
+        if set(part.feeds) != {spec.name for spec in part.inputs} or set(part.gives) != set(names):
+            raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
+        made = {whole: ("float32", names[own]) for own, whole in part.gives.items()}
+        if len(made) < len(names) or known.keys() & made.keys():
+            raise PosexportError(f"its part {part.file} gives something under a name that is taken")
+        known |= made
+        given |= made.keys()
+    if lacking := [
+        spec.name for spec in manifest.outputs if spec.name not in given or known[spec.name][1] != spec.axes
+    ]:
+        raise PosexportError(f"none of its parts gives {lacking[0]} as it says")
+
+
+def model_of(directory: Path, parts: Sequence[object]) -> Path:
+    """Where the graph of a bundle is; of one that has ``parts``, the directory of their files."""
+    return directory if parts else directory / MODEL
 
 
 def plain(name: str) -> bool:

@@ -9,7 +9,18 @@ from posexport.cli import options
 
 @click.command("generate")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--prompt", "prompts", multiple=True, required=True, help="A text to continue (repeatable).")
+@click.option("--prompt", "prompts", multiple=True, help="A text to continue, or for an encoder to read (repeatable).")
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="Arrays for an encoder, by input name, in place of prompts: .npz, .safetensors, .json.",
+)
+@click.option(
+    "--decoder-prompt",
+    "decoder_prompts",
+    multiple=True,
+    help="What the answer begins with, where an encoder reads the prompt (repeatable: one for each prompt).",
+)
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Stop after so many.")
 @click.option("--temperature", type=float, help="Sample, logits divided by this; 0 takes the best token each time.")
 @click.option("--top-k", type=int, help="Sample among so many of the likeliest tokens.")
@@ -25,6 +36,8 @@ from posexport.cli import options
 def command(
     directory: Path,
     prompts: tuple[str, ...],
+    inputs: Path | None,
+    decoder_prompts: tuple[str, ...],
     max_new_tokens: int,
     temperature: float | None,
     top_k: int | None,
@@ -38,7 +51,7 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Continue prompts with the decoder in DIR and its cache.
+    """Continue prompts with the decoder in DIR and its cache, or answer them with its encoder and decoder.
 
     Takes the best token each time, or samples where --temperature, --top-k or --top-p is given. Stops at the end tokens
     of the bundle's configuration, at --stop, after --max-new-tokens or where the model takes no more. Prompts of any
@@ -47,6 +60,7 @@ def command(
     \b
     Example:
         posexport generate smollm --prompt "Once upon a time" --max-new-tokens 100 --stream
+        posexport generate t5 --prompt "translate English to German: A cat sits."
         posexport generate smollm --prompt "A cat" --prompt "My dog likes" --temperature 0.8 --top-p 0.9 --seed 7
     """
     from posexport.errors import PosexportError
@@ -57,6 +71,7 @@ def command(
     done = continue_texts(
         directory,
         prompts,
+        inputs=inputs,
         provider=provider,
         threads=threads,
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,
@@ -68,6 +83,7 @@ def command(
         stop=stop,
         chunk=chunk,
         recompute=not no_recompute,
+        decoder_prompts=list(decoder_prompts) or None,
     )
     if as_json:
         click.echo(done.to_json())

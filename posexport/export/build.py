@@ -37,6 +37,6 @@ def build(
     if inline:
         inline_functions(model)
     metadata.fill(model, source, lowerings)
-    save(model, path)
+    save(model, path, source.module)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(functions=names, lowerings=lowerings, opset=model.opset_imports[""], ir_version=model.ir_version)

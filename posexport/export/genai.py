@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from posexport.bundle.manifest import MODEL
 from posexport.errors import PosexportError
 from posexport.models.decoder_task import DecoderModel
 from posexport.sources.base import Source
-from posexport.spec import CAPACITY
+from posexport.spec import CAPACITY, MODEL
 
 FILE = "genai_config.json"
 #: the decoders of text alone that onnxruntime-genai 0.18 knows by name and runs by names of inputs as ours are; its

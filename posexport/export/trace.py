@@ -54,6 +54,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
             f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
         )
     _name_axes(program.model, source)
+    _default_positions(program.model, source)
     return program.model
 
 
@@ -90,6 +91,21 @@ def _name_axes(model: ir.Model, source: Source) -> None:
                     "compute it from the input's shape in the module"
                 )
         value.name, value.shape = out.name, ir.Shape(out.axes)
+
+
+def _default_positions(model: ir.Model, source: Source) -> None:
+    """Positions may be left out: their default, one -1 for all tokens, says that the mask counts them.
+
+    An initialiser with an input's name is the input's default; ONNX Runtime takes it at any size that broadcasts.
+    """
+    for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
+        if spec.role == "positions":
+            value.const_value = ir.tensor([[-1]], dtype=ir.DataType.INT64, name=spec.name)
+            model.graph.register_initializer(value)
+            # the tracer reads a size from any input that has it; this one's default does not have the tokens'
+            ids = next(v for v, s in zip(model.graph.inputs, source.inputs, strict=True) if s.role == "tokens")
+            for node in [user for user, _ in value.uses() if user.op_type == "Shape"]:
+                node.replace_input_with(0, ids)
 
 
 def _cause(err: BaseException) -> str:

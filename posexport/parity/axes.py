@@ -19,17 +19,19 @@ def check_axes(source: Source, model: Path) -> None:
         model,
         inputs=[spec.name for spec in source.inputs],
         outputs=[spec.name for spec in source.outputs],
+        parts=[part.spec for part in source.parts],
     )
     limit = source.envelope.limit
     for step in (1, 2):
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.envelope).items()}
-        if PAST in sizes:
-            sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
         if source.envelope.images:
             sizes[HEIGHT], sizes[WIDTH] = source.envelope.images[(step - 1) % len(source.envelope.images)]
         for axis in source.envelope.limited_axes:
             if axis in sizes and limit is not None:
                 sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))
+        if PAST in sizes:
+            sizes[PAST] = sizes[PAST] if limit is None else max(0, min(sizes[PAST], limit - sizes[SEQUENCE]))
+            sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
         try:
             outputs = runner(feeds)

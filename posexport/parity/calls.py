@@ -24,7 +24,8 @@ def in_calls(
     No ``calls``: one call.
     """
     if not calls:
-        total = next((feeds[spec.name].shape[1] for spec in inputs if spec.role == "tokens"), 0)
+        tokens = (spec.name for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes)
+        total = next((feeds[name].shape[1] for name in tokens), 0)
         return _taken(run(feeds), outputs, total)
     held = {spec.name: feeds[spec.name] for spec in inputs if spec.role == "cache"}
     parts: list[list[Array]] = []

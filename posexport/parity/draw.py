@@ -19,6 +19,7 @@ from posexport.spec import (
     WIDTH,
     Axis,
     InputSpec,
+    OutputSpec,
     frames,
     samples,
 )
@@ -64,11 +65,15 @@ def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
     return keep_BT
 
 
-def token_mask(point: GridPoint, inputs: Sequence[InputSpec]) -> NDArray[np.bool_] | None:
-    """The tokens whose outputs count; None where no mask says so."""
-    if not any(spec.role == "mask" and spec.axes[-1] in (SEQUENCE, TOTAL) for spec in inputs):
+def token_mask(
+    point: GridPoint, inputs: Sequence[InputSpec], output: OutputSpec | None = None
+) -> NDArray[np.bool_] | None:
+    """The tokens that count in an output; None where no mask says so."""
+    far = output is not None and ENCODER_SEQUENCE in output.axes
+    axes = (ENCODER_SEQUENCE,) if far else (SEQUENCE, TOTAL)
+    if not any(spec.role == "mask" and spec.axes[-1] in axes for spec in inputs):
         return None
-    return tokens_of(kept(point), point.convolutions)
+    return kept(point, ENCODER_SEQUENCE) if far else tokens_of(kept(point), point.convolutions)
 
 
 def tokens_of(keep_BT: NDArray[np.bool_], convolutions: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:

@@ -5,7 +5,7 @@ Imports no torch. `torch.onnx.export` writes the modules a node was traced in in
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import numpy as np
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.ort import Runner
+from posexport.spec import PartSpec
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -40,29 +41,45 @@ class Segment:
 
 @dataclass(frozen=True)
 class Exposed:
-    """A graph with more outputs. ``segments``: by module path, in order of calls. ``softmaxes``: (input, output)."""
+    """Graphs with more outputs. ``segments``: by module path, in order of calls. ``softmaxes``: (input, output).
 
-    model: "ModelProto"
+    Of several graphs (``parts``) names of values begin with the graph's number.
+    """
+
+    models: list["ModelProto"]
+    parts: list[PartSpec]
     segments: dict[str, list[Segment]]
     softmaxes: list[tuple[str, str]]
 
     def run(self, feeds: Feeds, *, provider: str, threads: int) -> dict[str, Array]:
         """Every exposed value by name, computed without ONNX Runtime's graph optimisations; RunError as usual."""
-        names = [value.name for value in self.model.graph.output]
-        runner = Runner(
-            self.model.SerializeToString(),
-            inputs=list(feeds),
-            outputs=names,
-            provider=provider,
-            threads=threads,
-            level="disable",
-        )
-        found = dict(zip(names, runner(feeds), strict=True))
-        for name in found:
-            if name.startswith(_BLOCKS) and found[name].ndim == 5:
-                blocks = np.moveaxis(found[name], 0, 2)  # [B, H, blocks, queries of one, S]
-                found[name] = blocks.reshape(*blocks.shape[:2], -1, blocks.shape[-1])
-        return found
+        if not self.parts:
+            return _run(self.models[0], feeds, provider, threads)
+        known, values = dict(feeds), dict[str, Array]()
+        for number, (model, part) in enumerate(zip(self.models, self.parts, strict=True)):
+            given = {own: known[whole] for own, whole in part.feeds.items()}
+            found = _run(model, given, provider, threads)
+            known |= {whole: found[own] for own, whole in part.gives.items()}
+            values |= {f"{number}/{name}": value for name, value in found.items()}
+        return values
+
+
+def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict[str, Array]:
+    names = [value.name for value in model.graph.output]
+    runner = Runner(
+        model.SerializeToString(),
+        inputs=list(feeds),
+        outputs=names,
+        provider=provider,
+        threads=threads,
+        level="disable",
+    )
+    found = dict(zip(names, runner(feeds), strict=True))
+    for name in found:
+        if name.startswith(_BLOCKS) and found[name].ndim == 5:
+            blocks = np.moveaxis(found[name], 0, 2)  # [B, H, blocks, queries of one, S]
+            found[name] = blocks.reshape(*blocks.shape[:2], -1, blocks.shape[-1])
+    return found
 
 
 def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
@@ -94,8 +111,22 @@ def scopes(node: "NodeProto") -> list[str]:
     return []
 
 
-def expose(model: "ModelProto") -> Exposed:
-    """A copy of ``model`` with its functions inlined that also gives what enters and leaves each module."""
+def expose(models: Sequence["ModelProto"], parts: Sequence[PartSpec] = ()) -> Exposed:
+    """Copies of ``models`` with their functions inlined that also give what enters and leaves each module."""
+    found = [_exposed(model) for model in models]
+    segments: dict[str, list[Segment]] = defaultdict(list)
+    softmaxes: list[tuple[str, str]] = []
+    for number, (_, own, pairs) in enumerate(found):
+        before = f"{number}/" if parts else ""
+        softmaxes += [(before + first, before + second) for first, second in pairs]
+        for path, calls in own.items():
+            named = [([before + n for n in call.entering], [before + n for n in call.made]) for call in calls]
+            segments[path] += [Segment(entering, made) for entering, made in named]
+    return Exposed([model for model, _, _ in found], list(parts), dict(segments), softmaxes)
+
+
+def _exposed(model: "ModelProto") -> tuple["ModelProto", dict[str, list[Segment]], list[tuple[str, str]]]:
+    """One copy, its segments and its softmaxes."""
     import onnx
     from onnx import inliner
 
@@ -126,4 +157,4 @@ def expose(model: "ModelProto") -> Exposed:
     known = {value.name for value in (*graph.output, *graph.input)} | constant
     for name in sorted(wanted - known):
         graph.output.append(onnx.ValueInfoProto(name=name))
-    return Exposed(model, dict(segments), softmaxes)
+    return model, dict(segments), softmaxes

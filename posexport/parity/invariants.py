@@ -33,6 +33,8 @@ from posexport.spec import (
 )
 
 Run = Callable[[Feeds], list[Array]]
+#: which tokens of an output are real; None: all
+Keep = Callable[[OutputSpec], NDArray[np.bool_] | None]
 #: tokens must be permuted for the control of positions: below this there is too little to permute
 _ENOUGH = 4
 
@@ -130,16 +132,16 @@ def _unmeasured(name: str, length: int, verdict: Verdict, note: str) -> Invarian
 
 
 def _compared(
-    promise: Promise, y: Sequence[Array], reference: Sequence[Array], keep_BT: NDArray[np.bool_] | None, by_token: bool
+    promise: Promise, y: Sequence[Array], reference: Sequence[Array], keep: Keep, by_token: bool
 ) -> Iterator[tuple[OutputSpec, Measured]]:
     """``by_token``: leave out outputs without a length axis."""
     for spec, got, wanted in zip(promise.outputs, y, reference, strict=True):
         if set(TOKENS) & set(spec.axes) or not by_token:
-            yield spec, measure(got, wanted, spec.axes, keep_BT)
+            yield spec, measure(got, wanted, spec.axes, keep(spec))
 
 
 def _alone(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
-    feeds, keep_BT = draw(point, promise.inputs), _tokens(point)
+    feeds = draw(point, promise.inputs)
     whole = promise.run(feeds)
     alone = [
         promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, [row]) for s in promise.inputs})
@@ -150,7 +152,7 @@ def _alone(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Mea
         np.concatenate(parts, axis=spec.axes.index(BATCH)) if BATCH in spec.axes else parts[0]
         for spec, parts in zip(promise.outputs, zip(*alone, strict=True), strict=True)
     ]
-    yield from _compared(promise, joined, whole, keep_BT, by_token=False)
+    yield from _compared(promise, joined, whole, lambda spec: _tokens(point, spec), by_token=False)
 
 
 def _rows(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
@@ -158,7 +160,7 @@ def _rows(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Meas
     whole = promise.run(feeds)
     permuted = promise.run({s.name: _take(feeds[s.name], s.axes, BATCH, order) for s in promise.inputs})
     wanted = [_take(y, spec.axes, BATCH, order) for y, spec in zip(whole, promise.outputs, strict=True)]
-    yield from _compared(promise, permuted, wanted, _tokens(point)[order], by_token=False)
+    yield from _compared(promise, permuted, wanted, lambda spec: _tokens(point, spec)[order], by_token=False)
 
 
 def _later(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
@@ -176,7 +178,7 @@ def _later(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Mea
         [_take_tokens(y, spec.axes, first) for y, spec in zip(promise.run(given), promise.outputs, strict=True)]
         for given in (feeds, changed)
     )
-    yield from _compared(promise, got, wanted, None, by_token=True)
+    yield from _compared(promise, got, wanted, _all, by_token=True)
 
 
 def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple[OutputSpec, Measured]]:
@@ -196,9 +198,10 @@ def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple
         elif axis is not None and spec.axes[axis] in promise.masked:
             padded[spec.name] = _pad(feeds[spec.name], spec, axis, pads, left, rng)
     wanted = promise.run(feeds)
-    real = range(pads, point.length) if left else range(short.tokens)
-    got = [_take_tokens(y, s.axes, real) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
-    yield from _compared(promise, got, wanted, None, by_token=left and promise.reads_first_token)
+    start = pads if left else 0
+    real, far = (range(start, start + length) for length in (short.tokens, short.memory or 0))
+    got = [_take_tokens(y, s.axes, real, far) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
+    yield from _compared(promise, got, wanted, _all, by_token=left and promise.reads_first_token)
 
 
 def _content(
@@ -213,11 +216,14 @@ def _content(
             real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
             other = rng.standard_normal(array.shape) if spec.role == "values" else ids(spec, array.shape, rng)
             changed[spec.name] = np.where(real, array, other).astype(array.dtype)
-    keep_BT = _tokens(point)
+
+    def keep(spec: OutputSpec) -> NDArray[np.bool_]:
+        return _tokens(point, spec)
+
     # RoBERTa numbers its tokens by their ids, whatever the mask says: then the definition changes as well
-    defined = _compared(promise, promise.definition(changed), promise.definition(feeds), keep_BT, by_token=False)
+    defined = _compared(promise, promise.definition(changed), promise.definition(feeds), keep, by_token=False)
     stable = {spec.name for spec, got in defined if got.error <= tolerances[spec.name]}
-    for out, got in _compared(promise, promise.run(changed), promise.run(feeds), keep_BT, by_token=False):
+    for out, got in _compared(promise, promise.run(changed), promise.run(feeds), keep, by_token=False):
         if out.name in stable:
             yield out, got
 
@@ -242,7 +248,7 @@ def _positions(promise: Promise, point: GridPoint, length: int, tolerances: Mapp
             wanted = [_take(y, s.axes, SEQUENCE, order) for y, s in outputs]
         else:
             wanted = [_take_rows(y, s.axes, point.image, promise.envelope.patch, order) for y, s in outputs]
-        yield from _compared(promise, promise.run(permuted), wanted, None, by_token=False)
+        yield from _compared(promise, promise.run(permuted), wanted, _all, by_token=False)
 
     found = _judged(name, length, test, tolerances)
     if not promise.positional or found.error is None:
@@ -275,14 +281,23 @@ def _take_rows(array: Array, axes: Sequence[Axis], image: tuple[int, int], patch
     return np.take(array, [*range(prefix), *patches], axis=axis)
 
 
-def _tokens(point: GridPoint) -> NDArray[np.bool_]:
-    """Which tokens of the outputs are real."""
+def _all(spec: OutputSpec) -> None:
+    """Nothing is padded."""
+    del spec
+
+
+def _tokens(point: GridPoint, spec: OutputSpec) -> NDArray[np.bool_]:
+    """Which tokens of an output are real."""
+    if ENCODER_SEQUENCE in spec.axes:
+        return kept(point, ENCODER_SEQUENCE)
     return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(kept(point), point.convolutions)
 
 
-def _take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int]) -> Array:
+def _take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int], far: Sequence[int] | None = None) -> Array:
+    """Some tokens of ``array``; ``far``: of the sequence that is attended to (None: all)."""
     axis = next((axis for axis in axes if axis in TOKENS), None)
-    return array if axis is None else np.take(array, np.asarray(index), axis=list(axes).index(axis))
+    chosen = far if axis == ENCODER_SEQUENCE else index
+    return array if axis is None or chosen is None else np.take(array, np.asarray(chosen), axis=list(axes).index(axis))
 
 
 def _take(array: Array, axes: Sequence[Axis], axis: str, index: Sequence[int]) -> Array:

@@ -58,8 +58,10 @@ def locate(source: Source, model: Path | bytes, wrong: Point, *, threads: int = 
     """
     point = msgspec.structs.replace(wrong.point, convolutions=tuple(source.envelope.convolutions))
     try:
-        proto = _load(model)
-        exposed = expose(proto)
+        parts = [part.spec for part in source.parts]
+        files = [model / part.file for part in parts] if parts and isinstance(model, Path) else [model]
+        protos = [_load(file) for file in files]
+        exposed = expose(protos, parts)
         if not exposed.segments:
             return f"{_NOWHERE}: no node of the graph says which module it was traced from."
         compared = _compare(source, exposed, point, wrong, threads)
@@ -67,7 +69,7 @@ def locate(source: Source, model: Path | bytes, wrong: Point, *, threads: int = 
         return f"{_NOWHERE}: {err}."
     if not compared:
         return f"{_NOWHERE}: no value of the graph has the shape of a module's."
-    parameters = _changed(source, proto)
+    parameters = list(dict.fromkeys(name for proto in protos for name in _changed(source, proto)))
     first = next((item for item in compared if item.wrong), None)
     if first is None:
         return _all_right(compared, parameters)

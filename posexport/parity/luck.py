@@ -13,7 +13,7 @@ import numpy as np
 from posexport.parity.criterion import Array, rows
 from posexport.parity.draw import Feeds, draw, token_mask
 from posexport.parity.grid import GridPoint
-from posexport.spec import TOKENS, InputSpec, OutputSpec
+from posexport.spec import ENCODER_SEQUENCE, TOKENS, InputSpec, OutputSpec
 
 #: an output of fewer numbers than this has its inputs chosen
 FEW = 8
@@ -37,10 +37,10 @@ def inputs_of(
     least, most, tokens = DRAWS
     draws = min(most, max(least, tokens // (point.batch * point.tokens)))
     drawn = [draw(point, inputs, variant) for variant in range(draws)]
-    keep_BT = token_mask(point, inputs)
+    keeps = [token_mask(point, inputs, spec) for spec in outputs]
     scales = np.zeros((draws, len(outputs)))
     for variant, feeds in enumerate(drawn):
-        for index, (spec, y) in enumerate(zip(outputs, definition(feeds), strict=True)):
+        for index, (spec, y, keep_BT) in enumerate(zip(outputs, definition(feeds), keeps, strict=True)):
             kept = (row if keep is None else row[keep] for row, _, keep in rows(y, y, spec.axes, keep_BT))
             scales[variant, index] = max(float(np.abs(row).max(initial=0.0)) for row in kept)
     means = scales.mean(0)
@@ -53,5 +53,6 @@ def numbers(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> 
     width = math.prod(axis for axis in spec.axes if isinstance(axis, int))
     if not set(TOKENS) & set(spec.axes):
         return point.batch * width
-    keep_BT = token_mask(point, inputs)
-    return width * (point.batch * point.tokens if keep_BT is None else int(keep_BT.sum()))
+    keep_BT = token_mask(point, inputs, spec)
+    tokens = point.memory or 1 if ENCODER_SEQUENCE in spec.axes else point.tokens
+    return width * (point.batch * tokens if keep_BT is None else int(keep_BT.sum()))

@@ -1,17 +1,17 @@
 """The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
-
-if TYPE_CHECKING:
-    import onnxruntime
+from posexport.runtime.chain import open_chain
+from posexport.runtime.providers import make_session
+from posexport.spec import PartSpec
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 _DTYPES |= {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -22,7 +22,7 @@ class RunError(Exception):
 
 
 class Runner:
-    """A session that is fed by name and asked for outputs by name.
+    """A model that is fed by name and asked for outputs by name. ``parts``: ``model`` is the directory of their files.
 
     Raises PosexportError where the model's inputs or outputs are not the ones asked for.
     """
@@ -33,18 +33,20 @@ class Runner:
         *,
         inputs: Sequence[str],
         outputs: Sequence[str],
+        parts: Sequence[PartSpec] = (),
         provider: str = "cpu",
         threads: int = 0,
         level: str = "all",
     ) -> None:
         import onnxruntime
 
-        self.session = _session(model, provider, threads, level)
+        # PyTorch runs in turn with it: threads that wait busily would take its processors
+        make = partial(make_session, provider=provider, threads=threads, level=level, spinning=False)
+        self.chain = open_chain(model, parts, make)
         self.outputs = list(outputs)
-        given = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
-        self.types = {value.name: value.type for value in given}
+        self.types = self.chain.types
         _same("inputs", set(inputs), set(self.types))
-        _same("outputs", set(outputs), {value.name for value in self.session.get_outputs()})
+        _same("outputs", set(outputs), self.chain.outputs)
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
         self._options.log_severity_level = 4
@@ -56,19 +58,12 @@ class Runner:
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the order asked for; RunError with ONNX Runtime's message."""
         try:
-            found: list[Array] = self.session.run(self.outputs, self.feeds(feeds), self._options)
+            found: list[Array] = self.chain.run(self.outputs, self.feeds(feeds), self._options)
         except MemoryError:
             raise
         except Exception as err:  # onnxruntime's exceptions share no base class of their own
             raise RunError(" ".join(str(err).split())) from err
         return found
-
-
-def _session(model: Path | bytes, provider: str, threads: int, level: str) -> "onnxruntime.InferenceSession":
-    from posexport.runtime.providers import make_session
-
-    # PyTorch runs in turn with it: threads that wait busily would take its processors
-    return make_session(model, provider=provider, threads=threads, level=level, spinning=False)
 
 
 def _same(kind: str, wanted: set[str], found: set[str]) -> None:

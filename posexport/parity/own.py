@@ -42,8 +42,9 @@ def errors(
     paddings: list[Padding] = ["none", ragged] if ragged and masked and point.length > 1 else ["none"]
     for padding in paddings if times else []:
         many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
-        feeds, keep = draw(many, inputs), token_mask(many, inputs)
+        feeds = draw(many, inputs)
         for index, (spec, y, y64) in enumerate(zip(outputs, own(feeds), truth(feeds), strict=True)):
+            keep = token_mask(many, inputs, spec)
             parts: Array | list[Array] = np.arange(many.batch).reshape(times, point.batch) if BATCH in spec.axes else []
             measured = [
                 measure(_take(y, spec, rows), _take(y64, spec, rows), spec.axes, None if keep is None else keep[rows])

@@ -12,20 +12,29 @@ from torch import nn
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array, Precision
 from posexport.parity.draw import Feeds
+from posexport.parity.sharing import Reader, shareable, sharing
+from posexport.sources import mapped
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Reference:
-    """A copy of ``module`` in one precision. ``fresh``: every call gets its own, for modules that keep state."""
+    """A copy of ``module`` in one precision. ``fresh``: every call gets its own, for modules that keep state.
+
+    The copy of a large module has its parameters from the original, one at a time (`posexport.parity.sharing`).
+    """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False) -> None:
         self.original = module
         self.dtype = dtype
         self.outputs = outputs
+        large = mapped.size_of(module.parameters()) > mapped.LARGE
+        self.reader = Reader(dtype) if large and shareable(module) else None
         self.copy = None if fresh else self._copied()
 
     def _copied(self) -> nn.Module:
+        if self.reader is not None:
+            return sharing(self.original, self.reader)
         return copy.deepcopy(self.original).to(self.dtype).eval()
 
     def __call__(self, feeds: Feeds) -> list[Array]:
@@ -33,6 +42,9 @@ class Reference:
         module = self._copied() if self.copy is None else self.copy
         with torch.inference_mode():
             found = module(**self.tensors(feeds))
+        if self.reader is not None:
+            self.reader.release()
+            mapped.trim()
         if not isinstance(found, tuple) or len(found) != self.outputs:
             got = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
             raise PosexportError(f"the module returned {got}; a tuple of {self.outputs} was declared by its outputs")

@@ -79,6 +79,8 @@ def prove(
 ) -> Report:
     """Check ``model`` against its definition over the grid, the invariants, and the provider that ran it.
 
+    Of a source of parts ``model`` is the directory of their files.
+
     ``memory_limit``: bytes a point may need, by default most of what is free; larger points are skipped, saying so.
     ``placement_check``: look for nodes on another provider; by default wherever the provider is not the CPU.
     ``sample`` is filled for the bundle.
@@ -88,6 +90,7 @@ def prove(
         model,
         inputs=[spec.name for spec in source.inputs],
         outputs=[spec.name for spec in source.outputs],
+        parts=[part.spec for part in source.parts],
         provider=provider,
         threads=threads,
     )
@@ -147,19 +150,20 @@ def _values(
     for done, point in enumerate(taken):
         job.progress(done, len(taken), str(point))
         feeds = inputs_of(point, source.inputs, source.outputs, own_whole)
-        keep_BT = token_mask(point, source.inputs)
+        keeps = [token_mask(point, source.inputs, spec) for spec in source.outputs]
         # a schedule that looks at the running length gives other numbers in one call: then the same calls are the truth
         same = point.calls if source.envelope.length_dependent else ()
         y64 = in_calls(truth, feeds, source.inputs, source.outputs, same)
         y_own = in_calls(own, feeds, source.inputs, source.outputs, same)
         if done == 0:
             first, first_feeds = fingerprint([*y64, *y_own]), feeds
-        errors = [measure(y, t, s.axes, keep_BT) for y, t, s in zip(y_own, y64, source.outputs, strict=True)]
+        errors = [measure(y, t, s.axes, k) for y, t, s, k in zip(y_own, y64, source.outputs, keeps, strict=True)]
         del y_own  # one precision's outputs at a time: logits over a vocabulary are large
         found: list[Measured | None]
         try:
             got = in_calls(job.runner, feeds, source.inputs, source.outputs, point.calls)
-            found = [_measured(y, t, s.axes, keep_BT, job) for y, t, s in zip(got, y64, source.outputs, strict=True)]
+            compared = zip(got, y64, source.outputs, keeps, strict=True)
+            found = [_measured(y, t, s.axes, keep_BT, job) for y, t, s, keep_BT in compared]
             failure = ""
         except RunError as err:
             found, failure = [None] * count, f"ONNX Runtime failed: {err}"
@@ -169,7 +173,7 @@ def _values(
             worst[point.length, spec.name] = max(worst[point.length, spec.name], finite)
             values.append(_Value(point, spec.name, error.error, value, failure or error.note))
         if job.sample is not None:
-            job.sample.add(point, feeds, y64, keep_BT)
+            job.sample.add(point, feeds, y64, keeps)
     for point in {point.length: point for point in taken if _plain(point)}.values():
         more = more_errors(point, source.inputs, source.outputs, truth_whole, own_whole, source.envelope.ragged)
         for spec, largest in zip(source.outputs, more, strict=True):
@@ -270,7 +274,8 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
     )
     found: list[Invariant] = []
-    batched = {p.length: p for p in job.points if p.batch > 1 and not (p.refusal or p.calls or p.numbered) and p not in job.skipped}
+    points = [p for p in job.points if not (p.refusal or p.calls or p.numbered) and p not in job.skipped]
+    batched = {p.length: p for p in points if p.batch > 1}
     for length in _spread(sorted(batched)):
         job.progress(0, 0, f"invariants at length {length}")
         at_length = {
@@ -311,7 +316,11 @@ def _strays(job: _Job, model: Path | bytes) -> list[str]:
     """Nodes that ran elsewhere, in words. One run of more than one token shows them all."""
     wanted = execution_provider(job.provider)
     point = next((p for p in job.points if not p.refusal and p.length > 1), job.points[0])
-    placed = placement(model, job.runner.feeds(draw(point, job.source.inputs)), job.provider)
+    feeds = job.runner.feeds(draw(point, job.source.inputs))
+    parts = job.source.parts
+    graphs = [model / part.spec.file for part in parts] if parts and isinstance(model, Path) else [model]
+    runs = zip(graphs, job.runner.chain.each(feeds), strict=True)
+    placed = [one for graph, given in runs for one in placement(graph, given, job.provider)]
     return [f"a node did not run on {wanted}: {stray}" for stray in strays(placed, wanted)]
 
 

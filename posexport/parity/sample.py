@@ -2,8 +2,9 @@
 
 At most 8 points over lengths, batches and paddings, the limit among them; one of the 8 is the length guard's refusal,
 where there is a limit. For each point: its inputs, and of every output the float64 truth, rounded to float32, at 64
-seeded tokens (that are not padding) x 64 seeded channels. The header holds each output's scale max |y64|, PyTorch's own
-error and the tolerance at that length. At most 2 MB.
+seeded tokens (that are not padding) x 64 seeded channels, or at fewer where outputs are many (the caches of many
+layers). The header holds each output's scale max |y64|, PyTorch's own error and the tolerance at that length. At most
+2 MB.
 """
 
 import math
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.bounds import Bound
+from posexport.bundle.manifest import model_of
 from posexport.errors import PosexportError
 from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array, Precision, floor
@@ -24,7 +26,7 @@ from posexport.parity.grid import PADDINGS, GridPoint
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.refusal import refused
 from posexport.parity.report import Point, Report, Verdict
-from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
 
 if TYPE_CHECKING:
     from posexport.sources.base import Source
@@ -66,13 +68,14 @@ class SampleWriter:
         self.header: Header | None = None
         self.tensors: dict[str, Array] = {}
         self._chosen: list[GridPoint] = []
+        self._picks = PICKS
 
     def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
         """Settle which of ``points`` to keep. Anything gathered before is dropped."""
         limit = source.envelope.limit if SEQUENCE in source.envelope.limited_axes else None
         last = None if limit is None else GridPoint(batch=1, length=limit + 1, memory=points[0].memory, refusal=True)
         room = POINTS - (last is not None)
-        self._chosen = _choice(points, source.inputs, source.outputs, room)
+        self._chosen, self._picks = _choice(points, source.inputs, source.outputs, room)
         self.tensors = {}
         self.header = Header(
             precision="fp32",
@@ -84,8 +87,10 @@ class SampleWriter:
             truths=[],
         )
 
-    def add(self, point: GridPoint, feeds: Feeds, truth: Sequence[Array], keep_BT: NDArray[np.bool_] | None) -> None:
-        """Keep ``point`` if it was chosen; ``truth`` are all of its float64 outputs."""
+    def add(
+        self, point: GridPoint, feeds: Feeds, truth: Sequence[Array], keeps: Sequence[NDArray[np.bool_] | None]
+    ) -> None:
+        """Keep ``point`` if it was chosen; ``truth`` are all of its float64 outputs, ``keeps`` their real tokens."""
         if self.header is None or point not in self._chosen:
             return
         number = len(self.header.points)
@@ -93,11 +98,11 @@ class SampleWriter:
         self.header.truths.append([])
         for spec in self.header.inputs:
             self.tensors[f"{number}.in.{spec.name}"] = _narrow(feeds[spec.name], spec)
-        for out, y64 in zip(self.header.outputs, truth, strict=True):
+        for out, y64, keep_BT in zip(self.header.outputs, truth, keeps, strict=True):
             flat_NC, keep_N = _flat(y64, out.axes, keep_BT)
             rng = np.random.default_rng([number, len(out.name)])
-            rows = _some(np.flatnonzero(keep_N), rng)
-            columns = _some(np.arange(flat_NC.shape[1]), rng)
+            rows = _some(np.flatnonzero(keep_N), rng, self._picks)
+            columns = _some(np.arange(flat_NC.shape[1]), rng, self._picks)
             name = f"{number}.out.{out.name}"
             self.tensors[f"{name}.rows"] = rows.astype(np.int32)
             self.tensors[f"{name}.columns"] = columns.astype(np.int32)
@@ -135,16 +140,17 @@ class SampleWriter:
         return path
 
 
-def check_sample(directory: Path, *, provider: str = "cpu", threads: int = 0, model: str = "model.onnx") -> Report:
-    """Run a bundle's model on its stored sample. Needs NumPy and ONNX Runtime only.
+def check_sample(directory: Path, *, parts: Sequence[PartSpec] = (), provider: str = "cpu", threads: int = 0) -> Report:
+    """Run a bundle's model, or its ``parts``, on its stored sample. Needs NumPy and ONNX Runtime only.
 
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
     """
     header, tensors = _read(directory / FILE)
     runner = Runner(
-        directory / model,
+        model_of(directory, parts),
         inputs=[spec.name for spec in header.inputs],
         outputs=[spec.name for spec in header.outputs],
+        parts=parts,
         provider=provider,
         threads=threads,
     )
@@ -214,8 +220,8 @@ def _flat(y: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> 
     return flat_NC, np.repeat(keep_BT.reshape(-1), flat_NC.shape[0] // keep_BT.size)
 
 
-def _some(index: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    return np.sort(rng.choice(index, size=min(PICKS, index.size), replace=False))
+def _some(index: NDArray[Any], rng: np.random.Generator, picks: int) -> NDArray[Any]:
+    return np.sort(rng.choice(index, size=min(picks, index.size), replace=False))
 
 
 def _narrow(array: Array, spec: InputSpec) -> Array:
@@ -226,12 +232,19 @@ def _narrow(array: Array, spec: InputSpec) -> Array:
 
 def _choice(
     points: Sequence[GridPoint], inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec], room: int
-) -> list[GridPoint]:
-    """Lengths spread evenly, shortest and longest among them, paddings and batches in turn, what fits in the file."""
+) -> tuple[list[GridPoint], int]:
+    """Lengths spread evenly, shortest and longest among them, paddings and batches in turn, what fits in the file.
+
+    And how many tokens and channels to keep of every output.
+    """
+    room = max(1, min(room, LARGEST // 2 // (len(outputs) * _HEADER)))
+    picks = PICKS
+    while picks > 1 and _output_size(outputs, room, picks) > LARGEST * 3 // 4:
+        picks //= 2
     lengths = sorted({point.length for point in points})
     steps = min(room, len(lengths))
     spread = {lengths[round(i * (len(lengths) - 1) / max(1, steps - 1))] for i in range(steps)}
-    budget = LARGEST - len(outputs) * room * (PICKS * PICKS * 4 + 2 * PICKS * 4 + _HEADER) - 20_000
+    budget = LARGEST - _output_size(outputs, room, picks) - 20_000
     chosen: list[GridPoint] = []
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in points)]
     # the longest first: it is the one that must not be left out for want of room
@@ -245,7 +258,13 @@ def _choice(
                 chosen.append(point)
                 budget -= size
                 break
-    return chosen
+    return chosen, picks
+
+
+def _output_size(outputs: Sequence[OutputSpec], points: int, picks: int) -> int:
+    """Bytes of so many points' outputs at the most."""
+    widths = [axis if isinstance(axis, int) else 1 for axis in (spec.axes[-1] for spec in outputs)]
+    return sum(points * (4 * picks * min(picks, width) + 8 * picks + _HEADER) for width in widths)
 
 
 def _input_size(point: GridPoint, inputs: Sequence[InputSpec]) -> int:

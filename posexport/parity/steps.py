@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.parity.criterion import Array, Precision, measure, tolerance
-from posexport.parity.draw import Feeds, ids
+from posexport.parity.draw import Feeds, draw, ids
+from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.report import Invariant, Verdict
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, ports
@@ -59,16 +60,21 @@ def check(
         return
     length, steps = sizes(envelope)
     prompts = draw_prompts(of.tokens, envelope, length)
-    place = [spec.name for spec in outputs].index(LOGITS)
-    own_walk = walk(own, of, prompts, steps, place)
-    wanted = walk(truth, of, prompts, steps, place, own_walk.tokens_BK).logits_BKV
-    axes = outputs[place].axes
+    fixed = draw_fixed(of.fixed, envelope)
+    names = [spec.name for spec in outputs]
+
+    def walked(run: Run, tokens_BK: Ids | None = None) -> Walk:
+        return walk(run, of, prompts, steps, names, tokens_BK, fixed)
+
+    own_walk = walked(own)
+    wanted = walked(truth, own_walk.tokens_BK).logits_BKV
+    axes = outputs[names.index(LOGITS)].axes
     own_error = measure(own_walk.logits_BKV, wanted, axes, None)
     limit = tolerance(precision, LOGITS, own_error.error if np.isfinite(own_error.error) else 0.0)
     total = length + steps - 1
     name = f"logits of {steps} steps on PyTorch's greedy tokens"
     try:
-        got = measure(walk(runner, of, prompts, steps, place, own_walk.tokens_BK).logits_BKV, wanted, axes, None)
+        got = measure(walked(runner, own_walk.tokens_BK).logits_BKV, wanted, axes, None)
     except RunError as failure:
         yield _judged(name, total, "fail", note=f"ONNX Runtime failed: {failure}")
         return
@@ -85,7 +91,7 @@ def check(
         return
     # logits that miss the criterion excuse no token
     least = MARGIN * min(max(got.error, own_error.error), limit) * got.scale
-    free = free_tokens(runner, of, prompts, steps, envelope, provider)
+    free = free_tokens(runner, of, prompts, steps, envelope, provider, fixed)
     verdict, note = compare(free, own_walk.tokens_BK, gaps(wanted), least)
     yield _judged(f"{steps} free greedy steps choose PyTorch's tokens", total, verdict, note=note)
 
@@ -111,12 +117,24 @@ def draw_prompts(tokens: InputSpec, envelope: Envelope, length: int) -> list[lis
     return [row[: max(1, length - number * length // _ROWS)] if ragged else row for number, row in enumerate(drawn)]
 
 
+def draw_fixed(fixed: Sequence[InputSpec], envelope: Envelope) -> Feeds:
+    """What an encoder reads: rows of different lengths where it takes padding."""
+    longest = _PROMPT if envelope.limit is None else min(_PROMPT, envelope.limit)
+    return draw(GridPoint(batch=_ROWS, length=1, memory=longest, padding=envelope.ragged or "none"), fixed)
+
+
 def walk(
-    run: Run, of: Ports, prompts: Sequence[Sequence[int]], steps: int, place: int, tokens_BK: Ids | None = None
+    run: Run,
+    of: Ports,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    names: Sequence[str],
+    tokens_BK: Ids | None = None,
+    fixed: Feeds | None = None,
 ) -> Walk:
     """Read the prompts in one call, then a token at a time: those of ``tokens_BK``, or the best ones.
 
-    ``place``: of the logits among the outputs, which are the logits and then the cache, in the order of its inputs.
+    ``names``: of what ``run`` gives.
     """
     given, mask = left_padded(prompts, of.tokens.padding)
     sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: given.shape[1] + steps}
@@ -124,23 +142,30 @@ def walk(
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
-        outputs = run({of.tokens.name: given, of.mask.name: mask, **held})
-        logits.append(outputs[place][:, -1].copy())
+        outputs = run({**(fixed or {}), of.tokens.name: given, of.mask.name: mask, **held})
+        found = dict(zip(names, outputs, strict=True))
+        logits.append(found[LOGITS][:, -1].copy())
         best_B = logits[-1].argmax(-1) if tokens_BK is None else tokens_BK[:, step]
         chosen.append(best_B.astype(np.int64))
-        held = dict(zip(held, outputs[:place] + outputs[place + 1 :], strict=True))
+        held = dict(zip(held, (found[name] for name in of.present), strict=True))
         given = chosen[-1][:, None]
         mask = np.concatenate((mask, np.ones_like(given)), 1)
     return Walk(tokens_BK=np.stack(chosen, 1), logits_BKV=np.stack(logits, 1))
 
 
 def free_tokens(
-    runner: Runner, of: Ports, prompts: Sequence[Sequence[int]], steps: int, envelope: Envelope, provider: str
+    runner: Runner,
+    of: Ports,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    envelope: Envelope,
+    provider: str,
+    fixed: Feeds | None = None,
 ) -> list[list[int]] | str:
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
     def cache(rows: int, room: int) -> Cache:
-        return Cache(runner.session, of, rows=rows, room=room, provider=provider)
+        return Cache(runner.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
         made = generate(cache, of, envelope, prompts, Plan(max_new_tokens=steps))

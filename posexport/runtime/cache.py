@@ -3,19 +3,21 @@
 Shape letters: B rows, T new tokens, S tokens read so far, V vocabulary.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.runtime.chain import Chain, Link
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, OrtValue
+    from onnxruntime import OrtValue
 
 LOGITS = "logits"
 Ids = NDArray[np.int64]
@@ -34,13 +36,17 @@ def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Id
 
 @dataclass(frozen=True)
 class Ports:
-    """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``."""
+    """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``.
+
+    ``fixed``: inputs that are the same in every call (what is attended to).
+    """
 
     tokens: InputSpec
     mask: InputSpec
     past: list[InputSpec]
     present: list[str]
     vocab: int
+    fixed: list[InputSpec]
 
     @property
     def static(self) -> bool:
@@ -55,25 +61,46 @@ def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports |
     past = [spec for spec in inputs if spec.role == "cache"]
     present = [spec.name for spec in outputs if set(PRESENT) & set(spec.axes)]
     logits = next((spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE]), None)
-    others = len(inputs) - len(past) - 2 - sum(spec.role == "positions" for spec in inputs)
-    if len(tokens) != 1 or len(masks) != 1 or not past or len(past) != len(present) or others or logits is None:
+    read = [*tokens, *masks, *past]
+    fixed = [spec for spec in inputs if spec not in read and spec.role != "positions"]
+    strange = any({SEQUENCE, TOTAL, PAST} & set(spec.axes) for spec in fixed)
+    if len(tokens) != 1 or len(masks) != 1 or not past or len(past) != len(present) or strange or logits is None:
         return None
     vocab = logits.axes[-1]
-    return Ports(tokens[0], masks[0], past, present, vocab) if isinstance(vocab, int) else None
+    return Ports(tokens[0], masks[0], past, present, vocab, fixed) if isinstance(vocab, int) else None
+
+
+def renamed(of: Ports, link: Link) -> Ports:
+    """The same by the names that one graph gives them, without what is fixed."""
+    own = {whole: name for name, whole in link.feeds.items()}
+    given = {whole: name for name, whole in link.gives.items()}
+    tokens, mask, *past = (msgspec.structs.replace(s, name=own[s.name]) for s in (of.tokens, of.mask, *of.past))
+    return replace(of, tokens=tokens, mask=mask, past=past, present=[given[name] for name in of.present], fixed=[])
 
 
 class Cache:
     """What a session knows of the tokens read so far, for every row. ``mask_BS``: 1 for each token, 0 for padding.
 
     ``room``: how many tokens will be read, padding included, for a cache of fixed size; it is one buffer, which every
-    call takes and gives. Raises PosexportError only in `read`: what ONNX Runtime itself says.
+    call takes and gives. ``fixed``: arrays for the inputs of that name, a row each; what comes before the last of
+    several graphs is computed from them once, here. What ONNX Runtime raises passes as it is.
     """
 
     def __init__(
-        self, session: "InferenceSession", of: Ports, *, rows: int, room: int = 0, provider: str = "cpu"
+        self,
+        chain: Chain,
+        of: Ports,
+        *,
+        rows: int,
+        room: int = 0,
+        fixed: Mapping[str, NDArray[Any]] | None = None,
+        provider: str = "cpu",
     ) -> None:
-        self._session, self._of, self._device, self._room = session, of, provider, room
+        last = chain.links[-1]
+        self._session, self._device, self._room = last.session, provider, room
+        self._of = renamed(of, last)
         self._last = None if provider == "cpu" else LastToken(provider)
+        self._fixed = {name: self._on_device(array) for name, array in chain.before_last(fixed or {}).items()}
         self.clear(rows)
 
     def clear(self, rows: int) -> None:
@@ -84,14 +111,14 @@ class Cache:
         self._held: dict[str, OrtValue] = {}
         for spec in self._of.past:
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
-            self._hold(spec, np.zeros(shape, spec.dtype))
+            self._held[spec.name] = self._on_device(np.zeros(shape, spec.dtype))
 
-    def _hold(self, spec: InputSpec, array: NDArray[Any]) -> None:
+    def _on_device(self, array: NDArray[Any]) -> "OrtValue":
         from onnxruntime import OrtValue
 
         # what is empty has no place on a device
         device = self._device if array.size else "cpu"
-        self._held[spec.name] = OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
 
     @property
     def slots(self) -> int:
@@ -113,7 +140,7 @@ class Cache:
         binding = self._session.io_binding()
         binding.bind_cpu_input(self._of.tokens.name, np.ascontiguousarray(ids_BT))
         binding.bind_cpu_input(self._of.mask.name, mask_BS)
-        for name, value in self._held.items():
+        for name, value in [*self._fixed.items(), *self._held.items()]:
             binding.bind_ortvalue_input(name, value)
         binding.bind_output(LOGITS, self._device, 0)
         for name, value in zip(self._of.present, self._held.values(), strict=True):
@@ -143,7 +170,9 @@ class Cache:
                 kept = np.roll(kept, -start, axis=spec.axes.index(CAPACITY))
             else:
                 kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
-            self._hold(spec, kept)
+            self._held[spec.name] = self._on_device(kept)
+        # all of these begin with the row
+        self._fixed = {name: self._on_device(value.numpy()[index]) for name, value in self._fixed.items()}
 
 
 class LastToken:
@@ -175,5 +204,6 @@ def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
     cache = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"
     return PosexportError(
         f"this bundle is for the task {task}: it takes {takes} and {cache}, and gives {gives}; generate needs a "
-        f"decoder for text-generation, which takes input_ids, attention_mask and a cache, and gives {LOGITS}"
+        f"decoder for text-generation, which takes input_ids, attention_mask and a cache, and gives {LOGITS}, or one "
+        "behind an encoder"
     )

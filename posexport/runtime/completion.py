@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from posexport.errors import PosexportError
+from posexport.runtime.arrays import read_arrays
 from posexport.runtime.generate import Generation
 from posexport.runtime.session import load
 
@@ -105,6 +107,7 @@ def continue_texts(
     directory: Path,
     prompts: Sequence[str],
     *,
+    inputs: Path | None = None,
     provider: str = "cpu",
     threads: int = 0,
     tell: Callable[[str], None] | None = None,
@@ -112,14 +115,20 @@ def continue_texts(
 ) -> Continued:
     """Continue ``prompts`` with the bundle in ``directory``; ``options`` are those of `Session.generate`.
 
+    ``inputs``: a file of arrays for an encoder, in their place; its rows are then named by their numbers.
+
     ``tell`` gets the texts as they come, those of the second prompt after those of the first, and so on.
     Raises PosexportError for what `load` and `Session.generate` refuse.
     """
-    if not prompts:
-        raise PosexportError("got no prompts; give at least one with --prompt")
+    if bool(prompts) == (inputs is not None):
+        raise PosexportError(f"give --prompt or --inputs, {'not both' if prompts else 'at least one of them'}")
+    arrays = None if inputs is None else read_arrays(inputs)
     session = load(directory, provider=provider, threads=threads)
+    if arrays is not None:
+        rows = max((len(np.atleast_1d(array)) for array in arrays.values()), default=0)
+        prompts = [f"row {row}" for row in range(rows)]
     pieces = None if tell is None else InTurn(prompts, tell)
-    made = session.generate(list(prompts), stream=pieces, **options)
+    made = session.generate(list(prompts) if arrays is None else arrays, stream=pieces, **options)
     if pieces is not None:
         pieces.finish()
     return Continued(directory, session.providers, list(prompts), made, session.manifest.envelope.limit)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec
+from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec
 
 Array = NDArray[Any]
 
@@ -137,6 +137,9 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> N
         if axis in sizes and sizes[axis][0] < least:
             size, name = sizes[axis]
             raise PosexportError(f"{name} has {axis} {size}, this bundle needs at least {least}; enlarge the image")
+    far, name = sizes.get(ENCODER_SEQUENCE, (0, ""))
+    if envelope.limit is not None and ENCODER_SEQUENCE in envelope.limited_axes and far > envelope.limit:
+        raise PosexportError(f"{name} has {ENCODER_SEQUENCE} {far}, {limit_sentence(envelope)}; shorten it")
     if SEQUENCE not in sizes:
         return
     length, name = sizes[SEQUENCE]

@@ -19,7 +19,7 @@ from posexport.runtime.cache import Cache, Ids, Ports, left_padded
 from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.sampling import Chooser, Sampling
 from posexport.runtime.streams import Pieces, StopTexts
-from posexport.spec import SEQUENCE, EncodingSpec, Envelope
+from posexport.spec import SEQUENCE, EncodingSpec, Envelope, InputSpec
 
 #: the encodings whose keys of before change when a row grows beyond the length that this parameter says
 _RECOMPUTED = {"rope-longrope": "max_positions"}
@@ -91,7 +91,7 @@ class Plan:
             raise PosexportError("a stop text is empty, and would stop before the first token; leave it out")
 
 
-def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
+def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
     """Prompts that are given as ids, checked: whole numbers that the model has embeddings for."""
     found: list[list[int]] = []
     for number, prompt in enumerate(prompts):
@@ -101,11 +101,9 @@ def as_ids(prompts: Sequence[Any], of: Ports) -> list[list[int]]:
             raise PosexportError(
                 f"prompt {number} is neither a text nor a list of token ids; give all prompts as one or the other"
             ) from err
-        size = of.tokens.size or of.vocab
-        if wrong := [one for one in ids if not 0 <= one < size]:
-            raise PosexportError(
-                f"prompt {number} holds the id {wrong[0]}; {of.tokens.name} takes ids from 0 to {size - 1}"
-            )
+        if wrong := [one for one in ids if one < 0 or (tokens.size is not None and one >= tokens.size)]:
+            most = "" if tokens.size is None else f" to {tokens.size - 1}"
+            raise PosexportError(f"prompt {number} holds the id {wrong[0]}; {tokens.name} takes ids from 0{most}")
         found.append(ids)
     return found
 
@@ -117,13 +115,15 @@ def generate(
     prompts: Sequence[Sequence[int]],
     plan: Plan,
     *,
+    keys: Sequence[bytes] | None = None,
     encoding: EncodingSpec | None = None,
     decode: Decode | None = None,
     stream: Stream | None = None,
 ) -> Generation:
     """Continue ``prompts`` (ids). ``make_cache`` gives one for so many rows and tokens.
 
-    ``encoding``: the model's, if keys are to be recomputed; ``decode``: ids to text.
+    ``keys``: what rows continue beside their prompts, where that differs. ``encoding``: the model's, if cached keys are
+    to be recomputed. ``decode``: ids to text.
 
     Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
     ONNX Runtime raises passes as it is.
@@ -139,13 +139,14 @@ def generate(
         _refuse_recomputing(prompts, plan, threshold, limit)
     longest = max(map(len, prompts)) + plan.max_new_tokens - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
-    reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
-    seen: Counter[tuple[int, ...]] = Counter()
+    seen: Counter[tuple[bytes, ...]] = Counter()
     rows = []
-    for number, prompt in enumerate(prompts):
-        rows.append(_Row(number, prompt, plan, Chooser(plan.sampling, seen[tuple(prompt)]), limit, decode, stream))
-        seen[tuple(prompt)] += 1
+    for number, (prompt, key) in enumerate(zip(prompts, keys or [b""] * len(prompts), strict=True)):
+        same = (key, np.array(prompt, np.int64).tobytes())
+        rows.append(_Row(number, prompt, plan, Chooser(plan.sampling, seen[same]), limit, decode, stream))
+        seen[same] += 1
     started = time.perf_counter()
+    reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
     logits_BV = reader.prompts(of.tokens.padding)
     read = time.perf_counter()
     held, steps = rows, 0  # the rows in the cache, those that are finished among them

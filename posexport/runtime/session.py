@@ -4,26 +4,27 @@ import functools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND
-from posexport.bundle.manifest import MODEL, Manifest
+from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, ports, refuse
+from posexport.runtime.chain import Chain, open_chain, taken
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Plan, Stream, as_ids, generate, unique
 from posexport.runtime.providers import PROVIDERS, make_session
 from posexport.runtime.sampling import Sampling
-from posexport.runtime.texts import TOKENIZER, Texts, end_tokens
-from posexport.spec import InputSpec, OutputSpec
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+from posexport.runtime.seq2seq import decoder_prompts as begin
+from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
+from posexport.runtime.texts import TOKENIZER, Texts, end_tokens, start_token
+from posexport.spec import InputSpec, OutputSpec, PartSpec
 
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32"}
 
@@ -42,22 +43,25 @@ def load(
     manifest = read(path)
     if check:
         check_hashes(path, manifest)
-    locate(path, MODEL)
-    session = make_session(path / MODEL, provider=provider, threads=threads)
-    given = [*session.get_inputs(), *session.get_overridable_initializers()]
-    _compare("inputs", [_input(spec) for spec in manifest.inputs], [_found(arg, True) for arg in given])
-    found = session.get_outputs()
-    _compare("outputs", [_output(spec) for spec in manifest.outputs], [_found(arg, False) for arg in found])
-    return Session(path, manifest, session)
+    graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
+    for file in graphs:
+        locate(path, file)
+    make = functools.partial(make_session, provider=provider, threads=threads)
+    chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
+    for link, (file, graph) in zip(chain.links, graphs.items(), strict=True):
+        given, found = taken(link.session), link.session.get_outputs()
+        _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_found(arg, True) for arg in given])
+        _compare(file, "outputs", [_output(spec) for spec in graph.outputs], [_found(arg, False) for arg in found])
+    return Session(path, manifest, chain)
 
 
 class Session:
     """An open bundle; made by `load`. Not changed by use: threads may share it."""
 
-    def __init__(self, directory: Path, manifest: Manifest, session: "InferenceSession") -> None:
+    def __init__(self, directory: Path, manifest: Manifest, chain: Chain) -> None:
         self._directory = directory
         self._manifest = manifest
-        self._session = session
+        self._chain = chain
 
     @property
     def manifest(self) -> Manifest:
@@ -77,19 +81,21 @@ class Session:
     @property
     def providers(self) -> list[str]:
         """ONNX Runtime's execution providers of this session, the one asked for first."""
-        return list(self._session.get_providers())
+        return self._chain.providers
 
     def run(self, inputs: Mapping[str, Any], *, outputs: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
         """The outputs (all, or those named) for arrays or nested lists by input name.
 
         ``attention_mask`` may be left out (every token counts), ``token_type_ids`` too (all 0), and a decoder's cache
-        (no tokens before). Raises PosexportError for inputs that the bundle does not take, such as one over its limit;
-        see `posexport.runtime.feeds.prepare`.
+        (no tokens before); of an encoder-decoder also what only other outputs depend on. Raises PosexportError for
+        inputs that the bundle does not take, such as one over its limit; see `posexport.runtime.feeds.prepare`.
         """
         names = self._chosen(outputs)
-        feeds = prepare(inputs, self.inputs, self._manifest.envelope)
+        needed = self._chain.needs(names)
+        specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
+        feeds = prepare(inputs, specs, self._manifest.envelope)
         try:
-            values = self._session.run(names, feeds)
+            values = self._chain.run(names, feeds)
         except Exception as err:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
             if reason := refusal(err):
@@ -114,8 +120,9 @@ class Session:
 
     def generate(
         self,
-        prompts: Sequence[str] | Sequence[Sequence[int]],
+        prompts: Sequence[str] | Sequence[Sequence[int]] | Mapping[str, Any],
         *,
+        decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         max_new_tokens: int = 64,
         temperature: float | None = None,
         top_k: int | None = None,
@@ -135,6 +142,10 @@ class Session:
         read prompts so many tokens at a time, which takes less memory. ``recompute`` False refuses what a longrope
         model would have to read again. ``stream`` is called with the row and each new piece of its text.
 
+        Of an encoder-decoder ``prompts`` are what the encoder reads, once, or arrays by the names of its inputs; the
+        decoder begins with the token that config.json names, and with ``decoder_prompts`` behind it, which are texts,
+        or lists of ids that begin with theirs.
+
         Raises PosexportError for what cannot be continued: no decoder with a cache, an empty prompt, one beyond the
         limit.
         """
@@ -145,8 +156,17 @@ class Session:
         if isinstance(prompts, str) or isinstance(stop, str):
             raise PosexportError("prompts and stop must be lists of texts, got one text; give [text]")
         as_texts = bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
+        as_texts = as_texts and not isinstance(prompts, Mapping)
         texts = self._texts if as_texts or TOKENIZER in self._manifest.files else None
-        ids = texts.prompts(prompts) if as_texts and texts else as_ids(prompts, of)  # type: ignore[arg-type]
+        fixed: dict[str, NDArray[Any]] = {}
+        if of.fixed:
+            fixed = encoder_feeds(prompts, of.fixed, self._manifest.envelope, texts)
+            start = start_token(self._directory, self._manifest)
+            ids = begin(decoder_prompts, rows_of(fixed), of.tokens, start, texts)
+        elif decoder_prompts is not None or isinstance(prompts, Mapping):
+            raise PosexportError("this bundle is a decoder alone; give prompts as texts or ids, and no decoder_prompts")
+        else:
+            ids = texts.prompts(prompts) if as_texts and texts else as_ids(prompts, of.tokens)  # type: ignore[arg-type]
         ends = unique(end_tokens(self._directory, self._manifest) if stop_tokens is None else stop_tokens)
         special = {text: texts.special(text) for text in stop} if texts else {}
         plan = Plan(
@@ -160,20 +180,22 @@ class Session:
         provider = next(name for name, full in PROVIDERS.items() if full == self.providers[0])
 
         def cache(rows: int, room: int) -> Cache:
-            return Cache(self._session, of, rows=rows, room=room, provider=provider)
+            return Cache(self._chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
 
         try:
             decode: Callable[[Sequence[int]], str] | None = None if texts is None else texts.decode
-            return generate(
+            made = generate(
                 cache,
                 of,
                 self._manifest.envelope,
                 ids,
                 plan,
+                keys=keys_of(fixed, of.fixed) if fixed else None,
                 encoding=self._manifest.encoding,
                 decode=decode,
                 stream=stream,
             )
+            return replace(made, prompt_tokens=made.prompt_tokens + read_tokens(fixed, of.fixed))
         except PosexportError:
             raise
         except Exception as err:
@@ -220,8 +242,8 @@ def _found(arg: Any, is_input: bool) -> str:
     return f"{arg.name} {dtype}{list(arg.shape)}"
 
 
-def _compare(kind: str, said: list[str], found: list[str]) -> None:
+def _compare(file: str, kind: str, said: list[str], found: list[str]) -> None:
     if said != found:
         raise PosexportError(
-            f"{MODEL} has the {kind} {'; '.join(found)}, the manifest says {'; '.join(said)}: convert the bundle again"
+            f"{file} has the {kind} {'; '.join(found)}, the manifest says {'; '.join(said)}: convert the bundle again"
         )

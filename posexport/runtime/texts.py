@@ -35,8 +35,12 @@ class _Config(msgspec.Struct):
     pad_token: str | _AddedToken | None = None
 
 
-class _Ends(msgspec.Struct):
+class _Said(msgspec.Struct):
+    """What configuration files say of the tokens that begin and end a text."""
+
     eos_token_id: int | list[int] | None = None
+    bos_token_id: int | list[int] | None = None
+    decoder_start_token_id: int | list[int] | None = None
 
 
 class Texts:
@@ -95,6 +99,10 @@ class Texts:
             found.append(list(row.ids))
         return found
 
+    def pieces(self, text: str) -> list[int]:
+        """The ids of a text as it stands, without the special tokens that begin and end texts."""
+        return list(self._whole.encode(text, add_special_tokens=False).ids)
+
     def special(self, text: str) -> int | None:
         """The id of a special token, which no decoded text shows; None where ``text`` is none."""
         added = self._whole.get_added_tokens_decoder()
@@ -142,15 +150,31 @@ class Texts:
 
 def end_tokens(directory: Path, manifest: Manifest) -> list[int]:
     """The ids that end a text, as the bundle's configuration files say; none where they say nothing."""
+    return _named_tokens(directory, manifest, "eos_token_id")
+
+
+def start_token(directory: Path, manifest: Manifest) -> int | None:
+    """The id that a decoder behind an encoder begins with, as the bundle's configuration files say.
+
+    Where they name none it is the one that begins texts, as in transformers.
+    """
+    for field in ("decoder_start_token_id", "bos_token_id"):
+        if found := _named_tokens(directory, manifest, field):
+            return found[0]
+    return None
+
+
+def _named_tokens(directory: Path, manifest: Manifest, field: str) -> list[int]:
+    """Of the first file that says something."""
     for name in GENERATION:
         if name not in manifest.files:
             continue
         try:
-            found = msgspec.json.decode(locate(directory, name).read_bytes(), type=_Ends).eos_token_id
+            found = getattr(msgspec.json.decode(locate(directory, name).read_bytes(), type=_Said), field)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
             raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
         if found is not None:
-            return [found] if isinstance(found, int) else found
+            return [found] if isinstance(found, int) else list(found)
     return []
 
 

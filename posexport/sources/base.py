@@ -1,12 +1,13 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from torch import nn
 
-from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.models.definition import Part
+from posexport.spec import MODEL, EncodingSpec, Envelope, InputSpec, OutputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class Source:
         ordered: something beside the encoding depends on the order of tokens (a causal mask, a convolution).
         causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
         overhead: rows at the start of a position table that no real token uses (`posexport.models.numbering`).
+        parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
     """
@@ -44,5 +46,18 @@ class Source:
     ordered: bool = False
     causal: bool = False
     overhead: int = 0
+    parts: list[Part] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def graphs(self) -> "dict[str, Source]":
+        """What is exported, by the name of its file: the whole, or every part as a source of its own."""
+        if not self.parts:
+            return {MODEL: self}
+        return {
+            part.spec.file: replace(
+                self, module=part.module, inputs=part.spec.inputs, outputs=part.spec.outputs, parts=[]
+            )
+            for part in self.parts
+        }

@@ -35,4 +35,4 @@ def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
     for decoder in decoders:
         decoder.caching = Caching(CACHES[cache](), rotate)
     envelope = msgspec.structs.replace(source.envelope, traced=module.envelope.traced)
-    return replace(source, inputs=module.inputs, outputs=module.outputs, envelope=envelope)
+    return replace(source, inputs=module.inputs, outputs=module.outputs, parts=module.parts, envelope=envelope)

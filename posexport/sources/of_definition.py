@@ -46,6 +46,7 @@ def source_of(
         ordered=model.ordered,
         causal=model.causal,
         overhead=model.overhead,
+        parts=model.parts,
         files=files or {},
         remarks=list(remarks),
     )

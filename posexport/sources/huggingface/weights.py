@@ -1,12 +1,14 @@
 """Reads weights tensor by tensor, so that loading needs little more memory than the weights themselves.
 
 safetensors: the library checks the header, the offsets and the file's length; the bytes are then read straight into the
-parameter (a mapped file would count twice). ``.bin`` is a pickle: read only when allowed, by
-``torch.load(weights_only=True)``.
+parameter. Of a checkpoint that is large the float32 tensors are not read but mapped, and read when they are needed.
+``.bin`` is a pickle: read only when allowed, by ``torch.load(weights_only=True)``.
 """
 
+import functools
 import json
 import math
+import mmap
 import pickle
 import zipfile
 from dataclasses import dataclass
@@ -15,9 +17,10 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sources import mapped
 from posexport.sources.huggingface.directory import Directory
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
@@ -34,6 +37,10 @@ class Reader(Protocol):
 
     def read(self, name: str) -> Tensor:
         """A tensor of its own in the file's dtype."""
+        ...
+
+    def as_pages(self, name: str) -> nn.Parameter | None:
+        """A float32 tensor as pages of the file; None where that cannot be."""
         ...
 
 
@@ -69,6 +76,22 @@ class Safetensors:
             )
         return out
 
+    def as_pages(self, name: str) -> nn.Parameter | None:
+        """A float32 tensor as pages of the file; None where that cannot be."""
+        start, end = self._ranges[name]
+        if self.dtypes[name] != torch.float32 or end - start < mapped.LEAST:
+            return None
+        if end > len(self._map):
+            raise PosexportError(
+                f"{self._label} ended inside {name}, at {len(self._map)} bytes: it changed while being read"
+            )
+        return mapped.view(self._map, start, self.shapes[name])
+
+    @functools.cached_property
+    def _map(self) -> mmap.mmap:
+        with self._path.open("rb") as file:
+            return mapped.open_map(file)
+
 
 class Pickle:
     """A .bin file, read with ``weights_only``."""
@@ -103,6 +126,11 @@ class Pickle:
         """A tensor of its own in the file's dtype."""
         return self._tensors[name].detach().clone(memory_format=torch.contiguous_format)
 
+    def as_pages(self, name: str) -> nn.Parameter | None:
+        """None: it is in a container of its own."""
+        del name
+        return None
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -122,9 +150,20 @@ class Weights:
         if self.dtypes[name] not in (_WITH_INTEGERS if integers else DTYPES).values():
             raise PosexportError(f"{self.label}: {name} is stored in a format other than {', '.join(DTYPES)}")
         tensor = self.readers[name].read(name)
+        self._check_finite(name, tensor)
+        return tensor
+
+    def as_pages(self, name: str) -> nn.Parameter | None:
+        """A finite float32 tensor that takes no memory until it is read; None where the file cannot give one."""
+        found = self.readers[name].as_pages(name)
+        if found is not None:
+            self._check_finite(name, found)
+            mapped.release([found])
+        return found
+
+    def _check_finite(self, name: str, tensor: Tensor) -> None:
         if tensor.numel() and not all(math.isfinite(end) for end in torch.aminmax(tensor)):
             raise PosexportError(f"{self.label}: {name} holds NaN or infinity; such a model computes nothing")
-        return tensor
 
 
 def open_weights(directory: Directory, below: str, *, allow_pickle: bool) -> Weights:

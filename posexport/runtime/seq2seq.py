@@ -1,0 +1,93 @@
+"""What an encoder-decoder begins with: what its encoder reads, once, and the first tokens of its decoder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.runtime.feeds import prepare
+from posexport.runtime.generate import as_ids
+from posexport.runtime.texts import Texts
+from posexport.spec import Envelope, InputSpec
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def encoder_feeds(
+    prompts: Sequence[Any] | Mapping[str, Any], fixed: Sequence[InputSpec], envelope: Envelope, texts: Texts | None
+) -> Arrays:
+    """Arrays for the encoder's inputs (``fixed``) from texts, lists of ids, padded on the right, or arrays by name.
+
+    Raises PosexportError for what `prepare` refuses, for no prompts, an empty one, and ids or texts where the encoder
+    reads none.
+    """
+    if isinstance(prompts, Mapping):
+        return prepare(prompts, fixed, envelope)
+    tokens = next((spec for spec in fixed if spec.role == "tokens"), None)
+    if tokens is None:
+        named = " and ".join(spec.name for spec in fixed if spec.role != "mask")
+        raise PosexportError(
+            f"this bundle's encoder reads {named}, not texts or ids; give arrays by name (posexport generate: --inputs)"
+        )
+    if not len(prompts):
+        raise PosexportError("got no prompts; give at least one")
+    if texts is not None and isinstance(prompts[0], str):
+        return prepare(texts.tokenize(prompts, truncate=False), fixed, envelope)
+    rows = as_ids(prompts, tokens)
+    if empty := [number for number, row in enumerate(rows) if not row]:
+        raise PosexportError(f"prompt {empty[0]} is empty; give at least one token")
+    length = max(map(len, rows))
+    given = {tokens.name: [[*row, *[tokens.padding] * (length - len(row))] for row in rows]}
+    for spec in fixed:
+        if spec.role == "mask" and spec.axes == tokens.axes:
+            given[spec.name] = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
+    return prepare(given, fixed, envelope)
+
+
+def decoder_prompts(
+    given: Sequence[Any] | None, rows: int, tokens: InputSpec, start: int | None, texts: Texts | None
+) -> list[list[int]]:
+    """The decoder's first tokens, row by row: ``start``, and behind it those of texts; lists of ids are all there is.
+
+    Raises PosexportError where nothing says how to begin, and for another number of prompts than ``rows``.
+    """
+    if given is None:
+        given = [""] * rows
+    if isinstance(given, str) or len(given) != rows:
+        got = "a text as" if isinstance(given, str) else str(len(given))
+        raise PosexportError(f"got {got} decoder_prompts and {rows} prompts; give a list with one for each")
+    if not all(isinstance(one, str) for one in given):
+        return as_ids(given, tokens)
+    if start is None:
+        raise PosexportError(
+            "this bundle's configuration has no decoder_start_token_id; give decoder_prompts, a list of ids for each "
+            "prompt, or convert it again from a checkpoint whose config.json has one"
+        )
+    if any(given) and texts is None:
+        raise PosexportError("this bundle has no tokenizer.json, so its decoder begins with ids; give lists of them")
+    return [[start, *(texts.pieces(one) if texts is not None and one else [])] for one in given]
+
+
+def keys_of(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[bytes]:
+    """What tells the rows of the encoder's inputs apart, padding left out."""
+    masks = {tuple(spec.axes): feeds[spec.name] for spec in fixed if spec.role == "mask"}
+    found = []
+    for row in range(rows_of(feeds)):
+        parts = []
+        for spec in fixed:
+            array, mask = feeds[spec.name][row], masks.get(tuple(spec.axes))
+            parts.append((array if mask is None else array[mask[row] == 1]).tobytes())
+        found.append(b"".join(parts))
+    return found
+
+
+def read_tokens(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> int:
+    """How many tokens the encoder reads, padding not counted; 0 where it reads none."""
+    masks = [feeds[spec.name] for spec in fixed if spec.role == "mask"]
+    return int(masks[0].sum()) if masks and any(spec.role == "tokens" for spec in fixed) else 0
+
+
+def rows_of(feeds: Mapping[str, NDArray[Any]]) -> int:
+    """Of a batch."""
+    return len(next(iter(feeds.values())))

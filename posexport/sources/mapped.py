@@ -1,0 +1,113 @@
+"""Large weights as pages of a file: they take memory while they are read, and give it back on request.
+
+A mapped parameter is an ordinary tensor. Changing it in place changes this process's pages and never the file; the
+pages of one that was changed are kept.
+"""
+
+import contextlib
+import ctypes
+import functools
+import mmap
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor, nn
+
+#: modules with more bytes of weights than this are mapped, and shared where small ones are copied
+LARGE = 1 << 30
+#: parameters of fewer bytes are kept in memory
+LEAST = 1 << 20
+_PAGES = "_posexport_pages"
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Where a parameter's numbers are: bytes ``start`` to ``end``. ``version``: PyTorch's count of changes in place."""
+
+    map: mmap.mmap
+    start: int
+    end: int
+    version: int
+
+
+def size_of(parameters: Iterable[nn.Parameter]) -> int:
+    """Bytes of all ``parameters``."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def release(parameters: Iterable[nn.Parameter]) -> None:
+    """Give the memory of mapped parameters back. Whoever reads one again gets the same numbers, read from the file."""
+    advise = getattr(mmap, "MADV_DONTNEED", None)
+    for parameter in parameters:
+        pages: _Pages | None = getattr(parameter, _PAGES, None)
+        if pages is None or advise is None or parameter._version != pages.version:
+            continue
+        # whole pages only: those at the ends are the neighbours' too
+        start = -(-pages.start // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = pages.end // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > start:
+            pages.map.madvise(advise, start, end - start)
+
+
+def trim() -> None:
+    """Let the C library give back what it holds of freed memory, where it can be asked to (glibc)."""
+    if sys.platform.startswith("linux"):
+        give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if give_back is not None:
+            give_back(0)
+
+
+def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | None:
+    """The float32 numbers of ``shape`` from byte ``start`` on; None where no float32 can begin there."""
+    count = functools.reduce(lambda a, b: a * b, shape, 1)
+    if start % 4 or not count:
+        return None
+    flat = torch.frombuffer(pages, dtype=torch.float32, count=count, offset=start)
+    parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
+    setattr(parameter, _PAGES, _Pages(pages, start, start + 4 * count, parameter._version))
+    return parameter
+
+
+def open_map(file: IO[bytes], length: int = 0, offset: int = 0) -> mmap.mmap:
+    """A file's bytes (all of them, or ``length`` from a page on); what is written to them stays in this process."""
+    return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=offset)
+
+
+class Scratch:
+    """Parameters that no file holds as they are, in a temporary file without a name: it goes with the process.
+
+    In memory, where the disk of temporary files has not ``room`` bytes, or none is asked for. For a ``with`` block.
+    """
+
+    def __init__(self, room: int | None) -> None:
+        self._file: IO[bytes] | None = None
+        with contextlib.suppress(OSError):
+            if room is not None and shutil.disk_usage(Path(tempfile.gettempdir())).free > room:
+                self._file = tempfile.TemporaryFile(prefix="posexport-")  # noqa: SIM115 (closed by __exit__)
+
+    def __enter__(self) -> "Scratch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()  # its pages stay open, and with them what it holds
+
+    def keep(self, value: Tensor) -> nn.Parameter:
+        """A parameter with the numbers of ``value``, float32."""
+        if self._file is None or value.numel() * 4 < LEAST:
+            return nn.Parameter(value, requires_grad=False)
+        try:
+            offset = -(-self._file.seek(0, 2) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            self._file.seek(offset)
+            self._file.write(value.contiguous().numpy().data)
+            self._file.flush()
+            found = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
+        except OSError:  # the disk is full after all
+            found = None
+        return nn.Parameter(value, requires_grad=False) if found is None else found
