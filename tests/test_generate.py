@@ -490,7 +490,7 @@ def test_a_bundle_that_is_no_decoder_says_what_it_is(bundle: Callable[..., Path]
     features = bundle("rope", "--task", "features")
     with pytest.raises(
         PosexportError,
-        match=r"it takes \S+, attention_mask and a cache, and gives last_hidden_state; gen",
+        match=r"it takes \S+, attention_mask, position_ids and a cache, and gives last_hidden_state; gen",
     ):
         posexport.load(features, threads=1).generate(["the cat"])
     sizes = [word for pair in SIZES[:-1] for word in ("--set", pair)]

@@ -24,6 +24,7 @@ LAYERS = [
     {"shift_check", "tokenizer"},
     {"plots", "compare"},
     {"convert", "verify", "catalogue"},
+    {"bench"},
     {"cli"},
     {"__main__"},
 ]

@@ -83,7 +83,7 @@ def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict
 
 
 def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
-    """Input and output of each Softmax; one inside a Scan over blocks of queries is made an output of the Scan."""
+    """Input and output of each Softmax; one inside a Scan over blocks of queries, or an If, is made an output of it."""
     import onnx
 
     for node in graph.node:
@@ -97,6 +97,15 @@ def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
                     outside = [f"{_BLOCKS}{node.output[0]}/{name}" for name in names]
                     node.output.extend(outside)
                     yield outside[0], outside[1]
+        if node.op_type == "If":
+            branches = [attribute.g for attribute in node.attribute]
+            # the same softmax by other ways
+            for ways in zip(*(list(_softmaxes(branch)) for branch in branches), strict=False):
+                for branch, pair in zip(branches, ways, strict=True):
+                    branch.output.extend(onnx.ValueInfoProto(name=name) for name in pair)
+                outside = [f"{_BLOCKS}{node.output[0]}/{place}" for place in ("entering", "leaving")]
+                node.output.extend(outside)
+                yield outside[0], outside[1]
 
 
 def scopes(node: "NodeProto") -> list[str]:
