@@ -32,6 +32,11 @@ class DecoderModel(Definition):
         return self.decoder.encodings[0]
 
     @property
+    def encodings(self) -> list[Encoding]:
+        """Those of all layers."""
+        return self.decoder.encodings
+
+    @property
     def shift_invariant(self) -> bool:
         """Tokens are numbered by the mask: padding on the left moves none."""
         return True

@@ -48,6 +48,16 @@ class Definition(nn.Module, ABC):
         """The encoding of the first layer: the model's own where all layers share it."""
 
     @property
+    def encodings(self) -> list[Encoding]:
+        """The encodings of the layers that may differ; one where all share it."""
+        return [self.encoding]
+
+    @property
+    def reused(self) -> list[nn.Module]:
+        """Modules that many calls in turn ask the same: a proof need not compute their answers again."""
+        return []
+
+    @property
     def envelope(self) -> Envelope:
         """The lengths (of images: the sizes) it is right for, and those to prove it at."""
         return envelope_of(self.encoding)

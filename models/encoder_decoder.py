@@ -148,6 +148,11 @@ class EncoderDecoderModel(Definition):
         return all(encoding.padding_invariant for encoding in [*self._padded(), *self.decoder.encodings])
 
     @property
+    def reused(self) -> list[nn.Module]:
+        """The encoder: every call of the decoder for a text reads the same states."""
+        return [self.encoder] if isinstance(self.encoder, nn.Module) else []
+
+    @property
     def envelope(self) -> Envelope:
         """What both halves allow: one limit, for the encoder's tokens and for past and new tokens of the decoder."""
         side, decoder = self.side, self.decoder

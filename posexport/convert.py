@@ -212,6 +212,7 @@ def _manifest(source: "Source", built: "Sequence[Built]", options: ConvertOption
         source=SourceInfo(name=source.name, kind=source.kind, sha256=source.sha256),
         task=source.task,
         encoding=source.encoding,
+        encodings=source.encodings,
         envelope=source.envelope,
         inputs=source.inputs,
         outputs=source.outputs,

@@ -17,6 +17,7 @@ from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.parity.remembered import Remembered
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.providers import make_session
 from posexport.runtime.session import Session
@@ -282,3 +283,21 @@ def test_a_decoder_alone_takes_no_decoder_prompts(bundle: Callable[..., Path]) -
     opened = posexport.load(bundle("decoder-rope"), threads=1)
     with pytest.raises(PosexportError, match="this bundle is a decoder alone"):
         opened.generate([[5]], decoder_prompts=[[2]])
+
+
+def test_an_answer_is_remembered_for_the_same_inputs_only() -> None:
+    asked = []
+
+    def run(names: list[str], feeds: dict[str, np.ndarray]) -> int:
+        asked.append((names, {name: array.copy() for name, array in feeds.items()}))
+        return len(asked)
+
+    remembered = Remembered(run)
+    x = np.zeros((2, 3), np.float32)
+    assert [remembered(["y"], {"x": x}) for _ in range(3)] == [1, 1, 1]
+    assert remembered(["y"], {"x": x.copy()}) == 1
+    x[1, 2] = 1  # the same array with another number in it
+    assert remembered(["y"], {"x": x}) == 2
+    assert remembered(["y"], {"x": x.reshape(3, 2)}) == 3
+    assert remembered(["z"], {"x": x}) == 4
+    assert remembered(["z"], {"w": x}) == 5

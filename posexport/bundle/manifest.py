@@ -76,6 +76,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     source: SourceInfo
     task: str
     encoding: EncodingSpec | None
+    #: of every layer in turn, where they differ
+    encodings: list[EncodingSpec] = []
     envelope: Envelope
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
@@ -92,6 +94,11 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     parity: ParitySummary | None
     proven: bool
     created: str
+
+    @property
+    def layers(self) -> list[EncodingSpec]:
+        """The encodings of its layers, one where all share it."""
+        return self.encodings or ([] if self.encoding is None else [self.encoding])
 
 
 class _Version(msgspec.Struct):

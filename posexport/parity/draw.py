@@ -41,7 +41,13 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
     Padded places hold the padding id, type 0, mask 0, and values that are random like all others: who reads them errs.
     """
     rng = np.random.default_rng([*_seed(point), *([variant] if variant else [])])
-    return {spec.name: _one(spec, point, rng) for spec in inputs}
+    found = {}
+    for spec in inputs:
+        # what has one size at every point is the same at every point: an encoder need not read another sound each time
+        fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
+        own = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
+        found[spec.name] = _one(spec, point, own)
+    return found
 
 
 def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:

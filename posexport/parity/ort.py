@@ -1,6 +1,7 @@
 """The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import numpy as np
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
-from posexport.runtime.chain import open_chain
+from posexport.parity.remembered import RememberingSession
+from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import make_session
 from posexport.spec import PartSpec
 
@@ -43,6 +45,9 @@ class Runner:
         # PyTorch runs in turn with it: threads that wait busily would take its processors
         make = partial(make_session, provider=provider, threads=threads, level=level, spinning=False)
         self.chain = open_chain(model, parts, make)
+        if parts:
+            first, *others = self.chain.links
+            self.chain = Chain([replace(first, session=RememberingSession(first.session)), *others])
         self.outputs = list(outputs)
         self.types = self.chain.types
         _same("inputs", set(inputs), set(self.types))

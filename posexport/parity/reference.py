@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
+from posexport.models.definition import Definition
 from posexport.parity.criterion import Array, Precision
 from posexport.parity.draw import Feeds
+from posexport.parity.remembered import Remembered
 from posexport.parity.sharing import Reader, shareable, sharing
 from posexport.sources import mapped
 
@@ -34,8 +36,12 @@ class Reference:
 
     def _copied(self) -> nn.Module:
         if self.reader is not None:
-            return sharing(self.original, self.reader)
-        return copy.deepcopy(self.original).to(self.dtype).eval()
+            made = sharing(self.original, self.reader)
+        else:
+            made = copy.deepcopy(self.original).to(self.dtype).eval()
+        for part in made.reused if isinstance(made, Definition) else ():
+            part.forward = Remembered(part.forward)
+        return made
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""

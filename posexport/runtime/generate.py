@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.runtime.banned import Banned
 from posexport.runtime.cache import Cache, Ids, Ports, left_padded
 from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.sampling import Chooser, Sampling
@@ -72,6 +73,8 @@ class Generation:
 class Plan:
     """How to go on and when to stop. ``chunk``: prompts are read so many tokens at a time (None: at once).
 
+    ``banned``: tokens that are not chosen.
+
     ``recompute``: read a row again from its start when it outgrows the length up to which its cached keys hold.
     """
 
@@ -81,6 +84,7 @@ class Plan:
     stop_texts: tuple[str, ...] = ()
     chunk: int | None = None
     recompute: bool = True
+    banned: Banned = field(default_factory=Banned)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
@@ -116,14 +120,14 @@ def generate(
     plan: Plan,
     *,
     keys: Sequence[bytes] | None = None,
-    encoding: EncodingSpec | None = None,
+    encodings: Sequence[EncodingSpec] = (),
     decode: Decode | None = None,
     stream: Stream | None = None,
 ) -> Generation:
     """Continue ``prompts`` (ids). ``make_cache`` gives one for so many rows and tokens.
 
-    ``keys``: what rows continue beside their prompts, where that differs. ``encoding``: the model's, if cached keys are
-    to be recomputed. ``decode``: ids to text.
+    ``keys``: what rows continue beside their prompts, where that differs. ``encodings``: the layers', if keys
+    are to be recomputed. ``decode``: ids to text.
 
     Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
     ONNX Runtime raises passes as it is.
@@ -134,7 +138,7 @@ def generate(
             "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop and stream out"
         )
     _check(prompts, envelope, limit)
-    threshold = _threshold(encoding)
+    threshold = _threshold(encodings)
     if threshold is not None and not plan.recompute:
         _refuse_recomputing(prompts, plan, threshold, limit)
     longest = max(map(len, prompts)) + plan.max_new_tokens - 1  # the last token is not read
@@ -197,7 +201,7 @@ class _Row:
 
     def take(self, logits_V: NDArray[Any]) -> None:
         """Choose the next token, and see whether it is the last."""
-        token = self._choose(logits_V)
+        token = self._choose(self._plan.banned(logits_V, self._prompt, self.tokens))
         if token in self._plan.stop_tokens:
             self._end("stop")
             return
@@ -261,9 +265,10 @@ def _crosses(before: NDArray[Any], after: NDArray[Any], threshold: int | None) -
     return threshold is not None and bool(((before <= threshold) & (after > threshold)).any())
 
 
-def _threshold(encoding: EncodingSpec | None) -> int | None:
-    length = None if encoding is None else encoding.parameters.get(_RECOMPUTED.get(encoding.name, ""))
-    return length if isinstance(length, int) else None
+def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
+    """The smallest of any layer; a rotation inside a window is named with it."""
+    found = [one.parameters.get(_RECOMPUTED.get(one.name.partition("+")[0], "")) for one in encodings]
+    return min((length for length in found if isinstance(length, int)), default=None)
 
 
 def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | None) -> None:

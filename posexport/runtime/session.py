@@ -23,7 +23,7 @@ from posexport.runtime.providers import PROVIDERS, make_session
 from posexport.runtime.sampling import Sampling
 from posexport.runtime.seq2seq import decoder_prompts as begin
 from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
-from posexport.runtime.texts import TOKENIZER, Texts, end_tokens, start_token
+from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import InputSpec, OutputSpec, PartSpec
 
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32"}
@@ -176,6 +176,7 @@ class Session:
             stop_texts=tuple(text for text in stop if special.get(text) is None),
             chunk=chunk,
             recompute=recompute,
+            banned=banned_tokens(self._directory, self._manifest),
         )
         provider = next(name for name, full in PROVIDERS.items() if full == self.providers[0])
 
@@ -191,7 +192,7 @@ class Session:
                 ids,
                 plan,
                 keys=keys_of(fixed, of.fixed) if fixed else None,
-                encoding=self._manifest.encoding,
+                encodings=self._manifest.layers,
                 decode=decode,
                 stream=stream,
             )

@@ -1,8 +1,8 @@
 """Texts to arrays, with a bundle's ``tokenizer.json`` and the `tokenizers` library."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import locate
 from posexport.errors import PosexportError
+from posexport.runtime.banned import Banned
 from posexport.runtime.feeds import limit_sentence
 from posexport.spec import SEQUENCE, TOTAL
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+S = TypeVar("S", bound=msgspec.Struct)
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 #: where stop tokens are named; the first one that names any decides
@@ -164,18 +166,28 @@ def start_token(directory: Path, manifest: Manifest) -> int | None:
     return None
 
 
+def banned_tokens(directory: Path, manifest: Manifest) -> Banned:
+    """What the first of the bundle's configuration files that forbids anything forbids."""
+    return next((found for found in _configured(directory, manifest, Banned) if found != Banned()), Banned())
+
+
 def _named_tokens(directory: Path, manifest: Manifest, field: str) -> list[int]:
     """Of the first file that says something."""
-    for name in GENERATION:
-        if name not in manifest.files:
-            continue
-        try:
-            found = getattr(msgspec.json.decode(locate(directory, name).read_bytes(), type=_Said), field)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
-            raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
+    for said in _configured(directory, manifest, _Said):
+        found = getattr(said, field)
         if found is not None:
             return [found] if isinstance(found, int) else list(found)
     return []
+
+
+def _configured(directory: Path, manifest: Manifest, kind: type[S]) -> Iterator[S]:
+    """The fields of ``kind`` in every configuration file of the bundle."""
+    for name in GENERATION:
+        if name in manifest.files:
+            try:
+                yield msgspec.json.decode(locate(directory, name).read_bytes(), type=kind)
+            except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
+                raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
 
 
 def _check(texts: Sequence[str], what: str) -> None:

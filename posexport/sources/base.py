@@ -19,6 +19,7 @@ class Source:
         module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
             of ``outputs``.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
+        encodings: of every layer in turn, where they differ; ``encoding`` is the first one's.
         shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
             nothing).
         padding_invariant: padding on the right does not change what is not padding.
@@ -38,6 +39,7 @@ class Source:
     outputs: list[OutputSpec]
     envelope: Envelope
     encoding: EncodingSpec | None
+    encodings: list[EncodingSpec] = field(default_factory=list)
     task: str
     sha256: str
     shift_invariant: bool = False

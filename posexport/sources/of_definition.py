@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from posexport.encodings.base import Encoding
 from posexport.models.definition import Definition
 from posexport.sources.base import Source
 from posexport.spec import EncodingSpec
@@ -29,7 +30,7 @@ def source_of(
         boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
         trained = limit if envelope.trained is None else min(limit, envelope.trained)
         envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
-    encoding = model.encoding
+    encodings = [_spec(encoding) for encoding in model.encodings]
     return Source(
         name=name,
         kind=kind,
@@ -37,7 +38,8 @@ def source_of(
         inputs=model.inputs,
         outputs=model.outputs,
         envelope=envelope,
-        encoding=EncodingSpec(name=encoding.name, parameters=dict(encoding.parameters_given)),
+        encoding=encodings[0],
+        encodings=encodings if any(one != encodings[0] for one in encodings) else [],
         task=task,
         sha256=sha256,
         shift_invariant=model.shift_invariant,
@@ -50,3 +52,7 @@ def source_of(
         files=files or {},
         remarks=list(remarks),
     )
+
+
+def _spec(encoding: Encoding) -> EncodingSpec:
+    return EncodingSpec(name=encoding.name, parameters=dict(encoding.parameters_given))

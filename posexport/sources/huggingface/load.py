@@ -31,6 +31,9 @@ _BESIDE = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "sentence_bert_config.json",
+    "source.spm",
+    "target.spm",
+    "preprocessor_config.json",
 )
 _TOP = (MODULES, "1_Pooling/config.json", "config_sentence_transformers.json")
 

@@ -1,0 +1,77 @@
+"""Tokens that a configuration forbids, and the encodings of layers that differ."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from posexport.convert import ConvertOptions, convert
+from posexport.errors import PosexportError
+from posexport.runtime.banned import Banned
+from posexport.runtime.generate import _threshold
+from posexport.runtime.session import load
+from posexport.spec import EncodingSpec
+
+GOLDEN = Path(__file__).parent / "golden"
+LOGITS = np.arange(6, dtype=np.float32)
+
+
+def dropped(banned: Banned, prompt: list[int], new: list[int]) -> list[int]:
+    found = np.flatnonzero(np.isinf(banned(LOGITS, prompt, new))).tolist()
+    assert np.isfinite(LOGITS).all()
+    return found
+
+
+def test_tokens_are_forbidden_always_at_first_or_behind_others() -> None:
+    banned = Banned(suppress_tokens=(1, 99), begin_suppress_tokens=(2,), bad_words_ids=((3,), (5, 0, 4)))
+    assert dropped(banned, [0], []) == [1, 2, 3]
+    assert dropped(banned, [5], [0]) == [1, 3, 4]
+    assert dropped(banned, [5, 0], []) == [1, 2, 3, 4]
+    assert dropped(banned, [], [5, 0, 0]) == [1, 3]
+    assert dropped(Banned(), [5], [0]) == []
+
+
+def converted(tmp_path: Path, name: str, **generation: Any) -> Path:
+    shutil.copytree(GOLDEN / name, tmp_path / "from")
+    (tmp_path / "from" / "generation_config.json").write_text(json.dumps(generation))
+    assert convert(str(tmp_path / "from"), tmp_path / "to", ConvertOptions(verify=False)).good
+    return tmp_path / "to"
+
+
+def test_generation_obeys_the_configuration(tmp_path: Path) -> None:
+    free = load(converted(tmp_path, "gpt2-lmheadmodel"))
+    first, second = free.generate([[3, 4, 5]], max_new_tokens=2, stop_tokens=[]).completions[0].tokens
+    never = load(converted(tmp_path / "never", "gpt2-lmheadmodel", suppress_tokens=[first]))
+    made = never.generate([[3, 4, 5]], max_new_tokens=12, stop_tokens=[]).completions[0].tokens
+    assert first not in made
+    words = load(converted(tmp_path / "words", "gpt2-lmheadmodel", bad_words_ids=[[first, second]]))
+    made = words.generate([[3, 4, 5]], max_new_tokens=2, stop_tokens=[]).completions[0].tokens
+    assert made[0] == first
+    assert made[1] != second
+
+
+def test_a_configuration_that_is_unsound_is_refused(tmp_path: Path) -> None:
+    target = converted(tmp_path, "gpt2-lmheadmodel", suppress_tokens="all")
+    with pytest.raises(PosexportError, match=r"cannot use .*generation_config.json: .* convert again with a sound one"):
+        load(target).generate([[3]], stop_tokens=[])
+
+
+def test_a_manifest_lists_the_encodings_of_layers_that_differ(tmp_path: Path) -> None:
+    mixed = load(converted(tmp_path, "gemma3-forcausallm")).manifest
+    names = [one.name for one in mixed.encodings]
+    assert len(set(map(msgspec.json.encode, mixed.encodings))) > 1
+    assert names[0] == mixed.encoding.name  # type: ignore[union-attr]
+    same = load(converted(tmp_path / "same", "gpt2-lmheadmodel")).manifest
+    assert same.encodings == []
+    assert same.layers == [same.encoding]
+
+
+def test_a_longrope_inside_a_window_is_recomputed_too() -> None:
+    plain = EncodingSpec(name="nope", parameters={})
+    windowed = EncodingSpec(name="rope-longrope+local-window", parameters={"max_positions": 20, "left": 5})
+    assert _threshold([plain, windowed]) == 20
+    assert _threshold([plain]) is None
