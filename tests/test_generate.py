@@ -429,7 +429,10 @@ def cached(**changes: Any) -> dict[str, Any]:
         ({"input_ids": [[1, 2, 3]] * 2, "attention_mask": [[0, 1, 1], [1, 0, 1]]}, "padding between tokens in row 1"),
         (cached(attention_mask=[[1, 1, 1, 0, 1, 1, 1]]), "padding between tokens in row 0; pad before the first token"),
         (cached(input_ids=np.zeros((1, 20), int)), "sequence_length 20 behind 4 past tokens, .* takes at most 23"),
-        (cached(input_ids=None), "missing input input_ids; this bundle takes input_ids, attention_mask, position_ids, past_key"),
+        (
+            cached(input_ids=None),
+            "missing input input_ids; this bundle takes input_ids, attention_mask, position_ids, past_key",
+        ),
         (cached(input_ids=np.zeros((1, 0), int)), "input_ids has sequence_length 0; give at least 1"),
         ({"input_ids": [[1, 61]]}, "input_ids holds 61 at .* ids from 0 to 60"),
     ],

@@ -10,7 +10,7 @@ import click
 from posexport import __version__
 from posexport.errors import PosexportError
 
-COMMANDS = ("check-shift", "compare", "convert", "generate", "list", "plot", "run", "tokenizer", "verify")
+COMMANDS = ("bench", "check-shift", "compare", "convert", "generate", "list", "plot", "run", "tokenizer", "verify")
 
 
 class LazyGroup(click.Group):

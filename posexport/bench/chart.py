@@ -1,0 +1,46 @@
+"""A benchmark's results as bars."""
+
+import io
+from typing import TYPE_CHECKING
+
+from posexport.bench.records import Document, Result
+from posexport.errors import PosexportError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw(document: Document, suffix: str) -> bytes:
+    """One panel a result: the median of each contestant with its quartiles, the floor as a line."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise PosexportError("a chart needs matplotlib; install posexport[plots]") from None
+    results = document.results
+    tall = sum(len(result.figures) for result in results) * 0.3 + len(results)
+    picture = Figure(figsize=(9, tall), layout="constrained")
+    FigureCanvasAgg(picture)
+    ratios = [len(result.figures) + 2 for result in results]
+    for axes, result in zip(
+        picture.subplots(len(results), height_ratios=ratios, squeeze=False)[:, 0], results, strict=True
+    ):
+        _bars(axes, result)
+    where = document.machine
+    picture.supxlabel(f"{where.cpu}, {document.threads or where.cores} threads, commit {document.commit}", fontsize=7)
+    data = io.BytesIO()
+    picture.savefig(data, format=suffix[1:], dpi=150)
+    return data.getvalue()
+
+
+def _bars(axes: "Axes", result: Result) -> None:
+    found = [f for f in result.figures if f.ms is not None and f.low is not None and f.high is not None]
+    names, ms = [f.contestant for f in found], [f.ms or 0.0 for f in found]
+    spread = [[(f.ms or 0) - (f.low or 0) for f in found], [(f.high or 0) - (f.ms or 0) for f in found]]
+    axes.barh(names, ms, xerr=spread, color=["tab:blue" if f.ours else "tab:gray" for f in found])
+    if found and found[0].contestant == result.floor:
+        axes.axvline(ms[0], color="black", linewidth=0.8, linestyle=":")
+    axes.invert_yaxis()
+    axes.set_title(f"{result.model}, {result.point.text}{'' if result.valid else ' (not valid)'}", fontsize=9)
+    axes.set_xlabel("milliseconds", fontsize=8)
+    axes.tick_params(labelsize=8)

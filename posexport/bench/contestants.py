@@ -1,0 +1,164 @@
+"""Who takes part: a model made by a recipe, and the worker that measures it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from posexport.bench import checkpoints
+from posexport.bench.recipes import OUT, Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
+    reads. Contestants of the same ``weights`` must agree. ``rival``: the name that ``--rival`` chooses by."""
+
+    name: str
+    worker: str
+    recipe: Recipe | None
+    model: str
+    vocab: int
+    weights: str
+    rival: str | None = None
+    environment: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A Hugging Face directory that every exporter reads; ``recipe`` makes it, unless it is there (``path``)."""
+
+    name: str
+    config: dict[str, Any]
+    recipe: Recipe | None = None
+    path: str = "{checkpoint}"
+
+    @staticmethod
+    def drawn(name: str) -> "Checkpoint":
+        """One of `posexport.bench.checkpoints`, with random weights."""
+        recipe = Recipe(name=f"checkpoint-{name}", module="posexport.bench.checkpoints", arguments=(name, OUT))
+        return Checkpoint(name=name, config=checkpoints.CONFIGS[name], recipe=recipe)
+
+    @staticmethod
+    def there(directory: Path) -> "Checkpoint":
+        """The user's own."""
+        path = directory.absolute()
+        return Checkpoint(name=path.name, config=json.loads((path / "config.json").read_text()), path=str(path))
+
+    @property
+    def decoder(self) -> bool:
+        """It has a cache."""
+        return str(self.config["architectures"][0]).endswith("ForCausalLM")
+
+    def contestant(self, name: str, worker: str, recipe: Recipe | None, model: str, **more: Any) -> Contestant:
+        """One that runs these weights."""
+        vocab = int(self.config["vocab_size"])
+        return Contestant(name=name, worker=worker, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
+
+    def ours(self, *options: str, name: str = "posexport", **worker: Any) -> Contestant:
+        """Through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
+        recipe = _convert(f"{self.name}-{name}", self.path, options, self.recipe)
+        return self.contestant(name, "onnx", recipe, "bundle/model.onnx", options=worker)
+
+    def transformers(self, environment: str = "transformers") -> Contestant:
+        """Transformers' own PyTorch code; version 4 (the environment of optimum) still knows relative_key."""
+        model = "" if self.recipe else self.path
+        name = "transformers, PyTorch eager"
+        return self.contestant(name, "transformers", self.recipe, model, rival="torch", environment=environment)
+
+    def optimum(self) -> Contestant:
+        """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own."""
+        t5 = self.config["model_type"] == "t5"
+        task = "text2text-generation" if t5 else "text-generation-with-past" if self.decoder else "feature-extraction"
+        arguments = ("--model", self.path, "--task", task, OUT)
+        made = self._rival("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
+        return replace(made, model="encoder_model.onnx") if t5 else made
+
+    def exporters(self, fusions: str = "") -> Contestant:
+        """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
+        label = f"transformers.exporters{' fused' if fusions else ''}"
+        arguments = (self.path, OUT, *([fusions] if fusions else []))
+        return self._rival("transformers", label, "posexport.bench.exporters.transformers", *arguments)
+
+    def mobius(self) -> list[Contestant]:
+        """mobius-onnx, of a decoder with a growing cache and with one buffer."""
+        made = self._rival("mobius", "mobius-onnx", "mobius", "build", "--config", self.path, "--ep", "cpu", OUT)
+        shared = replace(made, name="mobius-onnx shared buffer", options={"shared": True})
+        return [made, shared] if self.decoder else [made]
+
+    def genai(self) -> list[Contestant]:
+        """onnxruntime-genai's model builder: in its own token loop, and its graph alone with a shared buffer."""
+        if not self.decoder:
+            return []
+        arguments = ("-i", self.path, "-o", OUT, "-p", "fp32", "-e", "cpu", "-c", f"{OUT}/cache")
+        made = self._rival("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
+        head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
+        return [
+            replace(made, name="onnxruntime-genai loop", worker="genai", model="", environment="genai"),
+            replace(made, name="onnxruntime-genai graph", options={"shared": True, "head_size": head_size}),
+        ]
+
+    def rivals(self) -> list[Contestant]:
+        """Every graph of others."""
+        return [self.optimum(), self.exporters(), self.exporters("cpu"), *self.mobius(), *self.genai()]
+
+    def _rival(self, rival: str, label: str, module: str, *arguments: str) -> Contestant:
+        """The graph that ``module`` makes in the rival's environment."""
+        name = f"{self.name}-{label.replace(' ', '-')}"
+        recipe = Recipe(name=name, module=module, arguments=arguments, environment=rival, checkpoint=self.recipe)
+        return self.contestant(label, "onnx", recipe, "model.onnx", rival=rival)
+
+
+def convert(source: str, *options: str, vocab: int, name: str | None = None, **worker: Any) -> Contestant:
+    """Anything through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
+    label = name or source
+    recipe = _convert("".join(c if c.isalnum() or c in "-." else "-" for c in label), source, options)
+    return Contestant(
+        name=label, worker="onnx", recipe=recipe, model="bundle/model.onnx", vocab=vocab, weights=label, options=worker
+    )
+
+
+def _convert(name: str, source: str, options: Sequence[str], checkpoint: Recipe | None = None) -> Recipe:
+    arguments = ("convert", source, "-o", f"{OUT}/bundle", "--no-verify", *options)
+    return Recipe(name=name.replace(" ", "-"), module="posexport", arguments=arguments, checkpoint=checkpoint)
+
+
+def settings(values: Sequence[str]) -> list[str]:
+    """``--set`` options."""
+    return [part for value in values for part in ("--set", value)]
+
+
+def eager(made: Contestant, *, compiled: bool = False) -> Contestant:
+    """The definition behind a model of ours in PyTorch, as it is written or compiled."""
+    source, pairs, checkpoint = _source(made)
+    return replace(
+        made,
+        name=f"our definition, {'torch.compile' if compiled else 'PyTorch eager'}",
+        worker="definition",
+        recipe=checkpoint,
+        model="" if checkpoint else source,
+        rival="torch",
+        options={"settings": pairs, "compiled": compiled},
+    )
+
+
+def exported(made: Contestant) -> Contestant:
+    """The definition behind a model of ours through torch.onnx.export alone, without our lowerings."""
+    source, pairs, checkpoint = _source(made)
+    recipe = Recipe(
+        name=f"{made.weights}-torch-onnx",
+        module="posexport.bench.exporters.torch",
+        arguments=(source, f"{OUT}/model.onnx", *pairs),
+        checkpoint=checkpoint,
+    )
+    return replace(made, name="torch.onnx.export", recipe=recipe, model="model.onnx", rival="torch", options={})
+
+
+def _source(made: Contestant) -> tuple[str, list[str], Recipe | None]:
+    """What was converted, with which settings, from which drawn checkpoint."""
+    assert made.recipe is not None
+    _, source, *options = made.recipe.arguments
+    return source, [value for key, value in pairwise(options) if key == "--set"], made.recipe.checkpoint

@@ -1,0 +1,104 @@
+"""How a contestant's files are made, once: in a folder of ``.cache/bench`` that is named by what made it."""
+
+import functools
+import hashlib
+import json
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import posexport
+from posexport.bench.environments import run
+
+CACHE = Path(".cache/bench")
+#: what stands in arguments for the folder to fill
+OUT = "{out}"
+_MADE = "made.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A command that fills a folder. ``checkpoint``: the one whose folder stands for ``{checkpoint}`` in arguments."""
+
+    name: str
+    module: str
+    arguments: tuple[str, ...]
+    environment: str | None = None
+    checkpoint: "Recipe | None" = None
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides the folder's content: the command, the code behind it, versions."""
+        parts = [
+            self.name,
+            self.module,
+            *self.arguments,
+            self.environment or "",
+            _behind(self.module, self.environment),
+        ]
+        parts += [self.checkpoint.digest] if self.checkpoint else []
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are, or will be."""
+        return CACHE / f"{self.name}-{self.digest}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A recipe's folder, and what making it cost: seconds, and peak memory in bytes."""
+
+    folder: Path
+    seconds: float
+    peak: int | None
+
+
+def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made:
+    """The recipe's folder, made if it is not there yet. What older code made under the same name is removed.
+
+    Raises:
+        FailedError: what the command said.
+    """
+    folder = recipe.folder
+    if (folder / _MADE).exists():
+        return Made(folder, **json.loads((folder / _MADE).read_text()))
+    arguments = [argument.replace(OUT, "\0") for argument in recipe.arguments]
+    if recipe.checkpoint is not None:
+        arguments = [
+            a.replace("{checkpoint}", str(make(recipe.checkpoint, remark).folder.absolute())) for a in arguments
+        ]
+    remark(f"making {recipe.name} in {folder}")
+    for old in CACHE.glob(f"{recipe.name}-{'?' * 12}"):
+        shutil.rmtree(old)
+    unfinished = CACHE / f".{recipe.name}-{secrets.token_hex(4)}"
+    unfinished.mkdir(parents=True)
+    try:
+        out = str(unfinished.absolute())
+        ended = run(recipe.environment, recipe.module, [a.replace("\0", out) for a in arguments])
+        (unfinished / _MADE).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak}))
+        unfinished.replace(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return Made(folder, ended.seconds, ended.peak)
+
+
+def _behind(module: str, environment: str | None) -> str:
+    """What stands behind a command: all of our code, or a rival's pinned versions and the script that calls it."""
+    pins = Path("ci/rivals", f"{environment}.txt")
+    script = Path(__file__).resolve().parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    found = hashlib.sha256(b"".join(p.read_bytes() for p in (pins, script) if p.exists())).hexdigest()
+    return found + code() if environment is None and module != "posexport.bench.checkpoints" else found
+
+
+@functools.cache
+def code() -> str:
+    """sha256 of this package's source, the benchmark's own apart."""
+    root = Path(posexport.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(path for folder in (root, root / "models") for path in folder.rglob("*.py")):
+        if "bench" not in path.relative_to(root).parts:
+            found.update(path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,142 @@
+"""What a benchmark finds, as it is written to disk. Imports no torch."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+#: two runs of the floor that differ by more say that the machine was not quiet
+LARGEST_SPREAD = 0.05
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the document's objects."""
+
+
+class Point(_Record, frozen=True, kw_only=True):
+    """What a timed call does: ``new`` tokens of every row are read behind ``past`` ones."""
+
+    batch: int = 1
+    past: int = 0
+    new: int = 1
+
+    @property
+    def text(self) -> str:
+        """As readers see it."""
+        rows = "" if self.batch == 1 else f", batch {self.batch}"
+        return (
+            f"{f'past {self.past}, ' if self.past else ''}{self.new} new{rows}"
+            if self.past
+            else f"length {self.new}{rows}"
+        )
+
+
+class Figure(_Record, frozen=True, kw_only=True):
+    """One contestant at one point; ``failed`` says why there are no figures.
+
+    ``ms``: the median of all timed calls; ``least``: the quickest; ``low`` and ``high``: quartiles; ``rounds``: each
+    process's median. ``to_floor``: ``ms`` divided by the floor's. ``cpu_ms``: the median of a call's processor time in
+    all threads, which other work on the machine moves less. ``peak``: bytes that its process held at most,
+    ``growth``: by which its calls raised that, inputs and outputs among them.
+    ``difference``: of its answer from the first contestant's with the same weights, relative to the largest entry
+    (None: it is the first). ``ours``: a graph that ``posexport convert`` wrote. ``made_seconds`` and ``made_peak``:
+    what the export took.
+    """
+
+    contestant: str
+    ours: bool
+    failed: str | None = None
+    ms: float | None = None
+    least: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: list[float] = []
+    to_floor: float | None = None
+    peak: int | None = None
+    growth: int | None = None
+    cpu_ms: float | None = None
+    load_seconds: float | None = None
+    difference: float | None = None
+    made_seconds: float | None = None
+    made_peak: int | None = None
+
+
+class Result(_Record, frozen=True, kw_only=True):
+    """All contestants at one point. ``valid``: the machine was quiet; otherwise ``reason`` says what was seen."""
+
+    model: str
+    point: Point
+    floor: str
+    valid: bool
+    reason: str | None
+    figures: list[Figure]
+
+
+class Machine(_Record, frozen=True, kw_only=True):
+    """Where it ran. ``memory`` in bytes; ``load``: processes that wanted to run in the minute before."""
+
+    cpu: str
+    cores: int
+    memory: int | None
+    system: str
+    load: float | None
+
+
+class Document(_Record, frozen=True, kw_only=True):
+    """One run of the command."""
+
+    suite: str
+    threads: int
+    provider: str
+    rounds: int
+    machine: Machine
+    commit: str | None
+    created: str
+    seconds: float
+    versions: dict[str, str]
+    results: list[Result]
+
+    @property
+    def valid(self) -> bool:
+        """Every result is."""
+        return all(result.valid for result in self.results)
+
+    @property
+    def failed(self) -> list[str]:
+        """Contestants of ours that gave no figures."""
+        figures = [figure for result in self.results for figure in result.figures]
+        return [figure.contestant for figure in figures if figure.failed is not None and figure.ours]
+
+    def to_json(self) -> bytes:
+        """One JSON document that people can read."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def figure(
+    name: str, rounds: Sequence[Sequence[float]], floor_ms: float | None = None, *, ours: bool = True, **more: Any
+) -> Figure:
+    """The figure of a contestant from the times of its rounds, in milliseconds."""
+    times = [ms for each in rounds for ms in each]
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+    return Figure(
+        contestant=name,
+        ours=ours,
+        ms=middle,
+        least=min(times),
+        low=low,
+        high=high,
+        rounds=[statistics.median(each) for each in rounds],
+        to_floor=None if floor_ms is None else middle / floor_ms,
+        **more,
+    )
+
+
+def judge(rounds: Sequence[float]) -> str | None:
+    """Why the floor's medians, one a round, make a run not valid; None where they do not."""
+    if len(rounds) < 2:
+        return f"the floor ran {len(rounds)} times, two runs at least show whether the machine is quiet"
+    spread = max(rounds) / min(rounds) - 1
+    if spread <= LARGEST_SPREAD:
+        return None
+    return f"two runs of the floor differ by {100 * spread:.0f} %, more than {100 * LARGEST_SPREAD:.0f} %"

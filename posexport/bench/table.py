@@ -1,0 +1,72 @@
+"""A benchmark's results as text for a terminal. Imports no torch."""
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from posexport.bench.records import Document, Figure, Result
+
+#: answers that differ by more are another model's
+_LARGEST = 1e-3
+
+
+def shown(document: Document) -> RenderableType:
+    """A table a point, and what it was measured on."""
+    where = document.machine
+    memory = f", {where.memory / 2**30:.0f} GiB" if where.memory else ""
+    load = "" if where.load is None else f", load {where.load:.1f}"
+    versions = ", ".join(f"{name} {version}" for name, version in document.versions.items())
+    lines = [
+        f"{where.cpu}, {where.cores} cores{memory}{load}; {document.threads or 'all'} threads, {document.provider}, "
+        f"{document.rounds} rounds, {document.seconds:.0f} s",
+        f"commit {document.commit}, {document.created}; {versions}",
+    ]
+    return Group(*(_table(result) for result in document.results), *(Text(line, style="dim") for line in lines))
+
+
+def _table(result: Result) -> Group:
+    title = f"{result.model}, {result.point.text}; ratios to {result.floor}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    table.add_column("")
+    for head in (
+        "ms",
+        "least",
+        "quartiles",
+        "ratio",
+        "cpu ms",
+        "peak MB",
+        "growth",
+        "differs",
+        "export s",
+        "export MB",
+    ):
+        table.add_column(head, justify="right", no_wrap=True)
+    for figure in result.figures:
+        table.add_row(*_cells(figure))
+    failed = [f"{f.contestant}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
+    notes = failed if result.valid else [*failed, f"NOT VALID: {result.reason}"]
+    return Group(table, *(Text(note) for note in notes))
+
+
+def _cells(figure: Figure) -> list[str]:
+    if figure.failed is not None:
+        return [figure.contestant, "-"]
+    wrong = figure.difference is not None and not figure.difference < _LARGEST
+    return [
+        figure.contestant,
+        _number(figure.ms, ".2f"),
+        _number(figure.least, ".2f"),
+        f"{figure.low:.2f} - {figure.high:.2f}",
+        _number(figure.to_floor, ".2f"),
+        _number(figure.cpu_ms, ".2f"),
+        _number(figure.peak, ".0f", 1e6),
+        _number(figure.growth, ".0f", 1e6),
+        f"{_number(figure.difference, '.0e')}{' WRONG' if wrong else ''}",
+        _number(figure.made_seconds, ".1f"),
+        _number(figure.made_peak, ".0f", 1e6),
+    ]
+
+
+def _number(value: float | None, form: str, unit: float = 1) -> str:
+    return "" if value is None else f"{value / unit:{form}}"

@@ -1,0 +1,55 @@
+"""Our definition in PyTorch, as it is written or compiled.
+
+``options``: ``settings``, the ``--set`` pairs; ``task``; ``compiled``.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from posexport.bench.workers.job import Job, Reader, main
+from posexport.sources.load import LoadOptions
+from posexport.sources.load import load as load_source
+
+
+class Definition:
+    """The module, and the keys and values of what it has read."""
+
+    def __init__(self, job: Job) -> None:
+        torch.set_num_threads(job.threads or torch.get_num_threads())
+        options = LoadOptions(task=job.options.get("task"), settings=tuple(job.options.get("settings", ())))
+        source = load_source(job.model, options)
+        self._module: Any = source.module
+        if job.options.get("compiled"):
+            self._module = torch.compile(self._module, dynamic=True)
+        self._inputs, self._cached = source.inputs, source.envelope.cached
+        self.clear()
+
+    def clear(self) -> None:
+        self._read, self._past = 0, list[torch.Tensor]()
+
+    @torch.inference_mode()
+    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        self._read += ids.shape[1]
+        arrays = {
+            "tokens": lambda: torch.from_numpy(ids),
+            "mask": lambda: torch.ones(len(ids), self._read, dtype=torch.int64),
+            "types": lambda: torch.zeros(ids.shape, dtype=torch.int64),
+        }
+        fed = {spec.name: arrays[spec.role]() for spec in self._inputs if spec.role in arrays}
+        if not self._cached:
+            self._read = 0
+            return np.asarray(self._module(**fed)[0])
+        logits, *self._past = self._module(**fed, **({"past_key_values": self._past} if self._past else {}))
+        return np.asarray(logits[:, -1])
+
+
+def load(job: Job) -> Reader:
+    """The definition of the job's source."""
+    return Definition(job)
+
+
+if __name__ == "__main__":
+    main(load, ("torch",))

@@ -1,0 +1,91 @@
+"""A graph on ONNX Runtime, its cache bound where it lies. Takes every exporter's names of inputs and outputs.
+
+``options``: ``shared`` binds keys and values of past and new tokens to one buffer with room for all; ``spinning`` lets
+idle threads wait busily.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from posexport.bench.workers.job import Job, Reader, main
+from posexport.runtime.providers import make_session
+
+_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32}
+
+
+class Graph:
+    """A session and what it holds between calls."""
+
+    def __init__(self, job: Job) -> None:
+        spinning = bool(job.options.get("spinning"))
+        self._session = make_session(Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning)
+        self._job, self._shared = job, bool(job.options.get("shared"))
+        inputs = self._session.get_inputs()
+        self._cache = [arg for arg in inputs if arg.type == "tensor(float)" and re.search("past|cache", arg.name)]
+        self._others = [arg for arg in inputs if arg not in self._cache]
+        first, *rest = (arg.name for arg in self._session.get_outputs())
+        # a graph with a cache gives the new one in the old one's order; other graphs' further outputs are left out
+        self._outputs = [first, *rest[: len(self._cache)]]
+        self._rng = np.random.default_rng(1)
+        self.clear()
+
+    def clear(self) -> None:
+        self._read = 0
+        self._held: dict[str, OrtValue] = {}
+        for arg in self._cache:
+            # batch, heads, tokens, head size; or with fixed sizes behind the batch, whatever they are
+            free = (self._job.batch, 0, self._job.room if self._shared else 0, self._job.options.get("head_size", 0))
+            # transformers.exporters writes fixed sizes as text
+            shape = [int(size) if str(size).isdigit() else free[axis] for axis, size in enumerate(arg.shape)]
+            self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._job.provider, 0)
+
+    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        binding = self._session.io_binding()
+        for arg in self._others:
+            binding.bind_cpu_input(arg.name, np.ascontiguousarray(self._fed(arg, ids)))
+        for name, value in self._held.items():
+            binding.bind_ortvalue_input(name, value)
+        logits, *present = self._outputs
+        binding.bind_output(logits, "cpu")
+        for name, value in zip(present, self._held.values(), strict=True):
+            if self._shared:
+                binding.bind_ortvalue_output(name, value)
+            else:
+                binding.bind_output(name, self._job.provider, 0)
+        self._session.run_with_iobinding(binding)
+        found, *kept = binding.get_outputs()
+        if not self._shared:  # else it holds the arrays that lie under the buffers
+            self._held = dict(zip(self._held, kept, strict=True))
+        self._read += ids.shape[1]
+        answer: NDArray[Any] = found.numpy()
+        return answer[:, -1] if self._cache else answer
+
+    def _fed(self, arg: Any, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """The array of an input that is no cache, by its name and type."""
+        dtype, total = _DTYPES[arg.type], self._read + ids.shape[1]
+        if len(arg.shape) == 1 and dtype == np.int64 and self._cache:  # row by row: where to write, tokens in all
+            return np.full(len(ids), self._read if "write" in arg.name else total, dtype)
+        if "mask" in arg.name:
+            return np.ones((len(ids), total), dtype)
+        if "type" in arg.name:
+            return np.zeros(ids.shape, dtype)
+        if "position" in arg.name:
+            return np.tile(np.arange(self._read, total, dtype=dtype), (len(ids), 1))
+        if dtype == np.float32:
+            shape = [size if isinstance(size, int) else ids.shape[1] for size in arg.shape[1:]]
+            return self._rng.standard_normal((len(ids), *shape), dtype=np.float32)
+        return ids.astype(dtype)
+
+
+def load(job: Job) -> Reader:
+    """The graph that the job names."""
+    return Graph(job)
+
+
+if __name__ == "__main__":
+    main(load, ("onnxruntime-gpu", "onnxruntime", "numpy"))

@@ -1,0 +1,122 @@
+"""posexport bench"""
+
+import sys
+from pathlib import Path
+
+import click
+
+from posexport.cli import options
+from posexport.cli.progress import bar
+
+_SUITES = ("paper", "decode", "rivals", "attention")
+_RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
+
+
+@click.command("bench")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--suite", type=click.Choice(_SUITES), help="A named set of models in place of MODEL.")
+@click.option("--length", "lengths", type=click.IntRange(min=1), multiple=True, help="Tokens of a call (repeatable).")
+@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, help="Rows of a call (repeatable).")
+@click.option("--past", "pasts", type=click.IntRange(min=0), multiple=True, help="Tokens in the cache (repeatable).")
+@click.option("--rival", "rivals", type=click.Choice(_RIVALS), multiple=True, help="Only these rivals (repeatable).")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only contestants with this in their name (repeatable).")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Processes of each contestant."
+)
+@click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime wait busily, as is its default.")
+@options.set_option
+@options.provider_option
+@options.threads_option
+@options.json_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to this file.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart into this .png or .svg file.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
+def command(
+    models: tuple[str, ...],
+    suite: str | None,
+    lengths: tuple[int, ...],
+    batches: tuple[int, ...],
+    pasts: tuple[int, ...],
+    rivals: tuple[str, ...],
+    only: tuple[str, ...],
+    rounds: int,
+    spinning: bool,
+    settings: tuple[str, ...],
+    provider: str,
+    threads: int,
+    as_json: bool,
+    output: Path | None,
+    plot: Path | None,
+    force: bool,
+) -> None:
+    """Measure time and peak memory of models, alternating, each figure in a fresh process.
+
+    MODEL is a bundle or what posexport convert takes; ratios are to the first. With --rival, checkpoints also go
+    through other exporters, whose environments ci/rivals/setup makes. A run on a machine that was not quiet is marked
+    as not valid. What is exported stays in .cache/bench, to be used again.
+
+    \b
+    Suites:
+        paper   encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048
+        decode  a step of a Llama-like decoder behind 512 and 2048 tokens, ours and others'
+        rivals  four encodings of BERT-base and T5 at 128 and 512, ours and others'
+        attention  one layer of relative_key from 128 to 2048, beside its published form
+
+    \b
+    Example:
+        posexport bench encoder-nope encoder-rope --length 128 --length 512 --threads 2
+        posexport bench --suite decode --threads 2 --rival genai -o decode.json
+    """
+    from posexport.bench.models import heat, points
+    from posexport.bench.records import Document
+    from posexport.bench.run import Conditions, bench
+    from posexport.bench.suites import SUITES, chosen
+    from posexport.errors import PosexportError
+    from posexport.files import check_free, write_whole
+    from posexport.runtime.providers import check_loads
+
+    def remark(text: str) -> None:
+        click.echo(text, err=True)
+
+    if bool(models) == bool(suite):
+        raise PosexportError(f"give models to measure or a --suite, one of {', '.join(_SUITES)}")
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise PosexportError(f"{plot} must end in .png or .svg; choose another name")
+    for path in (output, plot):
+        if path is not None:
+            check_free(path, force=force)
+    if provider != "cpu":
+        check_loads(provider)
+    with bar("Measuring") as progress:
+        if suite is None:
+            pairs = [part for setting in settings for part in ("--set", setting)]
+            found = heat(
+                models, pairs, rivals=bool(rivals), lengths=lengths, batches=batches, pasts=pasts, remark=remark
+            )
+            heats = chosen([found], rivals=rivals, only=only, points=[])
+        else:
+            asked = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
+            heats = chosen(SUITES[suite](), rivals=rivals, only=only, points=asked)
+        if not heats:
+            raise PosexportError("--only and --rival leave no contestant; give a part of a name that the suite has")
+        conditions = Conditions(rounds=rounds, threads=threads, provider=provider, spinning=spinning)
+
+        def keep(document: Document) -> None:
+            if output is not None:  # an interrupted run leaves what it has found; the file is this run's by then
+                write_whole(output, document.to_json(), force=force or len(document.results) > 1)
+
+        document = bench(suite or "models", heats, conditions, progress=progress, remark=remark, keep=keep)
+    if as_json:
+        click.echo(document.to_json(), nl=False)
+    else:
+        from rich.console import Console
+
+        from posexport.bench.table import shown
+
+        Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
+    if plot is not None:
+        from posexport.bench.chart import draw
+
+        write_whole(plot, draw(document, plot.suffix), force=force)
+    # a contestant that does not work is a result; ours is a finding
+    sys.exit(1 if document.failed else 0)

@@ -1,0 +1,291 @@
+"""``posexport bench``: who is measured when, what is reported, what is refused. Speed itself is never asserted."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from posexport.bench import checkpoints, recipes
+from posexport.bench import contestants as of
+from posexport.bench import run as running
+from posexport.bench.chart import draw
+from posexport.bench.contestants import Contestant
+from posexport.bench.environments import Ended, FailedError, run
+from posexport.bench.models import points
+from posexport.bench.recipes import OUT, Recipe, make
+from posexport.bench.records import Document, Point, figure, judge
+from posexport.bench.run import Conditions, Effort, Heat, bench
+from posexport.bench.suites import SUITES, chosen
+from posexport.bench.table import shown
+from posexport.cli import group
+from posexport.sources.load import LoadOptions, load
+
+TINY = {
+    "vocab_size": 29,
+    "hidden_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "head_dim": 4,
+    "intermediate_size": 12,
+    "max_position_embeddings": 16,
+    "d_model": 20,
+    "d_kv": 4,
+    "d_ff": 12,
+    "num_layers": 2,
+    "num_heads": 5,
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _contestant(name: str, weights: str = "w", rival: str | None = None) -> Contestant:
+    return Contestant(name=name, worker="onnx", recipe=None, model=name, vocab=9, weights=weights, rival=rival)
+
+
+class Workers:
+    """Stands in for processes: gives made-up times and answers, and remembers who ran when."""
+
+    def __init__(self, ms: dict[str, list[list[float]]], answers: dict[str, float] | None = None) -> None:
+        self.ms, self.answers, self.ran = {name: iter(rounds) for name, rounds in ms.items()}, answers or {}, []
+
+    def __call__(self, *command: object) -> Ended:
+        *_, arguments = command
+        job = json.loads(arguments[0])
+        name = job["model"]
+        self.ran.append((name, job["past"], job["new"]))
+        times = next(self.ms[name], None)
+        if times is None:
+            raise FailedError(f"{name} does not load")
+        np.save(job["answer"], np.array([1.0, self.answers.get(name, 2.0)]))
+        report = {
+            "ms": times,
+            "cpu_ms": [2 * ms for ms in times],
+            "load_s": 0.5,
+            "growth": 7,
+            "versions": {"library": "1.0"},
+        }
+        return Ended(f"chatter\n{json.dumps(report)}\n", 10**8, 1.0)
+
+
+def _bench(monkeypatch: pytest.MonkeyPatch, workers: Workers, *who: Contestant, rounds: int = 2) -> Document:
+    monkeypatch.setattr(running, "run", workers)
+    heat = Heat(model="m", contestants=list(who), points=[Point(new=8)])
+    return bench("models", [heat], Conditions(rounds=rounds))
+
+
+def test_contestants_take_turns(monkeypatch):
+    workers = Workers({name: [[1.0]] * 4 for name in "abc"})
+    monkeypatch.setattr(running, "run", workers)
+    heat = Heat(model="m", contestants=[_contestant(n) for n in "abc"], points=[Point(new=8), Point(past=4, new=1)])
+    kept = []
+    document = bench("models", [heat], Conditions(rounds=2), keep=kept.append)
+    assert [len(part.results) for part in kept] == [1, 2]
+    assert kept[-1] == document
+    assert [name for name, *_ in workers.ran] == list("abc") * 4
+    assert [where for _, *where in workers.ran] == [[0, 8]] * 6 + [[4, 1]] * 6
+
+
+def test_medians_quartiles_and_ratios(monkeypatch):
+    workers = Workers({"floor": [[10.0, 10.0, 10.0], [10.0, 10.0]], "slow": [[11.0, 12.0, 13.0], [14.0, 15.0]]})
+    floor, slow = _bench(monkeypatch, workers, _contestant("floor"), _contestant("slow")).results[0].figures
+    assert (floor.to_floor, floor.difference, floor.peak, floor.growth) == (1.0, None, 10**8, 7)
+    assert (slow.ms, slow.low, slow.high, slow.to_floor) == (13.0, 12.0, 14.0, 1.3)
+    assert slow.cpu_ms == 26.0
+    assert slow.rounds == [12.0, 14.5]
+
+
+def test_who_fails_is_reported_and_the_others_go_on(monkeypatch):
+    workers = Workers({"floor": [[1.0]] * 2, "broken": [], "other": [[2.0]] * 2})
+    rival = _contestant("broken", rival="torch")
+    document = _bench(monkeypatch, workers, _contestant("floor"), rival, _contestant("other"))
+    floor, broken, other = document.results[0].figures
+    assert (broken.failed, broken.ms) == ("broken does not load", None)
+    assert (floor.to_floor, other.to_floor) == (1.0, 2.0)
+    assert [name for name, *_ in workers.ran].count("broken") == 1
+    assert document.failed == []  # a rival's failure is a result
+    assert "broken: does not work: broken does not load" in _text(document)
+
+
+def test_a_failed_floor_leaves_no_ratios(monkeypatch):
+    document = _bench(monkeypatch, Workers({"floor": [], "other": [[2.0]] * 2}), *map(_contestant, ("floor", "other")))
+    assert document.failed == ["floor"]
+    assert not document.valid
+    assert document.results[0].figures[1].to_floor is None
+    assert "NOT VALID: the floor failed" in _text(document)
+
+
+def test_answers_that_disagree_are_marked(monkeypatch):
+    workers = Workers({n: [[1.0]] * 2 for n in ("floor", "first", "near", "far")}, {"near": 2.0001, "far": 2.5})
+    who = [_contestant("floor", "own"), *(_contestant(name) for name in ("first", "near", "far"))]
+    document = _bench(monkeypatch, workers, *who)
+    found = {f.contestant: f.difference for f in document.results[0].figures}
+    assert found["floor"] is found["first"] is None
+    assert found["near"] == pytest.approx(5e-5)
+    assert found["far"] == pytest.approx(0.25)
+    assert _text(document).count("WRONG") == 1
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"), [([100, 104.9, 102], None), ([100, 106], "differ by 6 %"), ([100], "the floor ran 1 times")]
+)
+def test_a_noisy_machine_makes_a_run_not_valid(rounds, said):
+    reason = judge(rounds)
+    assert reason is None if said is None else said in str(reason)
+
+
+def test_a_run_is_marked_by_its_floor_alone(monkeypatch):
+    workers = Workers({"floor": [[1.0], [1.2]], "other": [[2.0], [2.0]]})
+    assert not _bench(monkeypatch, workers, *map(_contestant, ("floor", "other"))).valid
+    workers = Workers({"floor": [[1.0], [1.0]], "other": [[2.0], [3.0]]})
+    assert _bench(monkeypatch, workers, *map(_contestant, ("floor", "other"))).valid
+
+
+def _text(document: Document) -> str:
+    from rich.console import Console
+
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(shown(document))
+    return console.export_text()
+
+
+def test_one_figure_of_one_call():
+    assert figure("x", [[3.0]]).low == figure("x", [[3.0]]).high == 3.0
+
+
+def test_the_chart_shows_who_has_figures(monkeypatch):
+    workers = Workers({"floor": [[1.0]] * 2, "broken": [], "other": [[2.0]] * 2})
+    document = _bench(monkeypatch, workers, *map(_contestant, ("floor", "broken", "other")))
+    picture = draw(document, ".svg").decode()
+    assert "not valid" not in picture
+    assert picture.startswith("<?xml")
+    assert draw(document, ".png").startswith(b"\x89PNG")
+
+
+def test_a_process_that_fails_says_why():
+    with pytest.raises(FailedError, match="IndexError: list index out of range"):
+        run(None, "posexport.bench.checkpoints", [])
+    with pytest.raises(FailedError, match=r"its environment .* is not there; make it with ci/rivals/setup genai"):
+        run("genai", "posexport.bench.workers.genai", [])
+    with pytest.raises(FailedError, match="took too long"):
+        run(None, "timeit", ["-n", "1", "import time; time.sleep(60)"], seconds=0.5)
+
+
+def test_a_recipe_is_made_once_and_replaces_its_elder(monkeypatch):
+    ran = []
+
+    def fake(*command):
+        *_, arguments = command
+        ran.append(arguments)
+        if "bad" in arguments:
+            raise FailedError("no")
+        Path(arguments[-1], "file").write_text("x")
+        return Ended("", 5, 1.5)
+
+    monkeypatch.setattr(recipes, "run", fake)
+    checkpoint = Recipe(name="weights", module="m", arguments=(OUT,))
+    recipe = Recipe(name="graph", module="m", arguments=("{checkpoint}", OUT), checkpoint=checkpoint)
+    first = make(recipe)
+    assert (first.seconds, first.peak) == (1.5, 5)
+    assert make(recipe) == first
+    assert len(ran) == 2
+    assert ran[1][0] == str(checkpoint.folder.absolute())
+    monkeypatch.setattr(recipes, "code", lambda: "changed")
+    second = make(recipe)
+    assert second.folder != first.folder
+    assert not first.folder.exists()
+    with pytest.raises(FailedError):
+        make(Recipe(name="other", module="m", arguments=("bad", OUT)))
+    assert sorted(path.name.rpartition("-")[0] for path in recipes.CACHE.iterdir()) == ["graph", "weights"]
+
+
+@pytest.mark.parametrize("name", checkpoints.CONFIGS)
+def test_checkpoints_are_as_transformers_stores_them(name, monkeypatch, tmp_path):
+    """Our reader refuses a tensor too many or too few, and a wrong shape."""
+    config = checkpoints.CONFIGS[name]
+    tiny = {key: TINY.get(key, value) for key, value in config.items()}
+    monkeypatch.setitem(checkpoints.CONFIGS, name, tiny)
+    checkpoints.write(name, tmp_path)
+    source = load(str(tmp_path), LoadOptions())
+    assert len(list(source.module.parameters())) >= 19
+
+
+def test_our_graph_and_our_definition_agree_step_by_step():
+    """Both workers as they are, with a cache: a wrong mask, past or token would make the answers differ."""
+    sizes = ("vocab=29", "layers=2", "hidden=20", "heads=5", "feedforward=12")
+    ours = of.convert("decoder-rope", *of.settings(sizes), vocab=29)
+    heat = Heat(
+        model="m",
+        contestants=[ours, of.eager(ours)],
+        points=[Point(batch=2, past=5, new=1), Point(new=3)],
+        effort=Effort(runs=3, least=3),
+    )
+    document = bench("models", [heat], Conditions(rounds=1, threads=1))
+    for result in document.results:
+        graph, eager = result.figures
+        assert graph.failed is eager.failed is None
+        assert eager.difference is not None
+        assert eager.difference < 1e-4
+        assert (graph.made_seconds or 0) > 0
+    assert document.versions["torch"]
+
+
+def test_the_command_writes_its_document():
+    arguments = "encoder-nope --set layers=1 --length 4 --batch 2 --rounds 1 --threads 1 --json -o found.json"
+    done = CliRunner().invoke(group, ["bench", *arguments.split()])
+    assert done.exit_code == 0, done.output
+    document = msgspec.json.decode(Path("found.json").read_bytes(), type=Document)
+    assert msgspec.json.decode(done.stdout, type=Document) == document
+    (result,) = document.results
+    assert result.point == Point(batch=2, new=4)
+    assert not result.valid  # one round says nothing about the machine
+    assert document.machine.cores >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give models to measure or a --suite"),
+        (["encoder-nope", "--suite", "paper"], "give models to measure or a --suite"),
+        (["encoder-nope", "--set", "layers=1", "--past", "4"], "--past is for decoders with a cache"),
+        (["encoder-nop"], "did you mean encoder-nope"),
+        (["encoder-nope", "--plot", "x.gif"], "must end in .png or .svg"),
+        (["encoder-nope", "-o", "missing/x.json"], "is not a directory"),
+        (["--suite", "paper", "--only", "nobody"], "leave no contestant"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, said):
+    done = CliRunner().invoke(group, ["bench", *arguments])
+    assert isinstance(done.exception, Exception)
+    assert said in str(done.exception)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_suites_have_their_floor_first_and_no_name_twice(name):
+    for heat in SUITES[name]():
+        names = [who.name for who in heat.contestants]
+        assert len(set(names)) == len(names)
+        assert "nope" in names[0]
+        folders = {who.recipe.folder for who in heat.contestants if who.recipe}
+        assert len({folder.name.rpartition("-")[0] for folder in folders}) == len(folders)
+
+
+def test_rivals_are_chosen_by_name():
+    (heat,) = chosen(SUITES["decode"](), rivals=["genai"], only=[], points=[Point(past=3)])
+    assert {who.rival for who in heat.contestants} == {None, "genai"}
+    assert heat.points == [Point(past=3)]
+    (heat,) = chosen(SUITES["decode"](), rivals=[], only=["alibi"], points=[])
+    assert [who.name for who in heat.contestants] == ["decoder-nope", "decoder-alibi"]
+
+
+def test_points_suit_the_model():
+    assert points([], [], [], cached=True) == [Point(past=512, new=1)]
+    assert [p.new for p in points([], [], [], cached=False)] == [128, 512]
+    assert points([7], [2, 3], [1], cached=True) == [Point(batch=b, past=1, new=7) for b in (2, 3)]
