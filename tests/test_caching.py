@@ -214,3 +214,15 @@ def test_a_bundle_with_a_static_cache_takes_no_cache_or_one_with_room(static: Pa
     past = {name.replace("present", "past_key_values"): array for name, array in alone.items() if "present" in name}
     with pytest.raises(PosexportError, match=r"are 1 new tokens and past_key_values\.0\.key has 4 places; give a mask"):
         session.run({"input_ids": [[7]], "attention_mask": [[1] * 5], **past})
+
+
+def test_a_deep_graph_reads_no_length_from_positions_that_are_left_out(tmp_path: Path) -> None:
+    session = load(made(tmp_path, "decoder-rope", "layers=12", verify=False))
+    found = session._chain.links[0].session.run(["logits"], {k: v for k, v in deep(5).items()})[0]
+    assert found.shape == (2, 5, 61)
+
+
+def deep(new: int) -> dict[str, np.ndarray[Any, Any]]:
+    names = (f"past_key_values.{i}.{what}" for i in range(12) for what in ("key", "value"))
+    ids = np.ones((2, new), np.int64)
+    return {"input_ids": ids, "attention_mask": ids, **{name: np.zeros((2, 5, 0, 4), np.float32) for name in names}}
