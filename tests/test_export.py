@@ -15,7 +15,6 @@ import pytest
 from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.export.build import build
-from posexport.export.save import DATA_NAME
 from posexport.export.trace import trace
 from posexport.lowering.plan import LOWERINGS, choose
 from posexport.ops.attention import kinds
@@ -152,7 +151,7 @@ def test_large_weights_go_outside_and_shape_constants_stay(tmp_path: Path, monke
         build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
     finally:
         os.umask(old)
-    data = tmp_path / DATA_NAME
+    data = tmp_path / "m.onnx.data"
     assert data.stat().st_mode & 0o777 == 0o644, "a server under another user must read it"
     model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     outside = [t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
