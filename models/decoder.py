@@ -49,6 +49,10 @@ class DecoderConfig(EncoderConfig):
     #: attention and feed-forward read the same tokens, after one normalisation for both or two, and are added together
     #: (Wang and Komatsuzaki, GPT-J; Black et al., arXiv:2204.06745, section 2.1); None: one after the other
     parallel_norms: int | None = None
+    #: a learned score of every head takes part in the softmax and has no value (gpt-oss)
+    sinks: bool = False
+    #: a token sees itself and so many less one before it (None: all); with encodings that add no term to the scores
+    window: int | None = None
     #: narrower embeddings are brought to the model's width before positions are added, by a map without a bias, and
     #: hidden states back to it (OPT)
     project_first: bool = False
@@ -67,6 +71,8 @@ class DecoderConfig(EncoderConfig):
                 f"parallel_norms={self.parallel_norms} needs norm=pre, a feed-forward and no cross attention; "
                 f"got norm={self.norm}, feedforward={self.feedforward}, cross_attention={self.cross_attention}"
             )
+        if self.window is not None and self.window < 1:
+            raise PosexportError(f"window must be at least 1 token (or none), got {self.window}")
         if self.parallel_norms is not None and self.answer_norm:
             raise PosexportError(f"parallel_norms={self.parallel_norms} and answer_norm exclude each other; choose one")
         if not 0 < self.head_scale < math.inf:
@@ -95,6 +101,7 @@ class DecoderAttention(nn.Module):
         self.value = nn.Linear(config.hidden, self.groups * size, bias=bias)
         output_bias = bias if config.output_bias is None else config.output_bias
         self.output = nn.Linear(self.heads * size, config.hidden, bias=output_bias)
+        self.sink = nn.Parameter(torch.zeros(self.heads)) if config.sinks else None
         self.query_norm = head_normalisation(config, self.heads)
         self.key_norm = head_normalisation(config, self.groups)
         capped = None if config.score_cap is None else SoftCapped(config.score_cap / self.scale)
@@ -134,6 +141,7 @@ class DecoderAttention(nn.Module):
             base=self.scoring.base(k_BHSD, at.queries, at.keys),
             causal=(at.queries, at.keys),
             places=places,
+            sink=self.sink,
         )
         return self.output(context_BHTD.transpose(1, 2).flatten(2)), present
 

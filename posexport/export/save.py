@@ -10,7 +10,7 @@ from torch import nn
 from posexport.sources.mapped import release
 
 #: Above this much weight, weights go to a file of their own.
-EXTERNAL_ABOVE = 1 << 30
+EXTERNAL_ABOVE = 1 << 28
 #: Tensors smaller than this never leave the model: ONNX Runtime reads shape constants while it builds the graph.
 KEEP_INSIDE = 1024
 

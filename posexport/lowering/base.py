@@ -34,6 +34,8 @@ def inputs(kind: AttentionKind) -> list[str]:
     names = ["q", "k", "v"]
     if kind.mask != "none":
         names.append("mask")
+    if kind.sink:
+        names.append("sink")
     for which, operator in kind.operators.items():
         names += [f"{which}_{own}" for own in operator.own]
     return [*names, "qpos", "kpos"]
@@ -98,6 +100,25 @@ def drop(kind: AttentionKind, score: str, *, qpos: str) -> tuple[list[str], str]
         lines.append(f"masked = Add({score}, mask)")
         score = "masked"
     return lines, score
+
+
+def probabilities(kind: AttentionKind, score: str) -> list[str]:
+    """Statements that give ``probs`` from the value named ``score``, [B, H, T, S]."""
+    if not kind.sink:
+        return [f"probs = Softmax<axis = -1>({score})"]
+    return [
+        "sink_heads = Constant<value_ints = [1, -1, 1, 1]>()",
+        "sink_each = Reshape(sink, sink_heads)",
+        f"sink_lead = Shape<start = 0, end = 3>({score})",
+        "sink_one = Constant<value_ints = [1]>()",
+        "sink_shape = Concat<axis = 0>(sink_lead, sink_one)",
+        "sink_column = Expand(sink_each, sink_shape)",
+        f"with_sink = Concat<axis = -1>({score}, sink_column)",
+        "probs_and_sink = Softmax<axis = -1>(with_sink)",
+        "sink_zero = Constant<value_ints = [0]>()",
+        "sink_last = Constant<value_ints = [-1]>()",
+        "probs = Slice(probs_and_sink, sink_zero, sink_last, sink_last)",
+    ]
 
 
 def add_scores(kind: AttentionKind, score: str, *, q: str, qs: str, qpos: str) -> tuple[list[str], str]:

@@ -9,7 +9,7 @@ for more than a few padded queries. What fits in one block, such as a decoder's 
 for cutting, padding and joining. (An If costs little around nodes without weights.)
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys
+from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys, probabilities
 from posexport.lowering.formula import statements
 from posexport.ops.attention import AttentionKind
 
@@ -33,7 +33,7 @@ class Blockwise:
         step = ["qs = Mul(qb, s)", *base_scores(kind, q="qb", qs="qs", qpos="pb")]
         added, scored = add_scores(kind, "score", q="qb", qs="qs", qpos="pb")
         dropped, scored = drop(kind, scored, qpos="pb")
-        step += [*added, *dropped, f"probs = Softmax<axis = -1>({scored})"]
+        step += [*added, *dropped, *probabilities(kind, scored)]
         if kind.values is None:
             step += multiplied(kind, "out_block", "probs", "v")
         else:

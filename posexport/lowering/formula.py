@@ -3,7 +3,7 @@
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys
+from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys, probabilities
 from posexport.ops.attention import AttentionKind
 
 
@@ -34,7 +34,7 @@ def statements(kind: AttentionKind, to: str) -> list[str]:
     ]
     added, score = add_scores(kind, "score", q="q", qs="qs", qpos="qpos")
     dropped, score = drop(kind, score, qpos="qpos")
-    lines += [*added, *dropped, f"probs = Softmax<axis = -1>({score})"]
+    lines += [*added, *dropped, *probabilities(kind, score)]
     if kind.values is None:
         return [*lines, *multiplied(kind, to, "probs", "v")]
     extra = f"extra = {call(kind, 'values')}"

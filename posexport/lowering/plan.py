@@ -8,7 +8,9 @@ from posexport.lowering.static import Static
 from posexport.ops.attention import AttentionKind
 
 #: In order of preference: the first that does not refuse is taken.
-LOWERINGS: tuple[Lowering, ...] = (Static(), Blockwise(), Formula())
+LOWERINGS: tuple[Lowering, ...] = (Blockwise(), Formula())
+#: the one that knows which places of a cache of fixed size are free
+STATIC = Static()
 
 
 def choose(kind: AttentionKind, wanted: str = "auto", *, flat: bool = False) -> Lowering:
@@ -17,11 +19,11 @@ def choose(kind: AttentionKind, wanted: str = "auto", *, flat: bool = False) -> 
     ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO.
     """
     check_name(wanted)
+    if kind.static:
+        return STATIC
     if wanted == "auto":
         fitting = [lowering for lowering in LOWERINGS if lowering.refusal(kind) is None]
         return next(lowering for lowering in fitting if not (flat and lowering.scans))
-    if kind.static:  # no other knows that places are free
-        return LOWERINGS[0]
     found = next(lowering for lowering in LOWERINGS if lowering.name == wanted)
     reason = found.refusal(kind)
     if reason:

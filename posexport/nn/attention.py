@@ -24,6 +24,7 @@ def attend(
     base: Term | None = None,
     causal: tuple[Positions, Positions] | None = None,
     places: tuple[Tensor, Tensor] | None = None,
+    sink: Tensor | None = None,
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
@@ -34,7 +35,9 @@ def attend(
 
     ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
     keys; keys after the query, by their slots, are dropped. ``places``: the cache of fixed size that
-    ``k_BHSD`` and ``v_BHSD`` are the first places of, for a graph that can do without copying these. While
+    ``k_BHSD`` and ``v_BHSD`` are the first places of, for a graph that can do without copying these. ``sink``: [H], a
+    score of every head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et
+    al., arXiv:2309.17453). While
     ``torch.onnx.export`` traces, attention with a term becomes one node of domain ``posexport``, whose body a lowering
     chooses; without a term it stays plain operators, which every runtime fuses.
     """
@@ -45,7 +48,7 @@ def attend(
     if torch.onnx.is_in_onnx_export() and not (plain and places is None):
         if places is not None and plain:
             k_BHSD, v_BHSD = places
-        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, static=plain)
+        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=plain)
     given = {"q": q_BHTD, "k": k_BHSD}
     if scores is None and base is None:
         s_BHTS = by_group(q_BHTD * scale, k_BHSD.mT)
@@ -63,7 +66,11 @@ def attend(
         mask = torch.where(later_TS, lowest(q_BHTD.dtype), 0.0 if mask is None else mask).to(q_BHTD.dtype)
     if mask is not None:
         s_BHTS = s_BHTS + mask
-    p_BHTS = s_BHTS.softmax(-1)
+    if sink is not None:
+        sink_BHT1 = sink[:, None, None].expand(*s_BHTS.shape[:-1], 1)
+        p_BHTS = torch.cat((s_BHTS, sink_BHT1.to(s_BHTS.dtype)), -1).softmax(-1)[..., :-1]
+    else:
+        p_BHTS = s_BHTS.softmax(-1)
     context_BHTD = by_group(p_BHTS, v_BHSD)
     return context_BHTD if values is None else context_BHTD + values.dense(p_BHTS)
 
@@ -95,6 +102,7 @@ def _node(
     mask: Tensor | None,
     given: dict[str, Term | None],
     causal: tuple[Positions, Positions] | None,
+    sink: Tensor | None,
     *,
     static: bool,
 ) -> Tensor:
@@ -102,10 +110,12 @@ def _node(
     of: dict[str, Operator | None] = {part: terms[part].operator if part in terms else None for part in given}
     which: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
     grouped = k.shape[1] != q.shape[1]
-    name = AttentionKind(of["scores"], of["values"], which, causal is not None, of["base"], grouped, static).name
+    name = AttentionKind(
+        of["scores"], of["values"], which, causal is not None, of["base"], grouped, static, sink is not None
+    ).name
     tensors = [tensor for term in terms.values() for tensor in term.tensors]
     queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
     positions = (queries.slots_T, keys.slots_T)
-    inputs = (q, k, v, *([] if mask is None else [mask]), *tensors, *positions)
+    inputs = (q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors, *positions)
     attributes = {"scale": scale} | ({} if causal is None else {"lowest": lowest(q.dtype)})
     return emit(name, inputs, like=q, shape=(*q.shape[:-1], v.shape[-1]), **attributes)

@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from posexport.encodings.base import Encoding, Entry
+from posexport.encodings.base import HOOKS, Encoding, Entry
+from posexport.encodings.compose import RotationAndTerm
+from posexport.encodings.local_window import LocalWindow
+from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.decoder_task import DecoderModel
 from posexport.models.encoder import Encoder, EncoderConfig
@@ -18,7 +21,7 @@ TASKS = {
 
 def _decoder(config: DecoderConfig, encoding: Encoding, task: str, labels: int) -> DecoderModel:
     del labels
-    decoder = Decoder(config, _one_sided(encoding))
+    decoder = Decoder(config, _windowed(_one_sided(encoding), config.window))
     return DecoderModel(decoder, LanguageModel(config, decoder.token) if task == "text-generation" else None)
 
 
@@ -26,7 +29,7 @@ def _encoder_decoder(config: DecoderConfig, encoding: Encoding, task: str, label
     del labels
     fields = {name: getattr(config, name) for name in EncoderConfig.__dataclass_fields__}
     encoder = Encoder(EncoderConfig(**{**fields, "cross_attention": False}), encoding)
-    decoder = Decoder(replace(config, cross_attention=True), _one_sided(encoding.sized()))
+    decoder = Decoder(replace(config, cross_attention=True), _windowed(_one_sided(encoding.sized()), config.window))
     head = LanguageModel(config, encoder.embeddings.token) if task == "text-generation" else None
     return EncoderDecoderModel(encoder, decoder, head)
 
@@ -34,6 +37,21 @@ def _encoder_decoder(config: DecoderConfig, encoding: Encoding, task: str, label
 def _one_sided(encoding: Encoding) -> Encoding:
     """The encoding without a part for keys after the query, where it has one to leave out."""
     return encoding.sized(bidirectional=False)
+
+
+def _windowed(encoding: Encoding, window: int | None) -> Encoding:
+    """The encoding in layers that see ``window`` tokens, the token itself among them."""
+    if window is None:
+        return encoding
+    others = [
+        hook for hook in HOOKS if hook != "rotate" and getattr(type(encoding), hook) is not getattr(Encoding, hook)
+    ]
+    if others or encoding.per_layer:
+        raise PosexportError(
+            f"window={window} is for encodings that rotate queries and keys, or do nothing; {encoding.name} does more: "
+            "leave it out"
+        )
+    return RotationAndTerm(encoding, LocalWindow(left=window - 1, right=0))
 
 
 def _sizes(config: DecoderConfig) -> dict[str, int]:
