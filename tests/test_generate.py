@@ -410,7 +410,7 @@ def cached(**changes: Any) -> dict[str, Any]:
         ),
         (
             cached(**{"past_key_values.2.key": np.zeros((1, 5, 4, 4), np.float32)}),
-            r"unknown input past_key_values.2.key; .* input_ids, attention_mask, position_ids, \S+.0.key to \S+.1.value",
+            r"unknown input past_key_values.2.key; .* attention_mask, position_ids, \S+.0.key to \S+.1.value",
         ),
         (cached(**{KEY: np.zeros((1, 5, 4, 4), np.int64)}), "past_key_values.0.key must hold real numbers, got int64"),
         (cached(**{KEY: np.zeros((1, 5, 4, 4), np.float16)}), "holds float16, this bundle's cache is float32"),
