@@ -1,16 +1,25 @@
-"""Fills the tables of README.md from the code: ``python ci/readme.py`` writes, ``--check`` only says whether it would.
+"""Fills the tables of README.md from the code and from what ``posexport bench`` found (``ci/results``).
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``.
+``python ci/readme.py`` writes, ``--check`` only says whether it would. A table stands between
+``<!-- NAME -->`` and ``<!-- end -->``.
 """
 
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from posexport.bench.markdown import tables
+from posexport.bench.records import Document
 from posexport.catalogue import catalogue
 
 README = Path(__file__).parent.parent / "README.md"
+RESULTS = Path(__file__).parent / "results"
+#: the file of each suite's last full run
+SUITES = {suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "rivals")} | {"paper": "cpu.json"}
 ACTS = {
     "input": "input",
     "rotation": "rotation",
@@ -42,7 +51,19 @@ def families() -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"encodings": encodings, "families": families}
+def speed(suite: str) -> str:
+    """What the last full run of a suite found; how to make it where there is none."""
+    path = RESULTS / SUITES[suite]
+    if not path.exists():
+        return f"Not measured yet: `posexport bench --suite {suite} --threads 2 -o ci/results/{path.name}`."
+    chart = RESULTS / f"{suite}.svg"
+    shown = f"![{suite}](ci/results/{chart.name})\n\n" if chart.exists() else ""
+    return shown + tables(msgspec.json.decode(path.read_bytes(), type=Document))
+
+
+TABLES: dict[str, Callable[[], str]] = {"encodings": encodings, "families": families} | {
+    suite: partial(speed, suite) for suite in SUITES
+}
 
 
 def filled(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from posexport import __version__
-from posexport.bundle.manifest import Manifest, SourceInfo, model_of
+from posexport.bundle.manifest import ChoiceSpec, Manifest, SourceInfo, model_of
 from posexport.bundle.write import seal, staged
 from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.load import LoadOptions
@@ -23,6 +23,7 @@ from posexport.tokenizer import with_tokenizer
 
 if TYPE_CHECKING:
     from posexport.export.build import Built
+    from posexport.lowering.target import TargetName
     from posexport.models.caching import Rotate
     from posexport.parity.report import Report
     from posexport.sources.base import Source
@@ -47,6 +48,8 @@ class ConvertOptions:
     rotate: "Rotate" = "at-write"
     #: ``genai``: with what onnxruntime-genai needs
     layout: Literal["bundle", "genai"] = "bundle"
+    #: ``cpu`` and ``cuda``: with operators that only ONNX Runtime has
+    made_for: "TargetName" = "portable"
     lowering: str = "auto"
     inline: bool = False
     #: a ``tokenizer.json`` for a source that brings none
@@ -150,7 +153,7 @@ def _into(
     from posexport.sources.load import load
 
     tell = progress or (lambda *_: None)
-    opset = negotiate.opset(options.opset, static_cache=options.cache == "static")
+    opset = negotiate.opset(options.opset, static_cache=options.cache == "static", made_for=options.made_for)
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = extend(load(argument, options.load), options.beyond, options.max_length)
@@ -168,6 +171,7 @@ def _into(
             directory / file,
             opset=opset,
             ir_version=negotiate.IR_VERSION,
+            target=options.made_for,
             lowering=options.lowering,
             inline=options.inline,
         )
@@ -221,13 +225,25 @@ def _manifest(source: "Source", built: "Sequence[Built]", options: ConvertOption
         opset=built[0].opset,
         ir_version=built[0].ir_version,
         functions=sorted({name for one in built for name in one.functions}),
-        lowerings={name: way for one in built for name, way in one.lowerings.items()},
+        made_for=options.made_for,
+        lowerings={name: found.lowering for one in built for name, found in one.chosen.items()},
+        choices=_choices(built),
         files={},
         tools=_tools(),
         parity=None if report is None else report.summary(),
         proven=report is not None and report.passed,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _choices(built: "Sequence[Built]") -> dict[str, ChoiceSpec]:
+    """What each type of node was lowered to, with the nodes of all graphs."""
+    found: dict[str, ChoiceSpec] = {}
+    for one in built:
+        for name, chosen in one.chosen.items():
+            before = found[name].nodes if name in found else 0
+            found[name] = ChoiceSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
+    return found
 
 
 def _tools() -> dict[str, str]:

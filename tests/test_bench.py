@@ -68,7 +68,9 @@ class Workers:
             "ms": times,
             "cpu_ms": [2 * ms for ms in times],
             "load_s": 0.5,
+            "peak": 10**8,
             "growth": 7,
+            "held": 5,
             "versions": {"library": "1.0"},
         }
         return Ended(f"chatter\n{json.dumps(report)}\n", 10**8, 1.0)
@@ -96,6 +98,7 @@ def test_medians_quartiles_and_ratios(monkeypatch):
     workers = Workers({"floor": [[10.0, 10.0, 10.0], [10.0, 10.0]], "slow": [[11.0, 12.0, 13.0], [14.0, 15.0]]})
     floor, slow = _bench(monkeypatch, workers, _contestant("floor"), _contestant("slow")).results[0].figures
     assert (floor.to_floor, floor.difference, floor.peak, floor.growth) == (1.0, None, 10**8, 7)
+    assert (floor.above, floor.wrong) == (2, False)
     assert (slow.ms, slow.low, slow.high, slow.to_floor) == (13.0, 12.0, 14.0, 1.3)
     assert slow.cpu_ms == 26.0
     assert slow.rounds == [12.0, 14.5]
@@ -129,7 +132,12 @@ def test_answers_that_disagree_are_marked(monkeypatch):
     assert found["floor"] is found["first"] is None
     assert found["near"] == pytest.approx(5e-5)
     assert found["far"] == pytest.approx(0.25)
-    assert _text(document).count("WRONG") == 1
+    (far,) = [figure for figure in document.results[0].figures if figure.wrong]
+    assert far.contestant == "far"
+    assert document.failed == ["far"]  # ours, and another model's answer
+    (row, note) = [line for line in _text(document).splitlines() if "WRONG" in line]
+    assert "1.00" not in row  # it is not shown as fast
+    assert note == "far: WRONG: another model's answer"
 
 
 @pytest.mark.parametrize(
@@ -267,9 +275,10 @@ def test_bad_input_is_one_sentence(arguments, said):
     assert said in str(done.exception)
 
 
+@pytest.mark.parametrize("target", ["cpu", "portable"])
 @pytest.mark.parametrize("name", SUITES)
-def test_suites_have_their_floor_first_and_no_name_twice(name):
-    for heat in SUITES[name]():
+def test_suites_have_their_floor_first_and_no_name_twice(name, target):
+    for heat in SUITES[name](target):
         names = [who.name for who in heat.contestants]
         assert len(set(names)) == len(names)
         assert "nope" in names[0]

@@ -18,10 +18,11 @@ LAYERS = [
     {"models"},
     {"sources"},
     {"lowering"},
+    {"rewrites"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
-    {"shift_check", "tokenizer"},
+    {"shift_check", "tokenizer", "explain"},
     {"plots", "compare"},
     {"convert", "verify", "catalogue"},
     {"bench"},
@@ -49,6 +50,9 @@ WITHOUT_TORCH += [
     ".verify",
     ".files",
     ".tokenizer",
+    ".explain.run",
+    ".explain.table",
+    ".rewrites",
 ]
 
 

@@ -10,13 +10,24 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from posexport.ops.base import DOMAIN, OPERATORS, Case, Operator, register
+from posexport.ops.base import DOMAIN, OPERATORS, Case, Operator, protos, register
 from posexport.ops.window import skew, unskew
 
 EVERY = [pytest.param(o, id=o.name) for o in OPERATORS.values()]
 #: all but those that stand in the place of q k^T: what pairs cost is their own affair
 OF_POSITIONS = [p for p in EVERY if p.values[0].gives != "base"]
-EVERY_CASE = [pytest.param(o, c, id=f"{o.name}-{i}") for o in OPERATORS.values() for i, c in enumerate(o.cases)]
+#: sizes at which the skew goes by whole chunks, and ones at which it does not for one number of either
+CHUNKS = [
+    Case(batch=2, heads=3, queries=64, keys=96, head_size=6, table=71, offset=32),
+    Case(batch=1, heads=2, queries=32, keys=32, head_size=4, table=9),
+    Case(batch=1, heads=2, queries=33, keys=63, head_size=4, table=90, offset=-7),
+]
+SKEWED = [o for o in OPERATORS.values() if any(proto.name == "Skew" for proto in protos(o.function, 18))]
+EVERY_CASE = [
+    pytest.param(o, c, id=f"{o.name}-{i}")
+    for o in OPERATORS.values()
+    for i, c in enumerate([*o.cases, *(CHUNKS if o in SKEWED else [])])
+]
 #: sizes at which a tensor of [T, S, D] would tower over all that an operator may need: all pairs, a block of queries
 LARGE = [
     pytest.param(Case(batch=1, heads=2, queries=97, keys=89, head_size=48, table=100), id="whole"),
@@ -56,8 +67,9 @@ def eager(operator: Operator, given: dict[str, np.ndarray]) -> np.ndarray:
     return operator(*(torch.from_numpy(a) for a in given.values())).numpy()
 
 
-def one_node(operator: Operator, given: dict[str, np.ndarray]) -> onnx.ModelProto:
+def one_node(operator: Operator, given: dict[str, np.ndarray], *, whole: bool = False) -> onnx.ModelProto:
     """A model of one node of the operator, with the function attached and no size known."""
+    functions = protos(operator.function, 18, whole=whole)
     infos = [
         onnx.helper.make_tensor_value_info(
             name, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), [f"{name}_{i}" for i in range(a.ndim)]
@@ -66,7 +78,7 @@ def one_node(operator: Operator, given: dict[str, np.ndarray]) -> onnx.ModelProt
     ]
     dtype = onnx.helper.np_dtype_to_tensor_dtype(next(a.dtype for a in given.values() if a.dtype.kind == "f"))
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(operator.name, list(given), ["out"], domain=DOMAIN)],
+        [onnx.helper.make_node(functions[-1].name, list(given), ["out"], domain=DOMAIN)],
         "one_node",
         infos,
         [onnx.helper.make_tensor_value_info("out", dtype, [f"out_{i}" for i in range(4)])],
@@ -75,7 +87,7 @@ def one_node(operator: Operator, given: dict[str, np.ndarray]) -> onnx.ModelProt
         graph,
         ir_version=10,
         opset_imports=[onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid(DOMAIN, 1)],
-        functions=[operator.function.to_function_proto()],
+        functions=functions,
     )
 
 
@@ -103,6 +115,16 @@ def test_onnx_function_is_the_oracle(operator, case, dtype, agree):
     model = one_node(operator, given)
     onnx.checker.check_model(model, full_check=True)
     agree(run(model, given)["out"], truth(operator, given), "operator", dtype)
+
+
+@pytest.mark.parametrize("case", CHUNKS[:2])
+@pytest.mark.parametrize("operator", SKEWED)
+def test_function_for_whole_chunks_is_the_oracle(operator, case, agree):
+    given = inputs(operator, case, np.float32)
+    model = one_node(operator, given, whole=True)
+    assert "WholeSkew" in {function.name for function in model.functions}
+    onnx.checker.check_model(model, full_check=True)
+    agree(run(model, given)["out"], truth(operator, given), "operator", np.float32)
 
 
 @pytest.mark.parametrize(("operator", "case"), EVERY_CASE)
@@ -200,7 +222,7 @@ def test_onnx_function_makes_no_tensor_per_pair_and_channel(operator, case):
     # vectors by distance are shared by the heads, or every head has its own
     tables = case.heads if given[operator.own[0]].ndim == 3 else 1
     # scores by distance column, and windows of the table; as much again for what fills up the last block of keys
-    widest = 2 * case.heads * T * (T + S) + 2 * tables * (T + S) * case.head_size
+    widest = 2 * case.heads * T * (T + S + 1) + 2 * tables * (T + S + 1) * case.head_size
     assert 4 * widest < tables * T * S * case.head_size
     assert {name: a.shape for name, a in tensors.items() if a.size > widest} == {}
 
@@ -220,7 +242,7 @@ def test_onnx_function_multiplies_little(operator, case):
     )
     T, S, HD = case.queries, case.keys, case.heads * case.head_size
     # every query against T + S distances; every key against the T + min(T, S) that the queries reach from its block
-    bound = T * (T + S) * HD + ("k" in operator.takes) * (S + T) * (T + min(T, S)) * HD
+    bound = T * (T + S + 1) * HD + ("k" in operator.takes) * (S + T) * (T + min(T, S) + 1) * HD
     if not operator.takes:
         bound = T * S * case.heads * sum(given[name].shape[-1] for name in operator.inner)
     assert (0 < products <= bound) if bound else products == 0

@@ -13,7 +13,7 @@ from posexport.encodings.relative_key import RelativeKey
 from posexport.nn.attention import attend
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 
-HEADS, HEAD_SIZE, TABLE = 12, 64, 8192
+HEADS, HEAD_SIZE, TABLE = 12, 64, 16384
 _FLOOR = f"""<ir_version: 10, opset_import: ["": 23]>
 attention (float[{BATCH}, {HEADS}, {SEQUENCE}, {HEAD_SIZE}] q, float[{BATCH}, {HEADS}, {SEQUENCE}, {HEAD_SIZE}] k,
            float[{BATCH}, {HEADS}, {SEQUENCE}, {HEAD_SIZE}] v) => (float[b, h, t, d] context)

@@ -1,8 +1,9 @@
-"""A benchmark's results as bars."""
+"""A benchmark's results as bars, or as curves over lengths."""
 
 import io
 from typing import TYPE_CHECKING
 
+from posexport.bench.curves import draw_curves, is_curve
 from posexport.bench.records import Document, Result
 from posexport.errors import PosexportError
 
@@ -11,21 +12,27 @@ if TYPE_CHECKING:
 
 
 def draw(document: Document, suffix: str) -> bytes:
-    """One panel a result: the median of each contestant with its quartiles, the floor as a line."""
+    """One panel a result: the median of each contestant with its quartiles, the floor as a line.
+
+    One layer at many lengths is two panels of curves.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise PosexportError("a chart needs matplotlib; install posexport[plots]") from None
     results = document.results
-    tall = sum(len(result.figures) for result in results) * 0.3 + len(results)
+    curves = is_curve(results)
+    tall = 4.5 if curves else sum(len(result.figures) for result in results) * 0.3 + len(results)
     picture = Figure(figsize=(9, tall), layout="constrained")
     FigureCanvasAgg(picture)
-    ratios = [len(result.figures) + 2 for result in results]
-    for axes, result in zip(
-        picture.subplots(len(results), height_ratios=ratios, squeeze=False)[:, 0], results, strict=True
-    ):
-        _bars(axes, result)
+    if curves:
+        draw_curves(picture, results)
+    else:
+        ratios = [len(result.figures) + 2 for result in results]
+        panels = picture.subplots(len(results), height_ratios=ratios, squeeze=False)[:, 0]
+        for axes, result in zip(panels, results, strict=True):
+            _bars(axes, result)
     where = document.machine
     picture.supxlabel(f"{where.cpu}, {document.threads or where.cores} threads, commit {document.commit}", fontsize=7)
     data = io.BytesIO()
@@ -35,9 +42,11 @@ def draw(document: Document, suffix: str) -> bytes:
 
 def _bars(axes: "Axes", result: Result) -> None:
     found = [f for f in result.figures if f.ms is not None and f.low is not None and f.high is not None]
-    names, ms = [f.contestant for f in found], [f.ms or 0.0 for f in found]
+    ms = [f.ms or 0.0 for f in found]
     spread = [[(f.ms or 0) - (f.low or 0) for f in found], [(f.high or 0) - (f.ms or 0) for f in found]]
-    axes.barh(names, ms, xerr=spread, color=["tab:blue" if f.ours else "tab:gray" for f in found])
+    names = [f"{f.contestant}, WRONG" if f.wrong else f.contestant for f in found]
+    color = ["white" if f.wrong else "tab:blue" if f.ours else "tab:gray" for f in found]
+    axes.barh(names, ms, xerr=spread, color=color, edgecolor=["tab:red" if f.wrong else "none" for f in found])
     if found and found[0].contestant == result.floor:
         axes.axvline(ms[0], color="black", linewidth=0.8, linestyle=":")
     axes.invert_yaxis()

@@ -14,7 +14,8 @@ from posexport.bench.recipes import OUT, Recipe
 @dataclass(frozen=True, kw_only=True)
 class Contestant:
     """``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
-    reads. Contestants of the same ``weights`` must agree. ``rival``: the name that ``--rival`` chooses by."""
+    reads. Contestants of the same ``weights`` must agree. ``rival``: the name that ``--rival`` chooses by.
+    ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it."""
 
     name: str
     worker: str
@@ -24,6 +25,7 @@ class Contestant:
     weights: str
     rival: str | None = None
     environment: str | None = None
+    pair_bytes: int = 0
     options: dict[str, Any] = field(default_factory=dict)
 
 

@@ -1,6 +1,7 @@
 """Modules run in processes of their own, here or in a rival's environment. Imports no torch.
 
-The caller must stay small: a process reports as its peak at least what its parent held when it began.
+The caller must stay small: of a process the system says at least what its parent held when it began. Workers ask it
+about themselves (`posexport.bench.workers.memory`).
 """
 
 import os

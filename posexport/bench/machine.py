@@ -19,6 +19,13 @@ def machine() -> Machine:
     )
 
 
+def available() -> int | None:
+    """Bytes that programs can have now; None where the system does not say."""
+    info = Path("/proc/meminfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
+
+
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []

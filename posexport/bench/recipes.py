@@ -39,6 +39,9 @@ class Recipe:
             _behind(self.module, self.environment),
         ]
         parts += [self.checkpoint.digest] if self.checkpoint else []
+        # a factory's file may be the benchmark's own, or the user's
+        files = [Path(argument.rpartition(":")[0]) for argument in self.arguments if ".py:" in argument]
+        parts += [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.is_file()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     @property

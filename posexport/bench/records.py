@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+#: answers that differ by more, relative to the largest entry, are another model's
+LARGEST_DIFFERENCE = 1e-3
 #: two runs of the floor that differ by more say that the machine was not quiet
 LARGEST_SPREAD = 0.05
 
@@ -33,20 +35,22 @@ class Point(_Record, frozen=True, kw_only=True):
 
 
 class Figure(_Record, frozen=True, kw_only=True):
-    """One contestant at one point; ``failed`` says why there are no figures.
+    """One contestant at one point; ``failed`` or ``left_out`` says why there are no figures.
 
     ``ms``: the median of all timed calls; ``least``: the quickest; ``low`` and ``high``: quartiles; ``rounds``: each
     process's median. ``to_floor``: ``ms`` divided by the floor's. ``cpu_ms``: the median of a call's processor time in
     all threads, which other work on the machine moves less. ``peak``: bytes that its process held at most,
-    ``growth``: by which its calls raised that, inputs and outputs among them.
-    ``difference``: of its answer from the first contestant's with the same weights, relative to the largest entry
-    (None: it is the first). ``ours``: a graph that ``posexport convert`` wrote. ``made_seconds`` and ``made_peak``:
-    what the export took.
+    ``growth``: by which its calls raised what it held when loaded, inputs and outputs among them; ``above``: without
+    these. ``difference``: of its answer from the first contestant's with the same weights, relative to the largest
+    entry (None: it is the first, or there is no such number); ``wrong``: it is another model's answer, whose time says
+    nothing. ``ours``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those of functions counted
+    once. ``made_seconds`` and ``made_peak``: what the export took.
     """
 
     contestant: str
     ours: bool
     failed: str | None = None
+    left_out: str | None = None
     ms: float | None = None
     least: float | None = None
     low: float | None = None
@@ -55,9 +59,12 @@ class Figure(_Record, frozen=True, kw_only=True):
     to_floor: float | None = None
     peak: int | None = None
     growth: int | None = None
+    above: int | None = None
     cpu_ms: float | None = None
     load_seconds: float | None = None
     difference: float | None = None
+    wrong: bool = False
+    nodes: int | None = None
     made_seconds: float | None = None
     made_peak: int | None = None
 
@@ -84,7 +91,8 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run of the command."""
+    """One run of the command. ``code``: sha256 of the package's source, the benchmark's own apart. ``left_out``: what
+    was not measured, and why. ``seconds``: all of it, exports that were not there yet included."""
 
     suite: str
     threads: int
@@ -92,6 +100,8 @@ class Document(_Record, frozen=True, kw_only=True):
     rounds: int
     machine: Machine
     commit: str | None
+    code: str | None = None
+    left_out: list[str] = []
     created: str
     seconds: float
     versions: dict[str, str]
@@ -104,9 +114,9 @@ class Document(_Record, frozen=True, kw_only=True):
 
     @property
     def failed(self) -> list[str]:
-        """Contestants of ours that gave no figures."""
+        """Contestants of ours that gave no figures, or wrong answers."""
         figures = [figure for result in self.results for figure in result.figures]
-        return [figure.contestant for figure in figures if figure.failed is not None and figure.ours]
+        return [figure.contestant for figure in figures if figure.ours and (figure.failed is not None or figure.wrong)]
 
     def to_json(self) -> bytes:
         """One JSON document that people can read."""

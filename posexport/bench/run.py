@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 import posexport
+from posexport.bench import resume
 from posexport.bench.contestants import Contestant
 from posexport.bench.environments import FailedError, run
-from posexport.bench.machine import commit, machine
-from posexport.bench.recipes import Made, make
-from posexport.bench.records import Document, Figure, Point, Result, figure, judge
+from posexport.bench.machine import available, commit, machine
+from posexport.bench.recipes import Made, code, make
+from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
 
 Progress = Callable[[int, int, str], None]
 
@@ -34,12 +35,16 @@ class Effort:
 
 @dataclass(frozen=True, kw_only=True)
 class Heat:
-    """Contestants that are measured together; the first is the floor."""
+    """Contestants that are measured together; the first is the floor.
+
+    ``within``: seconds of the run after which it is left out, unless it has begun.
+    """
 
     model: str
     contestants: list[Contestant]
     points: list[Point]
     effort: Effort = field(default_factory=Effort)
+    within: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,7 @@ class _Entry:
     contestant: Contestant
     made: Made | None = None
     failed: str | None = None
+    nodes: int | None = None
 
 
 @dataclass
@@ -68,9 +74,11 @@ class _Found:
     rounds: list[list[float]] = field(default_factory=list)
     computed: list[float] = field(default_factory=list)
     growths: list[int] = field(default_factory=list)
+    aboves: list[int] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
     failed: str | None = None
+    left_out: str | None = None
 
 
 def bench(
@@ -81,56 +89,99 @@ def bench(
     progress: Progress | None = None,
     remark: Callable[[str], None] = lambda _: None,
     keep: Callable[[Document], None] = lambda _: None,
+    before: Document | None = None,
 ) -> Document:
     """Measure everything. A contestant that fails is reported with its reason, and the others go on.
 
-    ``keep`` is given what has been found after every point.
+    ``keep`` is given what has been found after every point. What ``before`` has found, of the same contestants on a
+    quiet machine, is not measured again (`posexport.bench.resume`).
     """
     tell = progress or (lambda *_: None)
     started, created, where = time.perf_counter(), datetime.datetime.now(datetime.UTC), machine()
-    versions: dict[str, str] = {"posexport": posexport.__version__}
-    results = []
+    versions: dict[str, str] = {**(before.versions if before else {}), "posexport": posexport.__version__}
+    results = {
+        (heat.model, point): resume.known(before, heat.model, point, [who.name for who in heat.contestants])
+        for heat in heats
+        for point in heat.points
+    }
+    left_out, of_weights = list[str](), _References()
     total = sum(len(heat.contestants) * (1 + conditions.rounds * len(heat.points)) for heat in heats)
     done = 0
-    for heat in heats:
-        entries = []
-        for contestant in heat.contestants:
-            tell(done, total, f"making {contestant.name}")
-            entries.append(_entry(contestant, remark))
-            done += 1
-        for point in heat.points:
-            found = {entry.contestant.name: _Found(failed=entry.failed) for entry in entries}
-            with tempfile.TemporaryDirectory() as answers:
+
+    def document() -> Document:
+        return Document(
+            suite=suite,
+            threads=conditions.threads,
+            provider=conditions.provider,
+            rounds=conditions.rounds,
+            machine=where,
+            commit=commit(),
+            code=code(),
+            left_out=list(left_out),
+            created=created.isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - started + (before.seconds if before else 0),
+            versions=dict(versions),
+            results=[result for result in results.values() if result is not None],
+        )
+
+    latest = None
+    with tempfile.TemporaryDirectory() as answers:
+        for heat in heats:
+            points = [point for point in heat.points if results[heat.model, point] is None]
+            done += conditions.rounds * len(heat.contestants) * (len(heat.points) - len(points))
+            spent = time.perf_counter() - started
+            if points and heat.within is not None and spent > heat.within:
+                left_out.append(f"{heat.model}: the run had taken {spent:.0f} s by then, more than {heat.within:.0f} s")
+                points = []
+                keep(latest := document())
+            entries = []
+            for contestant in heat.contestants if points else ():
+                tell(done, total, f"making {contestant.name}")
+                entries.append(_entry(contestant, remark))
+                done += 1
+            for point in points:
+                found = {
+                    entry.contestant.name: _Found(failed=entry.failed, left_out=_too_large(entry.contestant, point))
+                    for entry in entries
+                }
+                paths = [Path(answers, f"{number}.npy") for number in range(len(entries))]
                 for turn in range(conditions.rounds):
-                    for number, entry in enumerate(entries):
+                    for entry, path in zip(entries, paths, strict=True):
                         tell(done, total, f"{point.text}, round {turn + 1}, {entry.contestant.name}")
-                        answer = Path(answers, f"{number}.npy")
-                        _measure(entry, found[entry.contestant.name], point, heat.effort, conditions, answer, versions)
+                        _measure(entry, found[entry.contestant.name], point, heat.effort, conditions, path, versions)
                         done += 1
-                results.append(_result(heat, point, entries, found, Path(answers)))
-                document = Document(
-                    suite=suite,
-                    threads=conditions.threads,
-                    provider=conditions.provider,
-                    rounds=conditions.rounds,
-                    machine=where,
-                    commit=commit(),
-                    created=created.isoformat(timespec="seconds"),
-                    seconds=time.perf_counter() - started,
-                    versions=dict(versions),
-                    results=list(results),
-                )
-                keep(document)
-    return document
+                results[heat.model, point] = _result(heat, point, entries, found, paths, of_weights)
+                keep(latest := document())
+    return latest or document()
 
 
 def _entry(contestant: Contestant, remark: Callable[[str], None]) -> _Entry:
     if contestant.recipe is None:
-        return _Entry(contestant)
+        return _Entry(contestant, nodes=_nodes(Path(contestant.model)))
     try:
-        return _Entry(contestant, made=make(contestant.recipe, remark))
+        made = make(contestant.recipe, remark)
     except FailedError as err:
         return _Entry(contestant, failed=f"the export failed: {err}")
+    # the folder that onnxruntime-genai reads holds one graph, of this name
+    return _Entry(contestant, made=made, nodes=_nodes(made.folder / (contestant.model or "model.onnx")))
+
+
+def _nodes(graph: Path) -> int | None:
+    """Of a graph, counted in another process: this one must stay small. None of what is no graph."""
+    if graph.suffix != ".onnx" or not graph.is_file():
+        return None
+    try:
+        return int(run(None, "posexport.bench.nodes", [str(graph)]).output)
+    except FailedError:
+        return None
+
+
+def _too_large(who: Contestant, point: Point) -> str | None:
+    """Why the machine cannot run it; None where it can, or that is not known."""
+    needed, free = who.pair_bytes * point.batch * point.new * (point.past + point.new), available()
+    if free is None or needed <= free:
+        return None
+    return f"it needs {needed / 1e9:.1f} GB, and the machine has {free / 1e9:.1f} GB free"
 
 
 def _measure(
@@ -143,7 +194,7 @@ def _measure(
     versions: dict[str, str],
 ) -> None:
     """One process; what it reports is added to ``found``."""
-    if found.failed is not None:
+    if found.failed is not None or found.left_out is not None:
         return
     who = entry.contestant
     model = str((entry.made.folder / who.model).absolute()) if entry.made else who.model
@@ -169,39 +220,74 @@ def _measure(
     found.computed += report["cpu_ms"]
     found.loads.append(report["load_s"])
     found.growths.append(report["growth"])
-    found.peaks += [] if ended.peak is None else [ended.peak]
+    found.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
+    found.peaks += [peak for peak in (report["peak"] or ended.peak,) if peak]
     versions |= report["versions"]
 
 
-def _result(heat: Heat, point: Point, entries: Sequence[_Entry], found: dict[str, _Found], answers: Path) -> Result:
+class _References:
+    """The first answers of every set of weights at every point, to which later ones are held."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, Point], Any] = {}
+
+    def difference(self, who: Contestant, point: Point, path: Path) -> float | None:
+        """Of the answer in ``path`` from the first one of these weights; None: it is the first."""
+        answer = np.load(path)
+        kept = self._first.setdefault((who.weights, point), answer)
+        return None if kept is answer else difference(answer, kept)
+
+
+def _result(
+    heat: Heat,
+    point: Point,
+    entries: Sequence[_Entry],
+    found: dict[str, _Found],
+    answers: Sequence[Path],
+    of_weights: _References,
+) -> Result:
     floor = heat.contestants[0].name
-    of_floor = figure(floor, found[floor].rounds) if not found[floor].failed else None
-    first: dict[str, Any] = {}
+    of_floor = figure(floor, found[floor].rounds) if found[floor].rounds else None
     figures = []
-    for number, entry in enumerate(entries):
+    for entry, answer in zip(entries, answers, strict=True):
         who, got = entry.contestant, found[entry.contestant.name]
-        if got.failed is not None:
-            figures.append(Figure(contestant=who.name, ours=who.rival is None, failed=got.failed))
+        ours, made = who.rival is None, entry.made
+        if got.failed is not None or got.left_out is not None:
+            left_out = got.left_out if got.failed is None else None
+            figures.append(
+                Figure(contestant=who.name, ours=ours, nodes=entry.nodes, failed=got.failed, left_out=left_out)
+            )
             continue
-        answer = np.load(answers / f"{number}.npy")
-        reference = first.setdefault(who.weights, answer)
+        differs = of_weights.difference(who, point, answer)
         figures.append(
             figure(
                 who.name,
                 got.rounds,
                 of_floor.ms if of_floor else None,
-                ours=who.rival is None,
+                ours=ours,
                 peak=max(got.peaks, default=None),
                 growth=max(got.growths),
+                above=max(got.aboves, default=None),
                 cpu_ms=statistics.median(got.computed),
                 load_seconds=min(got.loads),
-                difference=None if reference is answer else difference(answer, reference),
-                made_seconds=entry.made.seconds if entry.made else None,
-                made_peak=entry.made.peak if entry.made else None,
+                # JSON knows no infinity
+                difference=differs if differs is not None and np.isfinite(differs) else None,
+                wrong=differs is not None and not differs <= LARGEST_DIFFERENCE,
+                nodes=entry.nodes,
+                made_seconds=made.seconds if made else None,
+                made_peak=made.peak if made else None,
             )
         )
-    reason = judge(of_floor.rounds) if of_floor else f"the floor failed: {found[floor].failed}"
+    reason = _judged(floor, found)
     return Result(model=heat.model, point=point, floor=floor, valid=reason is None, reason=reason, figures=figures)
+
+
+def _judged(floor: str, found: dict[str, _Found]) -> str | None:
+    """Why the result is not valid. Where the floor does not fit the machine, the first that does shows its quiet."""
+    if found[floor].failed is not None:
+        return f"the floor failed: {found[floor].failed}"
+    first = next((got for got in found.values() if got.rounds), None)
+    return "nothing ran" if first is None else judge([statistics.median(each) for each in first.rounds])
 
 
 def difference(answer: Any, reference: Any) -> float:

@@ -7,9 +7,6 @@ from rich.text import Text
 
 from posexport.bench.records import Document, Figure, Result
 
-#: answers that differ by more are another model's
-_LARGEST = 1e-3
-
 
 def shown(document: Document) -> RenderableType:
     """A table a point, and what it was measured on."""
@@ -22,6 +19,7 @@ def shown(document: Document) -> RenderableType:
         f"{document.rounds} rounds, {document.seconds:.0f} s",
         f"commit {document.commit}, {document.created}; {versions}",
     ]
+    lines += [f"left out: {line}" for line in document.left_out]
     return Group(*(_table(result) for result in document.results), *(Text(line, style="dim") for line in lines))
 
 
@@ -36,8 +34,9 @@ def _table(result: Result) -> Group:
         "ratio",
         "cpu ms",
         "peak MB",
-        "growth",
+        "above MB",
         "differs",
+        "nodes",
         "export s",
         "export MB",
     ):
@@ -45,24 +44,30 @@ def _table(result: Result) -> Group:
     for figure in result.figures:
         table.add_row(*_cells(figure))
     failed = [f"{f.contestant}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
+    failed += [f"{f.contestant}: left out: {f.left_out}" for f in result.figures if f.left_out is not None]
+    failed += [f"{f.contestant}: WRONG: another model's answer" for f in result.figures if f.wrong]
     notes = failed if result.valid else [*failed, f"NOT VALID: {result.reason}"]
     return Group(table, *(Text(note) for note in notes))
 
 
 def _cells(figure: Figure) -> list[str]:
-    if figure.failed is not None:
+    if figure.failed is not None or figure.left_out is not None:
         return [figure.contestant, "-"]
-    wrong = figure.difference is not None and not figure.difference < _LARGEST
-    return [
-        figure.contestant,
+    # who computes something else is not fast, and takes no memory that could be compared
+    times = [
         _number(figure.ms, ".2f"),
         _number(figure.least, ".2f"),
         f"{figure.low:.2f} - {figure.high:.2f}",
         _number(figure.to_floor, ".2f"),
         _number(figure.cpu_ms, ".2f"),
         _number(figure.peak, ".0f", 1e6),
-        _number(figure.growth, ".0f", 1e6),
-        f"{_number(figure.difference, '.0e')}{' WRONG' if wrong else ''}",
+        _number(figure.growth if figure.above is None else figure.above, ".0f", 1e6),
+    ]
+    return [
+        figure.contestant,
+        *(["WRONG", *[""] * (len(times) - 1)] if figure.wrong else times),
+        _number(figure.difference, ".0e"),
+        _number(figure.nodes, ".0f"),
         _number(figure.made_seconds, ".1f"),
         _number(figure.made_peak, ".0f", 1e6),
     ]

@@ -63,6 +63,14 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
     complete: bool
 
 
+class ChoiceSpec(_Strict, frozen=True, kw_only=True):
+    """How the nodes of a type are computed: by ``lowering``; every other way by name, with why it was not taken."""
+
+    lowering: str
+    nodes: Count
+    refused: dict[str, str]
+
+
 class Manifest(_Strict, frozen=True, kw_only=True):
     """A bundle's manifest.
 
@@ -83,12 +91,14 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
     precision: Literal["fp32"] = "fp32"
-    made_for: Literal["portable"] = "portable"
+    made_for: Literal["portable", "cpu", "cuda"] = "portable"
     providers: list[str]
     opset: int
     ir_version: int
     functions: list[str]
     lowerings: dict[str, str]
+    #: the same with the other ways that there are, and why each was not taken
+    choices: dict[str, ChoiceSpec] = {}
     files: dict[str, FileEntry]
     tools: dict[str, str]
     parity: ParitySummary | None

@@ -10,7 +10,10 @@ import click
 from posexport import __version__
 from posexport.errors import PosexportError
 
-COMMANDS = ("bench", "check-shift", "compare", "convert", "generate", "list", "plot", "run", "tokenizer", "verify")
+COMMANDS = (
+    *("bench", "check-shift", "compare", "convert", "explain", "generate", "list", "plot", "run", "tokenizer"),
+    "verify",
+)
 
 
 class LazyGroup(click.Group):

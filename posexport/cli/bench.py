@@ -8,7 +8,7 @@ import click
 from posexport.cli import options
 from posexport.cli.progress import bar
 
-_SUITES = ("paper", "decode", "rivals", "attention")
+_SUITES = ("paper", "decode", "rivals", "attention", "growth")
 _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
 
 
@@ -24,12 +24,19 @@ _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
     "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Processes of each contestant."
 )
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime wait busily, as is its default.")
+@click.option(
+    "--for",
+    "target",
+    type=click.Choice(("portable", "cpu", "cuda")),
+    help="What our graphs are made for; default: portable, in a suite the provider.",
+)
 @options.set_option
 @options.provider_option
 @options.threads_option
 @options.json_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to this file.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart into this .png or .svg file.")
+@click.option("--resume", is_flag=True, help="Go on with the file of -o: keep what it has of a quiet machine.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def command(
     models: tuple[str, ...],
@@ -41,12 +48,14 @@ def command(
     only: tuple[str, ...],
     rounds: int,
     spinning: bool,
+    target: str | None,
     settings: tuple[str, ...],
     provider: str,
     threads: int,
     as_json: bool,
     output: Path | None,
     plot: Path | None,
+    resume: bool,
     force: bool,
 ) -> None:
     """Measure time and peak memory of models, alternating, each figure in a fresh process.
@@ -60,15 +69,18 @@ def command(
         paper   encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048
         decode  a step of a Llama-like decoder behind 512 and 2048 tokens, ours and others'
         rivals  four encodings of BERT-base and T5 at 128 and 512, ours and others'
-        attention  one layer of relative_key from 128 to 2048, beside its published form
+        attention  one layer of relative_key from 128 to 8192, beside its published form
+        growth  the same layer from 256 to 16384: time and memory against length
 
     \b
     Example:
         posexport bench encoder-nope encoder-rope --length 128 --length 512 --threads 2
         posexport bench --suite decode --threads 2 --rival genai -o decode.json
+        posexport bench --suite growth --threads 2 -o growth.json --plot growth.svg
     """
     from posexport.bench.models import heat, points
     from posexport.bench.records import Document
+    from posexport.bench.resume import earlier
     from posexport.bench.run import Conditions, bench
     from posexport.bench.suites import SUITES, chosen
     from posexport.errors import PosexportError
@@ -82,30 +94,41 @@ def command(
         raise PosexportError(f"give models to measure or a --suite, one of {', '.join(_SUITES)}")
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise PosexportError(f"{plot} must end in .png or .svg; choose another name")
+    if resume and output is None:
+        raise PosexportError("--resume needs the file to go on with; give -o FILE")
     for path in (output, plot):
         if path is not None:
-            check_free(path, force=force)
+            check_free(path, force=force or resume)
+    before = None
+    if resume and output is not None:
+        before = earlier(output, suite or "models", threads=threads, provider=provider, rounds=rounds)
     if provider != "cpu":
         check_loads(provider)
     with bar("Measuring") as progress:
         if suite is None:
             pairs = [part for setting in settings for part in ("--set", setting)]
+            pairs += ["--for", target] if target else []
             found = heat(
                 models, pairs, rivals=bool(rivals), lengths=lengths, batches=batches, pasts=pasts, remark=remark
             )
             heats = chosen([found], rivals=rivals, only=only, points=[])
         else:
             asked = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
-            heats = chosen(SUITES[suite](), rivals=rivals, only=only, points=asked)
+            heats = chosen(SUITES[suite](target or provider), rivals=rivals, only=only, points=asked)
         if not heats:
             raise PosexportError("--only and --rival leave no contestant; give a part of a name that the suite has")
         conditions = Conditions(rounds=rounds, threads=threads, provider=provider, spinning=spinning)
 
+        written: list[Path] = []
+
         def keep(document: Document) -> None:
             if output is not None:  # an interrupted run leaves what it has found; the file is this run's by then
-                write_whole(output, document.to_json(), force=force or len(document.results) > 1)
+                write_whole(output, document.to_json(), force=force or resume or bool(written))
+                written.append(output)
 
-        document = bench(suite or "models", heats, conditions, progress=progress, remark=remark, keep=keep)
+        document = bench(
+            suite or "models", heats, conditions, progress=progress, remark=remark, keep=keep, before=before
+        )
     if as_json:
         click.echo(document.to_json(), nl=False)
     else:
@@ -117,6 +140,6 @@ def command(
     if plot is not None:
         from posexport.bench.chart import draw
 
-        write_whole(plot, draw(document, plot.suffix), force=force)
+        write_whole(plot, draw(document, plot.suffix), force=force or resume)
     # a contestant that does not work is a result; ours is a finding
     sys.exit(1 if document.failed else 0)

@@ -45,6 +45,14 @@ from posexport.cli.progress import bar
     show_default=True,
     help="What to write beside the model: genai adds genai_config.json, for onnxruntime-genai.",
 )
+@click.option(
+    "--for",
+    "made_for",
+    type=click.Choice(["portable", "cpu", "cuda"]),
+    default="portable",
+    show_default=True,
+    help="Standard operators for any runtime, or also ONNX Runtime's own for its CPU or CUDA provider.",
+)
 @click.option("--lowering", default="auto", show_default=True, help="How attention with positions is computed.")
 @click.option("--inline", is_flag=True, help="Write the graph without functions, for OpenVINO and others.")
 @click.option(
@@ -71,6 +79,7 @@ def command(
     cache: str,
     rotate: str,
     layout: str,
+    made_for: str,
     lowering: str,
     inline: bool,
     tokenizer: Path | None,
@@ -104,6 +113,7 @@ def command(
         cache=cache,  # type: ignore[arg-type]
         rotate=rotate,  # type: ignore[arg-type]
         layout=layout,  # type: ignore[arg-type]
+        made_for=made_for,  # type: ignore[arg-type]
         lowering=lowering,
         inline=inline,
         tokenizer=tokenizer,

@@ -19,8 +19,8 @@ from torch import Tensor
 from posexport.encodings.base import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_layout import STORAGES, Layout
 from posexport.errors import PosexportError
+from posexport.ops.rotation import LAYOUTS, Layout, rotate
 
 Coordinates = Literal["index", "normalised"]
 Frequencies = Literal["same", "alternating"]
@@ -97,7 +97,7 @@ class RopeAxial(Encoding):
                 f"{self.name}: head_size must be a multiple of 4, pairs for rows and as many for columns, "
                 f"got {head_size}"
             )
-        if layout not in STORAGES:
+        if layout not in LAYOUTS:
             raise PosexportError(f"{self.name}: layout must be half or interleaved, got {layout!r}")
         if coordinates not in get_args(Coordinates):
             raise PosexportError(f"{self.name}: coordinates must be index or normalised, got {coordinates!r}")
@@ -105,7 +105,7 @@ class RopeAxial(Encoding):
             raise PosexportError(f"{self.name}: frequencies must be same or alternating, got {frequencies!r}")
         if not 1 < base < math.inf:
             raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
-        self.storage = STORAGES[layout]
+        self.layout: Layout = layout
         self.normalised = coordinates == "normalised"
         later = 0 if frequencies == "same" else 2
         # Python floats: module.half() cannot round them
@@ -126,9 +126,4 @@ class RopeAxial(Encoding):
             angles.append(at[..., None] * torch.tensor(each, dtype=wide, device=x_BHTD.device))
         angle_BTF = torch.cat(angles, -1)
         angle_BTF = torch.where((row_BT < 0)[..., None], torch.zeros_like(angle_BTF), angle_BTF)
-        cos_B1TF, sin_B1TF = angle_BTF.cos()[:, None], angle_BTF.sin()[:, None]
-        first, second = self.storage.split(x_BHTD.to(wide))
-        return self.storage.join(
-            first * cos_B1TF - second * sin_B1TF,
-            second * cos_B1TF + first * sin_B1TF,
-        ).to(x_BHTD.dtype)
+        return rotate(x_BHTD, angle_BTF.cos()[:, None], angle_BTF.sin()[:, None], self.layout)

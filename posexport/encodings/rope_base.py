@@ -12,8 +12,10 @@ from torch import Tensor
 from posexport.encodings.base import ENCODINGS, Encoding
 from posexport.encodings.frequencies.base import Schedule
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_layout import STORAGES, Layout
 from posexport.errors import PosexportError
+from posexport.ops.rotation import LAYOUTS, Layout, rotate
+
+Role = Literal["query", "key"]
 
 
 class Rotary(Encoding):
@@ -30,32 +32,29 @@ class Rotary(Encoding):
     def __init__(self, schedule: Schedule, layout: Layout, *, head_size: int, **parameters: Any) -> None:
         super().__init__(head_size=head_size, layout=layout, **parameters)
         self._at_least(2, head_size=head_size)
-        if layout not in STORAGES:
+        if layout not in LAYOUTS:
             raise PosexportError(f"{self.name}: layout must be half or interleaved, got {layout!r}")
         if schedule.dim > head_size:
             raise PosexportError(f"{self.name}: {schedule.dim} rotated channels do not fit into head_size={head_size}")
         self.schedule = schedule
-        self.storage = STORAGES[layout]
+        self.layout: Layout = layout
 
     @property
     def boundaries(self) -> list[int]:
         """The schedule's original length, where it has one."""
         return self.schedule.boundaries
 
-    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
+    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Role) -> Tensor:
         """Pair by pair: ``(a + ib) exp(i position frequency)``, times the schedule's attention factor."""
-        del role
-        dim, wide = self.schedule.dim, torch.promote_types(x_BHTD.dtype, torch.float32)
-        cos_B1TF, sin_B1TF = self.waves(positions, wide)
-        first, second = self.storage.split(x_BHTD[..., :dim].to(wide))
-        turned = self.storage.join(
-            first * cos_B1TF - second * sin_B1TF,
-            second * cos_B1TF + first * sin_B1TF,
-        ).to(x_BHTD.dtype)
-        return turned if dim == x_BHTD.shape[-1] else torch.cat((turned, x_BHTD[..., dim:]), -1)
+        wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+        return rotate(x_BHTD, *self.waves(positions, wide, role), self.layout)
 
-    def waves(self, positions: Positions, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the angles times the attention factor, [B or 1, 1, T, F]."""
+    def waves(self, positions: Positions, dtype: torch.dtype, role: Role) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the angles times the attention factor, [B or 1, 1, T, F].
+
+        Every layer asks for them; in an exported graph equal ones are one set of nodes.
+        """
+        del role
         frequency_BF = self.schedule.frequencies(positions.ids_BT, dtype)
         angle_B1TF = positions.ids_BT[:, None, :, None].to(dtype) * frequency_BF[:, None, None, :]
         factor = self.schedule.attention_factor

@@ -11,8 +11,8 @@ import numpy as np
 from posexport.encodings.base import Array, register
 from posexport.encodings.frequencies.longrope import LongRope
 from posexport.encodings.rope_base import Rotary
-from posexport.encodings.rope_layout import Layout
 from posexport.errors import PosexportError
+from posexport.ops.rotation import Layout
 
 
 def oracle(

@@ -14,9 +14,9 @@ from torch import Tensor
 from posexport.encodings.base import Array, register
 from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Rotary
-from posexport.encodings.rope_layout import Layout
+from posexport.encodings.rope_base import Role, Rotary
 from posexport.errors import PosexportError
+from posexport.ops.rotation import Layout
 
 
 def oracle(
@@ -86,8 +86,9 @@ class RopeMrope(Rotary):
             )
         return [int(part) for part in parts]
 
-    def waves(self, positions: Positions, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def waves(self, positions: Positions, dtype: torch.dtype, role: Role) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the angles, each pair's by its axis, [B or 1, 1, T, F]."""
+        del role
         axis_F = [axis for axis, pairs in enumerate(self.sections) for _ in range(pairs)]
         chosen_F = torch.tensor(axis_F, dtype=torch.int64, device=positions.ids_BT.device)
         at_BTF = three_axes(positions).index_select(0, chosen_F).permute(1, 2, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from posexport.encodings.base import Array, register
 from posexport.encodings.frequencies.proportional import Proportional
 from posexport.encodings.rope_base import Rotary
-from posexport.encodings.rope_layout import Layout
+from posexport.ops.rotation import Layout
 
 
 def oracle(

@@ -9,7 +9,6 @@ keys to the right grow with the distance. Not done: the block-wise attention mas
 
 import math
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,9 +17,9 @@ from torch import Tensor
 from posexport.encodings.base import Array, register
 from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Rotary
-from posexport.encodings.rope_layout import Layout
+from posexport.encodings.rope_base import Role, Rotary
 from posexport.errors import PosexportError
+from posexport.ops.rotation import Layout
 
 #: largest power of two that a query or key is multiplied or divided by: float16 ends at 2^16, and at 2^-14 exactness
 _OCTAVES = 12
@@ -109,12 +108,11 @@ class Xpos(Rotary):
         """``max_positions``."""
         return self.max_positions
 
-    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
-        """The rotation, times ``zeta^((n - middle) / scale_base)`` for queries and its inverse for keys."""
-        wide = torch.promote_types(x_BHTD.dtype, torch.float32)
+    def waves(self, positions: Positions, dtype: torch.dtype, role: Role) -> tuple[Tensor, Tensor]:
+        """The rotation's, times ``zeta^((n - middle) / scale_base)`` for queries and its inverse for keys."""
+        cos_B1TF, sin_B1TF = super().waves(positions, dtype, role)
         fading = self.fading if role == "query" else [-rate for rate in self.fading]
-        fading_F = torch.tensor(fading, dtype=wide, device=x_BHTD.device)
-        from_middle_BT = (positions.ids_BT - self.max_positions // 2).to(wide)
+        fading_F = torch.tensor(fading, dtype=dtype, device=positions.ids_BT.device)
+        from_middle_BT = (positions.ids_BT - self.max_positions // 2).to(dtype)
         scale_B1TF = (from_middle_BT[:, None, :, None] * fading_F).exp()
-        scale_B1TD = self.storage.join(scale_B1TF, scale_B1TF)
-        return (super().rotate(x_BHTD.to(wide), positions, role) * scale_B1TD).to(x_BHTD.dtype)
+        return cos_B1TF * scale_B1TF, sin_B1TF * scale_B1TF

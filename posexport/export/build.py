@@ -3,40 +3,52 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from posexport import rewrites
 from posexport.bounds import bounds_of
 from posexport.export import functions, guard, metadata
+from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.save import save
 from posexport.export.trace import trace
+from posexport.lowering.target import Target, TargetName
 from posexport.ops.base import DOMAIN
 from posexport.sources.base import Source
 
 
 @dataclass(frozen=True)
 class Built:
-    """What stands in the file: functions of our domain, the lowering of each attention, opset and IR version."""
+    """What stands in the file: functions of our domain, what each type of node was lowered to, opset, IR version."""
 
     functions: list[str]
-    lowerings: dict[str, str]
+    chosen: dict[str, Chosen]
     opset: int
     ir_version: int
 
 
 def build(
-    source: Source, path: Path, *, opset: int, ir_version: int, lowering: str = "auto", inline: bool = False
+    source: Source,
+    path: Path,
+    *,
+    opset: int,
+    ir_version: int,
+    target: TargetName = "portable",
+    lowering: str = "auto",
+    inline: bool = False,
 ) -> Built:
-    """Trace, guard, attach functions, say in the metadata what it is, save, check.
+    """Trace, rewrite for the target, guard, attach functions, say in the metadata what it is, save, check.
 
     The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
     inline them.
     """
     model = trace(source, opset)
     model.ir_version = ir_version
+    made_for = Target(target, opset, flat=inline)
+    rewrites.apply(model, made_for)
     guard.insert(model, source.inputs, bounds_of(source.envelope))
-    lowerings = functions.attach(model, lowering, flat=inline)
+    chosen = functions.attach(model, made_for, lowering)
     if inline:
         inline_functions(model)
-    metadata.fill(model, source, lowerings)
+    metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()})
     save(model, path, source.module)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
-    return Built(functions=names, lowerings=lowerings, opset=model.opset_imports[""], ir_version=model.ir_version)
+    return Built(functions=names, chosen=chosen, opset=model.opset_imports[""], ir_version=model.ir_version)

@@ -4,55 +4,96 @@ Attached last, because optimisers and version converters inline or drop function
 the checker asks for.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
 import onnx
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
-from posexport.lowering import plan
-from posexport.lowering.base import function
-from posexport.ops.attention import kinds
-from posexport.ops.base import DOMAIN, OPERATORS
+from posexport.lowering import join, plan, share
+from posexport.lowering.base import Kind, Lowering, function
+from posexport.lowering.bias import SharedBias
+from posexport.lowering.target import Target
+from posexport.ops.attention import AttentionKind, bias_kinds
+from posexport.ops.base import DOMAIN, OPERATORS, WHOLE, protos
 
 
-def attach(model: ir.Model, lowering: str = "auto", *, flat: bool = False) -> dict[str, str]:
-    """Attach the functions of all nodes of our domain; answers which lowering each attention function got.
+@dataclass(frozen=True)
+class Chosen:
+    """Which lowering the nodes of a type got, how many they are, and why no other."""
 
-    ``flat``: they will be inlined, for runtimes that know no Scan either.
+    lowering: str
+    nodes: int
+    refused: dict[str, str]
+
+
+def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto") -> dict[str, Chosen]:
+    """Attach the functions of all nodes of our domain; answers what each type that has several ways got.
+
+    Attentions that add the same to their scores share it from here on.
 
     Raises:
         PosexportError: ``lowering`` does not apply to a kind of attention in the graph (the reason is in the message).
     """
-    opset = model.opset_imports[""]
-    attention = kinds()
-    chosen: dict[str, str] = {}
+    target = target or Target(opset=model.opset_imports[""])
+    if lowering in ("auto", plan.GROUP_QUERY.name):
+        join.join(model, plan.GROUP_QUERY, target)
+    share.share(model)
+    ours = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]
+    count = Counter(node.op_type for node in ours)
+    chosen: dict[str, Chosen] = {}
     needed: dict[str, onnx.FunctionProto] = {}
-    for name in dict.fromkeys(
-        node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN
-    ):
-        if name in attention:
-            way = plan.choose(attention[name], lowering, flat=flat)
-            chosen[name] = way.name
-            for operator in attention[name].operators.values():
-                needed.setdefault(operator.name, _operator(operator.name, opset))
-            needed[name] = function(way, attention[name], opset)
+    biases = bias_kinds()
+    #: biases that an attention takes which cannot do without
+    unlimited = set()
+    for name, nodes in count.items():
+        found = plan.family_of(name)
+        if found is not None:
+            family, kind = found
+            if isinstance(kind, AttentionKind):
+                sizes = {join.head_size(node) for node in ours if node.op_type == name}
+                kind = replace(kind, head_size=sizes.pop() if len(sizes) == 1 else None)
+            choice = plan.choose(family, kind, target, lowering)
+            chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)
+            _need(needed, choice.lowering, kind, target)
+            if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not choice.lowering.scans:
+                unlimited.add(kind.bias.name)
         elif name in OPERATORS:
-            needed.setdefault(name, _operator(name, opset))
-        else:
-            raise PosexportError(f"node type {DOMAIN}::{name} is unknown; known: {', '.join([*OPERATORS, *attention])}")
-    # operators first: ONNX's reference evaluator wants a callee before its caller
-    for name in sorted(needed, key=lambda name: name in attention):
-        proto = ir.serde.deserialize_function(needed[name])
-        model.functions[proto.identifier()] = proto
-    if needed:
-        model.opset_imports[DOMAIN] = 1
-    else:
+            needed |= {proto.name: proto for proto in protos(OPERATORS[name].function, target.opset)}
+        elif name not in biases:
+            raise PosexportError(f"node type {DOMAIN}::{name} is unknown; known: {', '.join(OPERATORS)}")
+    for name in count:
+        if name in biases:
+            _need(needed, SharedBias(limited=name not in unlimited), biases[name], target)
+    for proto in needed.values():
+        made = ir.serde.deserialize_function(proto)
+        model.functions[made.identifier()] = made
+        for domain, version in made.opset_imports.items():
+            model.opset_imports.setdefault(domain, version)
+    if not needed:
         model.opset_imports.pop(DOMAIN, None)
     return chosen
 
 
-def _operator(name: str, opset: int) -> onnx.FunctionProto:
-    proto: onnx.FunctionProto = OPERATORS[name].function.to_function_proto()
-    for entry in proto.opset_import:
-        if not entry.domain:
-            entry.version = opset
-    return proto
+def _need(needed: dict[str, onnx.FunctionProto], lowering: Lowering[Any], kind: Kind, target: Target) -> None:
+    """The function of a kind, after those it calls: ONNX's reference evaluator wants a callee before its caller."""
+    proto = function(lowering, kind, target)
+    for name in _called(proto.node):
+        operator = OPERATORS[name.removeprefix(WHOLE)]
+        for each in protos(operator.function, target.opset, whole=name.startswith(WHOLE)):
+            needed.setdefault(each.name, each)
+    needed[proto.name] = proto
+
+
+def _called(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Names of our functions that nodes call, in their bodies too."""
+    found = set()
+    for node in nodes:
+        if node.domain == DOMAIN:
+            found.add(node.op_type)
+        for attribute in node.attribute:
+            found |= _called(attribute.g.node)
+    return found

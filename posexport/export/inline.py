@@ -5,9 +5,18 @@ from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from posexport.ops.base import DOMAIN
 
+#: in a node's metadata, the function that it stood in: the innermost, where functions call others
+FUNCTION = "posexport.function"
+
 
 def inline(model: ir.Model) -> None:
-    """Replace every call of a function by its body, in place, and forget our domain."""
+    """Replace every call of a function by its body, in place, and forget our domain.
+
+    Nodes that stood in a function of ours say so, for `posexport explain`.
+    """
+    for function in model.functions.values():
+        for node in ir.traversal.RecursiveGraphIterator(function.graph):
+            node.metadata_props[FUNCTION] = function.name
     InlinePass()(model)
     model.opset_imports.pop(DOMAIN, None)
     _settle_types(model)

@@ -3,6 +3,7 @@
 import functools
 
 from posexport.errors import PosexportError
+from posexport.lowering.target import ATTENTION_OPSET
 
 DEFAULT_OPSET = 18
 #: IR 10 is understood by ONNX Runtime 1.18 and later and by the browsers' builds; nothing in a bundle needs a newer
@@ -33,10 +34,11 @@ def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
     return True
 
 
-def opset(wanted: int | None, *, static_cache: bool = False) -> int:
+def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "portable") -> int:
     """The opset to export at: ``wanted`` if it is one that can be written and run, else the default.
 
-    ``static_cache``: the graph writes to a cache of fixed size.
+    ``static_cache``: the graph writes to a cache of fixed size. ``made_for``: for ONNX Runtime alone the default is the
+    first opset that has Attention, where the installed one takes it.
 
     Raises:
         PosexportError: naming the lowest and the highest opset that work here.
@@ -48,7 +50,8 @@ def opset(wanted: int | None, *, static_cache: bool = False) -> int:
             f"--cache static needs --opset {STATIC_CACHE_OPSET} or higher, which has TensorScatter; got {wanted}"
         )
     if wanted is None and not static_cache:
-        return DEFAULT_OPSET
+        newer = made_for != "portable" and takes(ATTENTION_OPSET)
+        return ATTENTION_OPSET if newer else DEFAULT_OPSET
     if wanted is None:
         if not takes(STATIC_CACHE_OPSET):
             raise PosexportError(

@@ -1,19 +1,32 @@
 """Attention by blocks of queries: a Scan that never holds more than one block's scores.
 
-Each step takes a block of queries, computes its scores against all keys, the position term for just these queries,
-softmax and context. Memory grows with the length (block x length), not with its square, and the block stays in the
-cache. Standard operators only.
+Each step takes a block of queries, computes its scores against all keys it can see, the position term for just these
+queries, softmax and context. Memory grows with the length (block x length), not with its square, and the block stays in
+the cache. Standard operators only; from opset 23 on a step's attention is ai.onnx Attention.
 
 The block is computed in the graph: the fewest blocks of at most 128 queries, all of one size, so that no length pays
-for more than a few padded queries. What fits in one block, such as a decoder's step, is computed at once: it would pay
-for cutting, padding and joining. (An If costs little around nodes without weights.)
+for more than a few padded queries. What is small, such as a decoder's step, is computed at once: it would pay for
+cutting, padding and joining. (An If costs little around nodes without weights.)
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys, probabilities
-from posexport.lowering.formula import statements
-from posexport.ops.attention import AttentionKind
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-BLOCK = 128
+from posexport.lowering.bias import AT_ONCE, BLOCK
+from posexport.lowering.scores import (
+    SCALE,
+    by_operator,
+    by_products,
+    cache_refusal,
+    operator_refusal,
+    prepared_keys,
+    scaled_keys,
+)
+from posexport.lowering.target import ATTENTION_OPSET, Target
+from posexport.ops.attention import AttentionKind
+from posexport.ops.base import DOMAIN, WHOLE, Operator, protos
+from posexport.ops.skew import CHUNK
 
 
 class Blockwise:
@@ -21,54 +34,127 @@ class Blockwise:
 
     name = "blockwise"
     scans = True
+    beaten = "a Scan goes step by step, which an accelerator does slowly"
 
-    def refusal(self, kind: AttentionKind) -> str | None:
+    def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
+        """Standard operators only."""
+        del kind, target
+        return {}
+
+    def refusal(self, kind: AttentionKind, target: Target) -> str | None:
         """Not for masks over pairs: a block would need its rows of the mask."""
         if kind.mask == "pairs":
             return "the mask has a row for every query; blocks are cut for masks over keys"
-        return None
+        return cache_refusal(kind) or ("the graph may hold no Scan (--inline)" if target.flat else None)
 
-    def body(self, kind: AttentionKind) -> str:
+    def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
-        step = ["qs = Mul(qb, s)", *base_scores(kind, q="qb", qs="qs", qpos="pb")]
-        added, scored = add_scores(kind, "score", q="qb", qs="qs", qpos="pb")
-        dropped, scored = drop(kind, scored, qpos="pb")
-        step += [*added, *dropped, *probabilities(kind, scored)]
-        if kind.values is None:
-            step += multiplied(kind, "out_block", "probs", "v")
-        else:
-            step += [
-                *multiplied(kind, "plain", "probs", "v"),
-                f"extra = {call(kind, 'values', qpos='pb')}",
-                "out_block = Add(plain, extra)",
-            ]
-        inside = "\n    ".join(step)
-        at_once = "\n    ".join(statements(kind, "context_at_once"))
+        operator = target.opset >= ATTENTION_OPSET and operator_refusal(kind) is None
+        # few queries that share keys: the operator would copy these for every head
+        at_once = [*SCALE, *_at_once(kind, operator=operator and not kind.grouped)]
         return f"""
   zero = Constant<value_ints = [0]>()
-  most = Constant<value_ints = [{BLOCK}]>()
   length = Shape<start = 2, end = 3>(q)
-  short = LessOrEqual(length, most)
-  short0 = Squeeze(short, zero)
-  context = If(short0) <
+  {lines(_is_small(kind))}
+  small0 = Squeeze(small, zero)
+  context = If(small0) <
     then_branch = at_once () => (context_at_once) {{
-    {at_once}
+    {lines(at_once)}
     }},
     else_branch = by_blocks () => (context_by_blocks) {{
-  s1 = Constant<value_float: float = @scale>()
-  s = CastLike(s1, q)
-  {chr(10).join(prepared_keys(kind))}
+    {_by_blocks(replace(kind, biased=False), operator=operator)}
+    }}
+  >"""
+
+
+def _is_small(kind: AttentionKind) -> list[str]:
+    """Statements that give ``small``, bool [1]: whether all is computed at once."""
+    if kind.biased:
+        return [
+            "size_of_bias = Size(bias)",
+            "has_bias = Cast<to = 9>(size_of_bias)",
+            "small = Unsqueeze(has_bias, zero)",
+        ]
+    if kind.operators or kind.causal:
+        return [f"most = Constant<value_ints = [{BLOCK}]>()", "small = LessOrEqual(length, most)"]
+    return [
+        "rows = Shape<end = 3>(q)",
+        "row_count = ReduceProd<keepdims = 1>(rows)",
+        "key_count = Shape<start = 2, end = 3>(k)",
+        "pairs = Mul(row_count, key_count)",
+        f"most = Constant<value_ints = [{AT_ONCE}]>()",
+        "small = LessOrEqual(pairs, most)",
+    ]
+
+
+def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
+    if operator:
+        return [*scaled_keys(kind), *by_operator(kind, "context_at_once")]
+    return [*prepared_keys(kind), *by_products(kind, "context_at_once")]
+
+
+def _by_blocks(kind: AttentionKind, *, operator: bool) -> str:
+    """Statements from the node's inputs to ``context_by_blocks``."""
+    whole = kind.base is None and any(skews(operator) for operator in kind.operators.values())
+    keys, step_kind = _all_keys(kind) if whole else (_same_keys(kind), kind)
+    outside: list[str] = []
+    step: list[str] = []
+    if kind.causal:
+        # keys that no query of the block can see are left out, in whole chunks
+        step = [
+            "last_query = ReduceMax<keepdims = 1>(pb)",
+            "reach = Sub(last_query, before_first_key)",
+            "reach_up = Add(reach, chunk_less_one)",
+            "reach_chunks = Div(reach_up, chunk)",
+            "reach_whole = Mul(reach_chunks, chunk)",
+            "reach_most = Min(reach_whole, key_total)",
+            "seen_keys = Max(reach_most, chunk_or_all)",
+            "k_seen = Slice(k_all, zero, seen_keys, axis)",
+            "v_seen = Slice(v_all, zero, seen_keys, axis)",
+            "kpos_seen = Slice(kpos_all, zero, seen_keys, zero)",
+            *(["mask_seen = Slice(mask_all, zero, seen_keys, last_axis)"] if step_kind.mask != "none" else []),
+        ]
+        outside = [
+            "first_key = Slice(kpos_all, zero, one)",
+            "before_first_key = Sub(first_key, one)",
+            "key_total = Shape(kpos_all)",
+            "chunk_or_all = Min(chunk, key_total)",
+        ]
+    read = {name: f"{name}_{'seen' if kind.causal else 'all'}" for name in ("k", "v", "mask", "kpos")}
+    if not kind.ordered:
+        read.pop("kpos")
+    inside = scaled_keys(step_kind) if operator else prepared_keys(step_kind)
+    block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb")
+    if kind.causal:
+        step += named([*inside, *block], **read)
+    else:
+        outside += named(inside, **read)
+        step += named(block, **read)
+    if whole:
+        names = {operator.name for operator in kind.operators.values() if skews(operator)}
+        step = [re.sub(rf"\b{DOMAIN}\.({'|'.join(names)})\(", rf"{DOMAIN}.{WHOLE}\1(", line) for line in step]
+    return f"""
+  {lines(SCALE)}
   one = Constant<value_ints = [1]>()
-  most_less_one = Constant<value_ints = [{BLOCK - 1}]>()
+  axis = Constant<value_ints = [2]>()
+  last_axis = Constant<value_ints = [3]>()
+  chunk = Constant<value_ints = [{CHUNK}]>()
+  chunk_less_one = Constant<value_ints = [{CHUNK - 1}]>()
+  block_most = Constant<value_ints = [{BLOCK}]>()
+  block_less_one = Constant<value_ints = [{BLOCK - 1}]>()
   six = Constant<value_ints = [0, 0, 0, 0, 0, 0]>()
+  {lines(keys)}
   lead = Shape<start = 0, end = 2>(q)
   size = Shape<start = 3, end = 4>(q)
   out_size = Shape<start = 3, end = 4>(v)
-  length_up = Add(length, most_less_one)
-  blocks = Div(length_up, most)
+  length_up = Add(length, block_less_one)
+  blocks = Div(length_up, block_most)
   length_over = Add(length, blocks)
   length_even = Sub(length_over, one)
-  block = Div(length_even, blocks)
+  least = Div(length_even, blocks)
+  least_up = Add(least, chunk_less_one)
+  block_chunks = Div(least_up, chunk)
+  block = Mul(block_chunks, chunk)
   padded = Mul(blocks, block)
   missing = Sub(padded, length)
   pads = Concat<axis = 0>(six, missing, zero)
@@ -76,7 +162,7 @@ class Blockwise:
   q_shape = Concat<axis = 0>(lead, blocks, block, size)
   q_split = Reshape(q_padded, q_shape)
   q_blocks = Transpose<perm = [2, 0, 1, 3, 4]>(q_split)
-  first = Slice(qpos, zero, one)
+  {"first = Slice(qpos, zero, one)" if kind.ordered else "first = Identity(zero)"}
   last = Add(first, padded)
   p_shape = Concat<axis = 0>(blocks, block)
   first0 = Squeeze(first, zero)
@@ -84,13 +170,74 @@ class Blockwise:
   one0 = Squeeze(one, zero)
   p_all = Range(first0, last0, one0)
   p_blocks = Reshape(p_all, p_shape)
+  {lines(outside)}
   done = Scan <num_scan_inputs = 2, body = each_block (qb, pb) => (out_block) {{
-    {inside}
+    {lines(step)}
   }}> (q_blocks, p_blocks)
   joined = Transpose<perm = [1, 2, 0, 3, 4]>(done)
   out_shape = Concat<axis = 0>(lead, padded, out_size)
   all = Reshape(joined, out_shape)
-  axis = Constant<value_ints = [2]>()
-  context_by_blocks = Slice(all, zero, length, axis)
-    }}
-  >"""
+  context_by_blocks = Slice(all, zero, length, axis)"""
+
+
+def skews(operator: Operator) -> bool:
+    """The operator's function is faster for queries and keys in whole chunks."""
+    return any(proto.name == "Skew" for proto in protos(operator.function, 18))
+
+
+def _same_keys(kind: AttentionKind) -> list[str]:
+    """Statements that name the keys as they are."""
+    names = ["k", "v", *(["mask"] if kind.mask != "none" else []), *(["kpos"] if kind.ordered else [])]
+    return [f"{name}_all = Identity({name})" for name in names]
+
+
+def _all_keys(kind: AttentionKind) -> tuple[list[str], AttentionKind]:
+    """Statements that fill keys up to whole chunks, which the skew wants; and the kind, which masks what is added.
+
+    Causal ones need no mask for that: what is added stands after every query that counts.
+    """
+    found = [
+        "key_length = Shape(kpos)",
+        "key_up = Add(key_length, chunk_less_one)",
+        "key_chunks = Div(key_up, chunk)",
+        "key_padded = Mul(key_chunks, chunk)",
+        "key_missing = Sub(key_padded, key_length)",
+        "key_pads = Concat<axis = 0>(six, key_missing, zero)",
+        "k_all = Pad(k, key_pads)",
+        "v_all = Pad(v, key_pads)",
+        "kpos_first = Slice(kpos, zero, one)",
+        "kpos_end = Add(kpos_first, key_padded)",
+        "kpos_first0 = Squeeze(kpos_first, zero)",
+        "kpos_end0 = Squeeze(kpos_end, zero)",
+        "kpos_step = Constant<value_int = 1>()",
+        "kpos_all = Range(kpos_first0, kpos_end0, kpos_step)",
+    ]
+    if kind.mask == "none" and kind.causal:
+        return found, kind
+    found += [
+        "filler1 = Constant<value_float: float = @lowest>()",
+        "filler = CastLike(filler1, q)",
+        "mask_pads = Concat<axis = 0>(six, zero, key_missing)",
+    ]
+    if kind.mask == "none":
+        found += [
+            "kept_shape = Concat<axis = 0>(one, one, one, key_length)",
+            "kept1 = ConstantOfShape(kept_shape)",
+            "kept = CastLike(kept1, q)",
+            "mask_all = Pad(kept, mask_pads, filler)",
+        ]
+    else:
+        found.append("mask_all = Pad(mask, mask_pads, filler)")
+    return found, replace(kind, mask="keys")
+
+
+def named(statements: Sequence[str], **names: str) -> list[str]:
+    """Statements with other names for what they read."""
+    for old, new in names.items():
+        statements = [re.sub(rf"\b{old}\b(?!\w* =)", new, line) for line in statements]
+    return list(statements)
+
+
+def lines(statements: Sequence[str]) -> str:
+    """Statements one below the other."""
+    return "\n    ".join(statements)

@@ -3,7 +3,10 @@
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """
 
-from posexport.lowering.base import add_scores, base_scores, call, drop, multiplied, prepared_keys, probabilities
+from collections.abc import Mapping
+
+from posexport.lowering.scores import SCALE, by_products, cache_refusal, prepared_keys
+from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind
 
 
@@ -12,30 +15,19 @@ class Formula:
 
     name = "formula"
     scans = False
+    beaten = "it holds the scores of all pairs at once"
 
-    def refusal(self, kind: AttentionKind) -> str | None:
-        """Applies to every kind."""
-        del kind
-        return None
+    def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
+        """Standard operators only."""
+        del kind, target
+        return {}
 
-    def body(self, kind: AttentionKind) -> str:
+    def refusal(self, kind: AttentionKind, target: Target) -> str | None:
+        """Not where some keys do not count; applies to every other kind."""
+        del target
+        return cache_refusal(kind)
+
+    def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
-        return "\n".join(statements(kind, "context"))
-
-
-def statements(kind: AttentionKind, to: str) -> list[str]:
-    """From the inputs of the kind's function to the value called ``to``."""
-    lines = [
-        "s1 = Constant<value_float: float = @scale>()",
-        "s = CastLike(s1, q)",
-        "qs = Mul(q, s)",
-        *prepared_keys(kind),
-        *base_scores(kind, q="q", qs="qs", qpos="qpos"),
-    ]
-    added, score = add_scores(kind, "score", q="q", qs="qs", qpos="qpos")
-    dropped, score = drop(kind, score, qpos="qpos")
-    lines += [*added, *dropped, *probabilities(kind, score)]
-    if kind.values is None:
-        return [*lines, *multiplied(kind, to, "probs", "v")]
-    extra = f"extra = {call(kind, 'values')}"
-    return [*lines, *multiplied(kind, "plain", "probs", "v"), extra, f"{to} = Add(plain, extra)"]
+        del target
+        return "\n".join([*SCALE, *prepared_keys(kind), *by_products(kind, "context")])

@@ -1,38 +1,92 @@
-"""Which way to compute each kind of attention."""
+"""Which way to compute each kind of node."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.lowering.base import Lowering
+from posexport.lowering.base import Kind, Lowering
 from posexport.lowering.blockwise import Blockwise
 from posexport.lowering.formula import Formula
+from posexport.lowering.group_query import GroupQuery
+from posexport.lowering.multi_head import MultiHead
+from posexport.lowering.onnx_attention import OnnxAttention
+from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS
 from posexport.lowering.static import Static
-from posexport.ops.attention import AttentionKind
-
-#: In order of preference: the first that does not refuse is taken.
-LOWERINGS: tuple[Lowering, ...] = (Blockwise(), Formula())
-#: the one that knows which places of a cache of fixed size are free
-STATIC = Static()
+from posexport.lowering.target import Target, TargetName
+from posexport.ops.attention import kinds as attention_kinds
+from posexport.ops.rotation import kinds as rotation_kinds
+from posexport.ops.rotation import shared_kinds
 
 
-def choose(kind: AttentionKind, wanted: str = "auto", *, flat: bool = False) -> Lowering:
-    """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not.
+@dataclass(frozen=True)
+class Family:
+    """Kinds of nodes with the same ways of computing them.
 
-    ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO.
+    Attributes:
+        kinds: by ``op_type``.
+        lowerings: in order of preference for the CPU: the first that does not refuse is taken.
+        other_orders: names in order of preference, for targets that want another one.
     """
-    check_name(wanted)
-    if kind.static:
-        return STATIC
-    if wanted == "auto":
-        fitting = [lowering for lowering in LOWERINGS if lowering.refusal(kind) is None]
-        return next(lowering for lowering in fitting if not (flat and lowering.scans))
-    found = next(lowering for lowering in LOWERINGS if lowering.name == wanted)
-    reason = found.refusal(kind)
-    if reason:
-        raise PosexportError(f"lowering {wanted} does not apply to {kind.name}: {reason}; use --lowering auto")
-    return found
+
+    kinds: Callable[[], Mapping[str, Any]]
+    lowerings: Sequence[Lowering[Any]]
+    other_orders: Mapping[TargetName, Sequence[str]] = field(default_factory=dict)
+
+    def ordered(self, target: Target) -> list[Lowering[Any]]:
+        """The lowerings in the target's order."""
+        order = list(self.other_orders.get(target.name, ()))
+        return sorted(self.lowerings, key=lambda each: order.index(each.name) if each.name in order else len(order))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way of computing a kind, and of every other one why it was not taken."""
+
+    lowering: Lowering[Any]
+    refused: dict[str, str]
+
+
+#: the one that writes to a cache of fixed size itself
+GROUP_QUERY = GroupQuery()
+ATTENTION = Family(
+    attention_kinds,
+    (GROUP_QUERY, Static(), Blockwise(), OnnxAttention(), MultiHead(), Formula()),
+    {"cuda": ("group-query", "static", "multi-head", "attention", "formula")},
+)
+#: the first that has a kind decides: rotations that all rows share stand before rotations of any kind
+FAMILIES: list[Family] = [ATTENTION, Family(shared_kinds, SHARED_LOWERINGS), Family(rotation_kinds, LOWERINGS)]
+
+
+def family_of(name: str) -> tuple[Family, Kind] | None:
+    """The family that a node type belongs to, and its kind; None for a type that has one meaning only."""
+    for family in FAMILIES:
+        kind = family.kinds().get(name)
+        if kind is not None:
+            return family, kind
+    return None
+
+
+def choose(family: Family, kind: Any, target: Target, wanted: str = "auto") -> Choice:
+    """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not."""
+    refused: dict[str, str] = {}
+    taken: Lowering[Any] | None = None
+    for lowering in family.ordered(target):
+        reason = lowering.refusal(kind, target)
+        if reason is None and wanted in ("auto", lowering.name) and taken is None:
+            taken = lowering
+            continue
+        if reason is not None and lowering.name == wanted:
+            raise PosexportError(f"lowering {wanted} does not apply to {kind.name}: {reason}; use --lowering auto")
+        other = f"--lowering {wanted} was asked for" if wanted != "auto" else lowering.beaten
+        refused[lowering.name] = reason or other
+    if taken is None:  # the lowering belongs to another family
+        return choose(family, kind, target)
+    return Choice(taken, refused)
 
 
 def check_name(wanted: str) -> None:
     """PosexportError unless ``wanted`` is ``auto`` or the name of a lowering."""
-    known = ["auto", *(lowering.name for lowering in LOWERINGS)]
-    if wanted not in known:
-        raise PosexportError(f"unknown lowering {wanted!r}; known: {', '.join(known)}")
+    known = sorted({lowering.name for family in FAMILIES for lowering in family.lowerings})
+    if wanted not in ("auto", *known):
+        raise PosexportError(f"unknown lowering {wanted!r}; known: {', '.join(['auto', *known])}")

@@ -5,10 +5,11 @@ taken, all are attended to and the free ones masked; otherwise they are copied, 
 what there is room for.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from posexport.lowering.formula import statements
+from posexport.lowering.blockwise import lines, named
+from posexport.lowering.scores import SCALE, by_products, prepared_keys
+from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind
 
 
@@ -17,15 +18,26 @@ class Static:
 
     name = "static"
     scans = False
+    beaten = ""
 
-    def refusal(self, kind: AttentionKind) -> str | None:
+    def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
+        """Standard operators only."""
+        del kind, target
+        return {}
+
+    def refusal(self, kind: AttentionKind, target: Target) -> str | None:
         """For caches of fixed size alone."""
+        del target
         return None if kind.static else "keys and values do not stand in a cache of fixed size"
 
-    def body(self, kind: AttentionKind) -> str:
+    def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
-        some = _named(statements(kind, "context_of_taken"), k="k_taken", v="v_taken")
-        every = _named(statements(kind, "context_of_all"), mask="mask_of_all", kpos="kpos_of_all")
+        del target
+        some, every = (
+            [*SCALE, *prepared_keys(kind), *by_products(kind, to)] for to in ("context_of_taken", "context_of_all")
+        )
+        some = named(some, k="k_taken", v="v_taken")
+        every = named(every, mask="mask_of_all", kpos="kpos_of_all")
         return f"""
   zero = Constant<value_ints = [0]>()
   axis = Constant<value_ints = [2]>()
@@ -38,7 +50,7 @@ class Static:
     then_branch = of_taken () => (context_of_taken) {{
     k_taken = Slice(k, zero, taken, axis)
     v_taken = Slice(v, zero, taken, axis)
-    {some}
+    {lines(some)}
     }},
     else_branch = of_all () => (context_of_all) {{
     seven = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()
@@ -48,13 +60,6 @@ class Static:
     one = Constant<value_int = 1>()
     places0 = Squeeze(places, zero)
     kpos_of_all = Range(start, places0, one)
-    {every}
+    {lines(every)}
     }}
   >"""
-
-
-def _named(lines: Sequence[str], **names: str) -> str:
-    """Statements with other names for what they read."""
-    for old, new in names.items():
-        lines = [re.sub(rf"\b{old}\b(?!\w* =)", new, line) for line in lines]
-    return "\n    ".join(lines)

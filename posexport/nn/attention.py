@@ -38,17 +38,16 @@ def attend(
     ``k_BHSD`` and ``v_BHSD`` are the first places of, for a graph that can do without copying these. ``sink``: [H], a
     score of every head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et
     al., arXiv:2309.17453). While
-    ``torch.onnx.export`` traces, attention with a term becomes one node of domain ``posexport``, whose body a lowering
-    chooses; without a term it stays plain operators, which every runtime fuses.
+    ``torch.onnx.export`` traces, attention becomes one node of domain ``posexport``, whose body a lowering chooses.
     """
     terms = {"base": base, "scores": scores, "values": values}
     if any(term is not None and "k" in term.operator.takes for term in terms.values()):
         k_BHSD, v_BHSD = shared(k_BHSD, q_BHTD.shape[1]), shared(v_BHSD, q_BHTD.shape[1])
-    plain = not (scores or values or base)
-    if torch.onnx.is_in_onnx_export() and not (plain and places is None):
-        if places is not None and plain:
+    if torch.onnx.is_in_onnx_export():
+        static = places is not None and not (scores or values or base)
+        if places is not None and static:
             k_BHSD, v_BHSD = places
-        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=plain)
+        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
     given = {"q": q_BHTD, "k": k_BHSD}
     if scores is None and base is None:
         s_BHTS = by_group(q_BHTD * scale, k_BHSD.mT)
@@ -110,12 +109,14 @@ def _node(
     of: dict[str, Operator | None] = {part: terms[part].operator if part in terms else None for part in given}
     which: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
     grouped = k.shape[1] != q.shape[1]
-    name = AttentionKind(
+    kind = AttentionKind(
         of["scores"], of["values"], which, causal is not None, of["base"], grouped, static, sink is not None
-    ).name
+    )
     tensors = [tensor for term in terms.values() for tensor in term.tensors]
-    queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
-    positions = (queries.slots_T, keys.slots_T)
-    inputs = (q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors, *positions)
-    attributes = {"scale": scale} | ({} if causal is None else {"lowest": lowest(q.dtype)})
-    return emit(name, inputs, like=q, shape=(*q.shape[:-1], v.shape[-1]), **attributes)
+    inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]
+    if kind.ordered:
+        queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
+        inputs += [queries.slots_T, keys.slots_T]
+    shape = (*q.shape[:-1], v.shape[-1])
+    sizes = {"heads": q.shape[1], "groups": k.shape[1]}
+    return emit(kind.name, inputs, like=q, shape=shape, scale=scale, lowest=lowest(q.dtype), **sizes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 from onnxscript.values import Opset
@@ -91,7 +92,12 @@ class Operator:
 
 
 def emit(
-    name: str, tensors: Sequence[Tensor | None], *, like: Tensor, shape: Sequence[int], **attributes: float
+    name: str,
+    tensors: Sequence[Tensor | None],
+    *,
+    like: Tensor,
+    shape: Sequence[int],
+    **attributes: float | Sequence[int],
 ) -> Tensor:
     """A node of domain ``posexport`` in the graph being traced."""
     return torch.onnx.ops.symbolic(
@@ -100,6 +106,36 @@ def emit(
 
 
 OPERATORS: dict[str, Operator] = {}
+#: onnxscript functions of our domain that operators' functions call, by name
+HELPERS: dict[str, Any] = {}
+
+
+def helper(function: Any) -> Any:
+    """Name an onnxscript function that operators' functions call, so that it is attached where it is needed."""
+    HELPERS[function.name] = function
+    return function
+
+
+#: begins the names of functions for queries and keys in whole chunks (`posexport.ops.skew`)
+WHOLE = "Whole"
+
+
+def protos(function: Any, opset: int, *, whole: bool = False) -> list[onnx.FunctionProto]:
+    """An onnxscript function for a model of ``opset``, after the helpers that it calls.
+
+    ``whole``: of the same name after `WHOLE`, with those helpers that there are for queries and keys in whole chunks.
+    """
+    proto: onnx.FunctionProto = function.to_function_proto()
+    if whole:
+        proto.name = WHOLE + proto.name
+        for node in proto.node:
+            if node.domain == DOMAIN and WHOLE + node.op_type in HELPERS:
+                node.op_type = WHOLE + node.op_type
+    for entry in proto.opset_import:
+        if not entry.domain:
+            entry.version = opset
+    called = {node.op_type for node in proto.node if node.domain == DOMAIN}
+    return [*(each for name in sorted(called) for each in protos(HELPERS[name], opset)), proto]
 
 
 def register(operator: Operator) -> Operator:

@@ -13,6 +13,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Skew
 from posexport.ops.window import blocks, columns, skew
 
 
@@ -46,23 +47,18 @@ def _(q: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
 def ClippedScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
     T = op.Shape(q, start=2, end=3)
     S = op.Shape(kpos)
-    width = T + S
+    width = T + S + 1
     last = op.Shape(table, start=0, end=1) - 1
-    # Column c of the T + S distances, greatest first (see window.py), takes row `first + c`, clipped to the table.
+    # Column c of `Distances` takes row `first + c`, clipped to the table (whose rows go the other way).
     # Columns before `start` all have the row of column 0, those from `end` on the row of the last column.
-    first = last / 2 - op.Slice(qpos, T - 1, T) + op.Slice(kpos, [0], [1])
+    first = last / 2 - op.Slice(qpos, [0], [1]) - T + op.Slice(kpos, [0], [1])
     start = op.Max(op.Min(1 - first, width - 1), [1])
     end = op.Max(op.Min(last - first, width - 1), start)
     inner = op.Range(op.Squeeze(start, [0]), op.Squeeze(end, [0]), 1)
     row = op.Max(op.Min(first + op.Concat([0], inner, width - 1, axis=0), last), [0])
     by_row = op.MatMul(q, op.Transpose(op.Gather(table, row), perm=[1, 0]))
     by_column = op.Pad(by_row, op.Concat(start - 1, width - 1 - end, axis=0), None, [3], mode="edge")
-    # the skew
-    lead = op.Shape(q, start=0, end=2)
-    flat = op.Reshape(by_column, op.Concat(lead, T * width, axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * width - 1, [2])
-    by_key = op.Reshape(shifted, op.Concat(lead, T, width - 1, axis=0), allowzero=1)
-    return op.Slice(by_key, [0], S, [3])
+    return Skew(by_column, S)
 
 
 CLIPPED_SCORES = register(

@@ -15,6 +15,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
 from posexport.ops.window import blocks, columns, skew
 
 
@@ -79,30 +80,22 @@ def DisentangledScores(
     lead = op.Shape(q, start=0, end=2)
     first_query = op.Slice(qpos, [0], [1])
     first_key = op.Slice(kpos, [0], [1])
-    # the query term: a window of the vectors of the T + S distances, greatest first (see window.py), then the skew
-    greatest = first_query + T - 1 - first_key
-    query_index = op.Max(op.Min(greatest - op.Range(0, op.Squeeze(T + S, [0]), 1) - lowest, last), [0])
+    query_index = op.Max(op.Min(Distances(qpos, kpos) - lowest, last), [0])
     query_window = op.Transpose(op.Gather(by_distance, query_index, axis=1), perm=[0, 2, 1])
-    flat = op.Reshape(op.MatMul(q, query_window), op.Concat(lead, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_key = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
-    query_term = op.Slice(by_key, [0], S, [3])
-    # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size distances each, least
-    # distance first
-    size = op.Min(op.Max(T, [8]), S)
+    query_term = Skew(op.MatMul(q, query_window), S)
+    # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size + 1 distances each,
+    # least first, in which keys and queries have changed places
+    size = KeysOfBlock(T, S)
     blocks = (S + size - 1) / size
-    width = T + size
-    filled = op.Pad(k, op.Concat([0], blocks * size - S, axis=0), None, [2])
-    k_blocks = op.Reshape(filled, op.Concat(lead, blocks, size, [-1], axis=0))
+    width = T + size + 1
+    k_blocks = op.Reshape(FilledUp(k, blocks * size), op.Concat(lead, blocks, size, [-1], axis=0))
     starts = first_key + op.Range(0, op.Squeeze(blocks, [0]), 1) * size
-    least = op.Unsqueeze(first_query - starts - size + 1 - lowest, [1])
+    least = op.Unsqueeze(first_query - starts - size - lowest, [1])
     key_index = op.Max(op.Min(least + op.Range(0, op.Squeeze(width, [0]), 1), last), [0])
     key_window = op.Transpose(op.Gather(by_distance_of_key, key_index, axis=1), perm=[0, 1, 3, 2])
     key_by_column = op.MatMul(k_blocks, key_window)
-    key_flat = op.Reshape(key_by_column, op.Concat(lead, blocks, size * width, axis=0), allowzero=1)
-    key_shifted = op.Slice(key_flat, size - 1, size * width - 1, [3])
-    by_query = op.Reshape(key_shifted, op.Concat(lead, blocks * size, width - 1, axis=0), allowzero=1)
-    key_term = op.Transpose(op.Slice(by_query, [0, 0], op.Concat(S, T, axis=0), [2, 3]), perm=[0, 1, 3, 2])
+    by_query = op.Reshape(Skew(key_by_column, T), op.Concat(lead, blocks * size, T, axis=0), allowzero=1)
+    key_term = CutOff(op.Transpose(by_query, perm=[0, 1, 3, 2]), S)
     return query_term + key_term
 
 

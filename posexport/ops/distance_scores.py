@@ -11,6 +11,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Skew
 from posexport.ops.window import BLOCK, columns, skew
 
 
@@ -48,21 +49,16 @@ def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...]
     S = op.Shape(kpos)
     H = op.Shape(by_distance, start=0, end=1)
     W = op.Shape(by_distance, start=1, end=2)
-    # column c of the T + S distances, greatest first (see window.py): a run of by_distance, its ends repeated where
-    # the run is longer; copied as one, because a Gather copies number by number
-    first = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1]) - lowest
-    under = op.Max(T + S - 1 - first, [0])
+    # the columns of `Distances`: a run of by_distance, its ends repeated where the run is longer; copied as one,
+    # because a Gather copies number by number
+    first = op.Slice(qpos, [0], [1]) + T - op.Slice(kpos, [0], [1]) - lowest
+    under = op.Max(T + S - first, [0])
     over = op.Max(first + 1 - W, [0])
     wide = op.Pad(by_distance, op.Concat([0], under, [0], over, axis=0), mode="edge")
     # the end is counted from the back: -1 would mean the last
-    end = first - T - S - W - over
+    end = first - T - S - 1 - W - over
     by_column = op.Unsqueeze(op.Slice(wide, first + under, end, [1], [-1]), [1])
-    rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
-    # the skew
-    flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_row = op.Reshape(shifted, op.Concat([1], H, T, T + S - 1, axis=0), allowzero=1)
-    return op.Slice(by_row, [0], S, [3])
+    return Skew(op.Expand(by_column, op.Concat([1], H, T, T + S + 1, axis=0)), S)
 
 
 DISTANCE_SCORES = register(

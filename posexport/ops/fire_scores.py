@@ -15,6 +15,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import BLOCK, columns, skew
 
 #: hidden units in the cases
@@ -109,15 +110,8 @@ def FireScores(
 ) -> FLOAT[...]:
     T = op.Shape(qpos)
     S = op.Shape(kpos)
-    # column c of the T + S distances, greatest first (see window.py)
-    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
-    index = op.Max(op.Min(distance - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
-    flat = op.Reshape(op.Expand(op.Gather(by_distance, index, axis=1), op.Concat(T, T + S, axis=0)), [1, -1])
-    # the skew
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [1])
-    by_row = op.Reshape(shifted, op.Concat(T, T + S - 1, axis=0), allowzero=1)
-    psi = op.Slice(by_row, [0], S, [1])
+    index = op.Max(op.Min(Distances(qpos, kpos) - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
+    psi = Skew(op.Expand(op.Gather(by_distance, index, axis=1), op.Concat(T, T + S + 1, axis=0)), S)
     row = op.Max(op.Min(qpos - first, op.Shape(normaliser, start=1, end=2) - 1), [0])
     ratio = op.Div(psi, op.Unsqueeze(op.Gather(normaliser, row, axis=1), [2]))
     # the network, with all pairs in a row

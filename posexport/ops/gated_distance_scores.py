@@ -11,6 +11,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import BLOCK, columns, skew
 
 
@@ -63,18 +64,11 @@ def GatedDistanceScores(
     T = op.Shape(qpos)
     S = op.Shape(kpos)
     H = op.Shape(by_distance, start=0, end=1)
-    # column c of the T + S distances, greatest first (see window.py)
-    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
-    index = op.Max(op.Min(distance - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
+    index = op.Max(op.Min(Distances(qpos, kpos) - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
     by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
-    rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
-    # the skew
-    flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_row = op.Reshape(shifted, op.Concat([1], H, T, T + S - 1, axis=0), allowzero=1)
+    rows = op.Expand(by_column, op.Concat([1], H, T, T + S + 1, axis=0))
     place = op.Max(op.Min(qpos - first, op.Shape(gate, start=2, end=3) - 1), [0])
-    return op.Slice(by_row, [0], S, [3]) * op.Unsqueeze(op.Gather(gate, place, axis=2), [3])
+    return Skew(rows, S) * op.Unsqueeze(op.Gather(gate, place, axis=2), [3])
 
 
 GATED_DISTANCE_SCORES = register(

@@ -12,6 +12,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, skew
 
 
@@ -77,21 +78,12 @@ def HeadDistanceScores(
     qpos: INT64[...],
     kpos: INT64[...],
 ) -> FLOAT[...]:
-    T = op.Shape(q, start=2, end=3)
-    S = op.Shape(kpos)
     last = op.Shape(by_distance, start=1, end=2) - 1
-    # the window: vectors of the T + S distances, greatest first (see window.py)
-    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    index = op.Max(op.Min(top - op.Range(0, op.Squeeze(T + S, [0]), 1) - lowest, last), [0])
+    index = op.Max(op.Min(Distances(qpos, kpos) - lowest, last), [0])
     window = op.Transpose(op.Gather(by_distance, index, axis=1), perm=[0, 2, 1])
     by_column = op.MatMul(q + op.Unsqueeze(query_bias, [1]), window)
-    # the skew
-    lead = op.Shape(q, start=0, end=2)
-    flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_row = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
     of_key = op.Transpose(op.MatMul(k, op.Unsqueeze(key_bias, [2])), perm=[0, 1, 3, 2])
-    return op.Slice(by_row, [0], S, [3]) + of_key
+    return Skew(by_column, op.Shape(kpos)) + of_key
 
 
 HEAD_DISTANCE_SCORES = register(

@@ -12,6 +12,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import BLOCK, columns, skew
 
 
@@ -79,17 +80,10 @@ def PositionProductScores(
     u = op.Gather(by_query, query_row, axis=2)
     w = op.Gather(by_key, key_row, axis=2)
     product = op.MatMul(u, op.Transpose(w, perm=[0, 1, 3, 2]))
-    # column c of the T + S distances, greatest first (see window.py)
-    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    distance = top - op.Range(0, op.Squeeze(T + S, [0]), 1)
-    index = op.Max(op.Min(distance - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
+    index = op.Max(op.Min(Distances(qpos, kpos) - lowest, op.Shape(by_distance, start=1, end=2) - 1), [0])
     by_column = op.Unsqueeze(op.Gather(by_distance, index, axis=1), [1])
-    rows = op.Expand(by_column, op.Concat(H, T, T + S, axis=0))
-    # the skew
-    flat = op.Reshape(rows, op.Concat([1], H, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_row = op.Reshape(shifted, op.Concat([1], H, T, T + S - 1, axis=0), allowzero=1)
-    return product + op.Slice(by_row, [0], S, [3])
+    rows = op.Expand(by_column, op.Concat([1], H, T, T + S + 1, axis=0))
+    return product + Skew(rows, S)
 
 
 POSITION_PRODUCT_SCORES = register(

@@ -17,6 +17,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
 from posexport.ops.window import blocks, columns, skew
 
 
@@ -61,29 +62,20 @@ def RelativeKeyQueryScores(
     lead = op.Shape(q, start=0, end=2)
     first_query = op.Slice(qpos, [0], [1])
     first_key = op.Slice(kpos, [0], [1])
-    # the query term: a window of table rows of the T + S distances, greatest first (see window.py), then the skew
-    column = op.Range(0, op.Squeeze(T + S, [0]), 1)
-    query_row = op.Max(op.Min(first_query + T - 1 - first_key + last / 2 - column, last), [0])
-    by_column = op.MatMul(q, op.Transpose(op.Gather(table, query_row), perm=[1, 0]))
-    flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_key = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
-    query_term = op.Slice(by_key, [0], S, [3])
-    # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size rows each, least
-    # distance first
-    size = op.Min(op.Max(T, [8]), S)
+    query_row = op.Max(op.Min(Distances(qpos, kpos) + last / 2, last), [0])
+    query_term = Skew(op.MatMul(q, op.Transpose(op.Gather(table, query_row), perm=[1, 0])), S)
+    # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size + 1 rows each, least
+    # distance first, in which keys and queries have changed places
+    size = KeysOfBlock(T, S)
     blocks = (S + size - 1) / size
-    width = T + size
-    filled = op.Pad(k, op.Concat([0], blocks * size - S, axis=0), None, [2])
-    k_blocks = op.Reshape(filled, op.Concat(lead, blocks, size, [-1], axis=0))
+    width = T + size + 1
+    k_blocks = op.Reshape(FilledUp(k, blocks * size), op.Concat(lead, blocks, size, [-1], axis=0))
     starts = first_key + op.Range(0, op.Squeeze(blocks, [0]), 1) * size
-    least = op.Unsqueeze(first_query - starts - size + 1 + last / 2, [1])
+    least = op.Unsqueeze(first_query - starts - size + last / 2, [1])
     key_row = op.Max(op.Min(least + op.Range(0, op.Squeeze(width, [0]), 1), last), [0])
     key_by_column = op.MatMul(k_blocks, op.Transpose(op.Gather(table, key_row), perm=[0, 2, 1]))
-    key_flat = op.Reshape(key_by_column, op.Concat(lead, blocks, size * width, axis=0), allowzero=1)
-    key_shifted = op.Slice(key_flat, size - 1, size * width - 1, [3])
-    by_query = op.Reshape(key_shifted, op.Concat(lead, blocks * size, width - 1, axis=0), allowzero=1)
-    key_term = op.Transpose(op.Slice(by_query, [0, 0], op.Concat(S, T, axis=0), [2, 3]), perm=[0, 1, 3, 2])
+    by_query = op.Reshape(Skew(key_by_column, T), op.Concat(lead, blocks * size, T, axis=0), allowzero=1)
+    key_term = CutOff(op.Transpose(by_query, perm=[0, 1, 3, 2]), S)
     return query_term + key_term
 
 

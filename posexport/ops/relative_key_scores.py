@@ -12,6 +12,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, skew
 
 
@@ -44,21 +45,10 @@ def _(q: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
 
 @script(OPSET, default_opset=op)
 def RelativeKeyScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
-    T = op.Shape(q, start=2, end=3)
-    S = op.Shape(kpos)
-    rows = op.Shape(table, start=0, end=1)
-    # the window: table rows of the T + S distances, greatest first (see window.py)
-    column = op.Range(0, op.Squeeze(T + S, [0]), 1)
-    top = op.Slice(qpos, T - 1, T) - op.Slice(kpos, [0], [1])
-    row = op.Max(op.Min(top + rows / 2 - column, rows - 1), [0])
-    window = op.Gather(table, row)
-    by_column = op.MatMul(q, op.Transpose(window, perm=[1, 0]))
-    # the skew
-    lead = op.Shape(q, start=0, end=2)
-    flat = op.Reshape(by_column, op.Concat(lead, T * (T + S), axis=0), allowzero=1)
-    shifted = op.Slice(flat, T - 1, T * (T + S) - 1, [2])
-    by_row = op.Reshape(shifted, op.Concat(lead, T, T + S - 1, axis=0), allowzero=1)
-    return op.Slice(by_row, [0], S, [3])
+    last = op.Shape(table, start=0, end=1) - 1
+    row = op.Max(op.Min(Distances(qpos, kpos) + last / 2, last), [0])
+    by_column = op.MatMul(q, op.Transpose(op.Gather(table, row), perm=[1, 0]))
+    return Skew(by_column, op.Shape(kpos))
 
 
 RELATIVE_KEY_SCORES = register(

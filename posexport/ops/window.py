@@ -1,4 +1,4 @@
-"""The arithmetic that all relative operators share, on the torch side.
+"""The arithmetic that all relative operators share.
 
 Queries at consecutive positions ``q0 .. q0+T-1`` and keys at ``k0 .. k0+S-1`` have only T + S - 1 distances. Listed
 from the greatest down, column ``c`` holds the distance (query minus key) ``top - c`` with ``top = q0 + T - 1 - k0``,

@@ -111,6 +111,7 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
         cut = [
             values[name][..., rows, :] if values[name].ndim > 2 else values[name] for name in names if name in values
         ]
+        cut = [_with_tokens(item.value.shape, value) for value in cut]
         shaped = [value for value in cut if value.shape == item.value.shape]
         if not shaped or _key(item) not in own:
             continue
@@ -119,6 +120,12 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
         allowed = SLACK * tolerance(wrong.precision, "", _error(own[_key(item)], item, keeps))
         found.append(_Compared(item, min(_error(value, item, keeps) for value in candidates), allowed))
     return found
+
+
+def _with_tokens(shape: tuple[int, ...], value: Array) -> Array:
+    """``value`` with axes of batch and tokens, where a graph keeps a row for every token of all ([B * T, C])."""
+    rows = value.ndim == 2 and len(shape) == 3 and value.shape == (shape[0] * shape[1], shape[2])
+    return value.reshape(shape) if rows else value
 
 
 def _captured(source: Source, feeds: Mapping[str, Array], dtype: torch.dtype) -> list[Checkpoint]:

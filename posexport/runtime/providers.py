@@ -46,12 +46,14 @@ def make_session(
     level: str = "all",
     profile: Path | None = None,
     spinning: bool = True,
+    weights: Path | None = None,
 ) -> "InferenceSession":
     """A session for ``model`` (a path where weights lie beside it) on ``provider``, float32 computed as float32.
 
     ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile
     whose name begins so.
-    ``spinning``: idle threads wait busily, which is faster alone and slower beside other work.
+    ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``weights``: the folder
+    of the files with the weights that a model given as bytes does not hold.
 
     Raises PosexportError for an unknown provider or level, for a provider that does not load (naming the library), for
     a model that is no ONNX file or is newer than the installed ONNX Runtime.
@@ -61,6 +63,8 @@ def make_session(
     onnxruntime.disable_telemetry_events()  # nothing about a user's models leaves the machine
     wanted = execution_provider(provider)
     options = _session_options(threads, level, profile, spinning)
+    if weights is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     if wanted not in onnxruntime.get_available_providers():
         raise PosexportError(
             f"{wanted} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built without it; "

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.bench.workers.memory import Memory
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -55,8 +57,11 @@ class Reader(Protocol):
     def clear(self) -> None:
         """Forget the tokens read so far."""
 
-    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """The answer to the new tokens [batch, new]: the last one's logits [batch, vocab], or all hidden states."""
+    def read(self, ids: NDArray[np.int64]) -> Any:
+        """The answer to the new tokens [batch, new]: the last one's logits [batch, vocab], or all hidden states.
+
+        An array, or what `numpy.asarray` makes one of: that is not timed.
+        """
 
 
 def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
@@ -65,7 +70,8 @@ def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
     started = time.perf_counter()
     reader = load(job)
     loaded = time.perf_counter() - started
-    ids, before = job.tokens(), _peak()
+    ids, memory, answer = job.tokens(), Memory(), None
+    memory.mark()
     if job.past:
         reader.read(ids[:, : job.past])
     first, times, computed = 0.0, list[float](), list[float]()
@@ -73,12 +79,13 @@ def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
         at = job.past + call * job.new if job.past else 0
         if not job.past:
             reader.clear()
+        del answer  # else its memory would count as the call's
         started, busy = time.perf_counter(), time.process_time()
         answer = reader.read(ids[:, at : at + job.new])
         times.append(time.perf_counter() - started)
         computed.append(time.process_time() - busy)
         if call == 0:
-            np.save(job.answer, np.array(answer))
+            np.save(job.answer, np.asarray(answer))
             first = started
         if len(times) >= job.warmup + job.least and time.perf_counter() - first > job.seconds:
             break
@@ -86,19 +93,12 @@ def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
         "ms": [1e3 * t for t in times[job.warmup :]],
         "cpu_ms": [1e3 * t for t in computed[job.warmup :]],
         "load_s": loaded,
-        "growth": _peak() - before,
+        "peak": memory.whole(),
+        "growth": memory.growth(),
+        "held": getattr(reader, "held", None),
         "versions": versions(libraries),
     }
     sys.stdout.write(f"\n{json.dumps(found)}\n")
-
-
-def _peak() -> int:
-    """Bytes that this process held at most; on Windows 0."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:

@@ -31,7 +31,10 @@ class Graph:
         first, *rest = (arg.name for arg in self._session.get_outputs())
         # a graph with a cache gives the new one in the old one's order; other graphs' further outputs are left out
         self._outputs = [first, *rest[: len(self._cache)]]
+        self._drawn: dict[tuple[str, int], NDArray[np.float32]] = {}
         self._rng = np.random.default_rng(1)
+        #: bytes of inputs and outputs of the last call; None with a cache, which calls share
+        self.held: int | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -44,10 +47,11 @@ class Graph:
             shape = [int(size) if str(size).isdigit() else free[axis] for axis, size in enumerate(arg.shape)]
             self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._job.provider, 0)
 
-    def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+    def read(self, ids: NDArray[np.int64]) -> "Answer":
         binding = self._session.io_binding()
-        for arg in self._others:
-            binding.bind_cpu_input(arg.name, np.ascontiguousarray(self._fed(arg, ids)))
+        fed = {arg.name: np.ascontiguousarray(self._fed(arg, ids)) for arg in self._others}
+        for name, array in fed.items():
+            binding.bind_cpu_input(name, array)
         for name, value in self._held.items():
             binding.bind_ortvalue_input(name, value)
         logits, *present = self._outputs
@@ -62,8 +66,9 @@ class Graph:
         if not self._shared:  # else it holds the arrays that lie under the buffers
             self._held = dict(zip(self._held, kept, strict=True))
         self._read += ids.shape[1]
-        answer: NDArray[Any] = found.numpy()
-        return answer[:, -1] if self._cache else answer
+        if not self._cache:
+            self.held = sum(array.nbytes for array in fed.values()) + found.tensor_size_in_bytes()
+        return Answer(found, last=bool(self._cache))
 
     def _fed(self, arg: Any, ids: NDArray[np.int64]) -> NDArray[Any]:
         """The array of an input that is no cache, by its name and type."""
@@ -78,8 +83,22 @@ class Graph:
             return np.tile(np.arange(self._read, total, dtype=dtype), (len(ids), 1))
         if dtype == np.float32:
             shape = [size if isinstance(size, int) else ids.shape[1] for size in arg.shape[1:]]
-            return self._rng.standard_normal((len(ids), *shape), dtype=np.float32)
+            drawn = (arg.name, ids.shape[1])
+            if drawn not in self._drawn:  # once: drawing takes longer than attention
+                self._drawn[drawn] = self._rng.standard_normal((len(ids), *shape), dtype=np.float32)
+            return self._drawn[drawn]
         return ids.astype(dtype)
+
+
+class Answer:
+    """An output where ONNX Runtime left it, [B, T, N] or with ``last`` the last token's [B, N], until it is copied."""
+
+    def __init__(self, value: OrtValue, *, last: bool) -> None:
+        self._value, self._last = value, last
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        array: NDArray[Any] = np.asarray(self._value.numpy(), dtype)
+        return array[:, -1] if self._last else array
 
 
 def load(job: Job) -> Reader:

@@ -1,0 +1,83 @@
+"""Time and memory of one layer against length, with the slopes that they may have."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from posexport.bench.records import Figure, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
+#: fewer lengths than these are bars
+_LEAST = 4
+Curve = list[tuple[int, float]]
+
+
+def is_curve(results: Sequence[Result]) -> bool:
+    """Whether one model's calls without a past were measured at enough lengths."""
+    lengths = {result.point.new for result in results if not result.point.past and result.point.batch == 1}
+    return len({result.model for result in results}) == 1 and len(results) == len(lengths) >= _LEAST
+
+
+def milliseconds(figure: Figure) -> float | None:
+    """The median."""
+    return figure.ms
+
+
+def megabytes(figure: Figure) -> float | None:
+    """Memory above inputs and outputs."""
+    return None if figure.above is None else figure.above / 1e6
+
+
+def curve(results: Sequence[Result], contestant: str, value: Callable[[Figure], float | None]) -> Curve:
+    """Lengths and values of a contestant, where it gave right ones."""
+    found = [(result.point.new, f) for result in results for f in result.figures if f.contestant == contestant]
+    values = [(length, value(figure)) for length, figure in found if not figure.wrong]
+    return sorted((length, v) for length, v in values if v is not None and v > 0)
+
+
+def exponent(found: Curve, doublings: int = 2) -> float | None:
+    """The power of the length by which the last ``doublings`` of a curve grow; None where there are fewer points."""
+    if len(found) <= doublings:
+        return None
+    (short, low), (long, high) = found[-1 - doublings], found[-1]
+    return math.log(high / low) / math.log(long / short)
+
+
+def draw_curves(picture: "Picture", results: Sequence[Result]) -> None:
+    """Both panels, log-log; dotted and dashed lines grow with the length and with its square."""
+    names = list(dict.fromkeys(figure.contestant for result in results for figure in result.figures))
+    labels = {"milliseconds": milliseconds, "MB above inputs and outputs": megabytes}
+    for axes, (label, value) in zip(picture.subplots(1, 2), labels.items(), strict=True):
+        _panel(axes, {name: curve(results, name, value) for name in names})
+        axes.set_ylabel(label, fontsize=8)
+    noisy = ", ".join(str(result.point.new) for result in results if not result.valid)
+    picture.suptitle(f"{results[0].model}{f' (not valid: {noisy})' if noisy else ''}", fontsize=9)
+
+
+def _panel(axes: "Axes", curves: dict[str, Curve]) -> None:
+    for name, found in curves.items():
+        if found:
+            axes.plot(*zip(*found, strict=True), marker="o", markersize=3, label=name)
+    lengths = sorted({length for found in curves.values() for length, _ in found})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, labels=[str(length) for length in lengths])
+    axes.set_yscale("log")
+    # the guides end where the longest curve ends: what grows slower lies above them
+    found = max(reversed(curves.values()), key=lambda found: found[-1][0] if found else 0)
+    for slope, style, label in ((1, ":", "length"), (2, "--", "length squared")):
+        if found:
+            last, value = found[-1]
+            axes.plot(
+                [found[0][0], last],
+                [value * (found[0][0] / last) ** slope, value],
+                style,
+                color="gray",
+                linewidth=0.8,
+                label=label,
+            )
+    axes.set_xlabel("length", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7)

@@ -1,0 +1,149 @@
+"""A benchmark's results as tables of a README. Imports no torch."""
+
+from collections.abc import Callable, Sequence
+
+from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
+from posexport.bench.records import Document, Figure, Result
+
+_NOT_VALID = " \\*"
+
+
+def tables(document: Document) -> str:
+    """The document's table, what it was measured on, and why figures with a star are not valid."""
+    if is_curve(document.results):
+        parts = [_by_length(document.results), *_exponents(document.results)]
+    elif document.suite == "paper":
+        parts = [_ratios(document.results)]
+    else:
+        parts = [_comparison(document.results)]
+    return "\n\n".join([*parts, _conditions(document)])
+
+
+def _ratios(results: Sequence[Result]) -> str:
+    """Time relative to the floor by length; what the graph is, and what the export took."""
+    model = results[0].model
+    others = [result for result in results if result.model != model]
+    results = [result for result in results if result.model == model]
+    # elsewhere the same models are made for anything, and named so
+    elsewhere = [_named(result, " portable") for result in others]
+    heads = [_head(result, _point(result)) for result in results]
+    heads += [_head(result, f"portable, {_point(result)}") for result in others]
+    rows = []
+    for figure in results[0].figures:
+        name, floor = figure.contestant, figure.contestant == results[0].floor
+        cells = [_of(result, name, _milliseconds if floor else _ratio) for result in results]
+        cells += [found.get(name, "") for found in elsewhere]
+        made = f"{figure.made_seconds:.0f} s, {(figure.made_peak or 0) / 1e6:.0f} MB" if figure.made_seconds else ""
+        label = f"`{name.removeprefix('encoder-')}`{', the floor' if floor else ''}"
+        rows.append([label, *cells, str(figure.nodes or ""), made])
+    return _table(["", *heads, "nodes", "export, no proof"], rows)
+
+
+def _named(result: Result, suffix: str) -> dict[str, str]:
+    """Ratios by the contestants' names without ``suffix``."""
+    return {f.contestant.removesuffix(suffix): _ratio(f) for f in result.figures if f.contestant != result.floor}
+
+
+def _comparison(results: Sequence[Result]) -> str:
+    """Milliseconds and ratios of everyone, a column a point; the quickest right answer is bold, the floor apart."""
+    several = len({result.model for result in results}) > 1
+    heads = [
+        _head(result, f"{result.model.removeprefix('bert-')}, {_point(result)}" if several else result.point.text)
+        for result in results
+    ]
+    columns = []
+    for result in results:
+        timed = [f.ms for f in result.figures if f.ms is not None and not f.wrong and f.contestant != result.floor]
+        best = min(timed, default=None)
+        columns.append(
+            {
+                "the floor, no positions" if f.contestant == result.floor else f.contestant: (
+                    f"**{_both(f)}**" if f.ms == best and f.contestant != result.floor else _both(f)
+                )
+                for f in result.figures
+            }
+        )
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    return _table(["ms (ratio)", *heads], [[name, *(column.get(name, "") for column in columns)] for name in names])
+
+
+def _by_length(results: Sequence[Result]) -> str:
+    """One layer: a row a length; time, ratio, memory above inputs and outputs."""
+    names = list(dict.fromkeys(figure.contestant for result in results for figure in result.figures))
+
+    def cell(figure: Figure) -> str:
+        memory = figure.growth if figure.above is None else figure.above
+        return _both(figure) + ("" if memory is None or figure.wrong else f", {memory / 1e6:.0f} MB")
+
+    rows = [[_head(result, str(result.point.new)), *(_of(result, name, cell) for name in names)] for result in results]
+    return _table(["length: ms (ratio), memory", *names], rows)
+
+
+def _exponents(results: Sequence[Result]) -> list[str]:
+    """One sentence: how time and memory of what reaches the longest length grow there."""
+    longest = max(result.point.new for result in results)
+    found = []
+    for name in dict.fromkeys(figure.contestant for result in results for figure in result.figures):
+        time, memory = curve(results, name, milliseconds), curve(results, name, megabytes)
+        powers = exponent(time), exponent(memory)
+        if powers[0] is not None and powers[1] is not None and time[-1][0] == memory[-1][0] == longest:
+            found.append(f"{name}: time with length^{powers[0]:.1f}, memory with length^{powers[1]:.1f}")
+    return [f"Growth over the last two doublings: {'; '.join(found)}."] if found else []
+
+
+def _conditions(document: Document) -> str:
+    where = document.machine
+    runtime = next((f"ONNX Runtime {v}, " for k, v in document.versions.items() if k.startswith("onnxruntime")), "")
+    said = (
+        f"{where.cpu}, {document.threads or where.cores} threads, {document.provider}, float32, "
+        f"{document.rounds} rounds; {runtime}commit {document.commit}, {document.created[:10]}; "
+        f"{document.seconds / 60:.0f} min in all."
+    )
+    noisy = [f"{_where(document, result)}: {result.reason}" for result in document.results if not result.valid]
+    if noisy:
+        said += f" \\* not valid: {'; '.join(noisy)}."
+    if document.left_out:
+        said += f" Left out: {'; '.join(document.left_out)}."
+    return said
+
+
+def _where(document: Document, result: Result) -> str:
+    several = len({result.model for result in document.results}) > 1
+    return f"{result.model}, {result.point.text}" if several else result.point.text
+
+
+def _point(result: Result) -> str:
+    return result.point.text.removeprefix("length ")
+
+
+def _head(result: Result, text: str) -> str:
+    return text if result.valid else text + _NOT_VALID
+
+
+def _of(result: Result, name: str, cell: Callable[[Figure], str]) -> str:
+    return next((cell(figure) for figure in result.figures if figure.contestant == name), "")
+
+
+def _milliseconds(figure: Figure) -> str:
+    return _unless(figure) or f"{figure.ms:.{0 if (figure.ms or 0) >= 100 else 1}f} ms"
+
+
+def _ratio(figure: Figure) -> str:
+    return _unless(figure) or ("" if figure.to_floor is None else f"{figure.to_floor:.2f}")
+
+
+def _both(figure: Figure) -> str:
+    ratio = "" if figure.to_floor is None else f" ({figure.to_floor:.2f})"
+    return _unless(figure) or _milliseconds(figure).removesuffix(" ms") + ratio
+
+
+def _unless(figure: Figure) -> str:
+    """What stands in the place of figures."""
+    if figure.wrong:
+        return "WRONG"
+    return "fails" if figure.failed is not None else "too large" if figure.left_out is not None else ""
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)

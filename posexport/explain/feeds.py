@@ -1,0 +1,78 @@
+"""Inputs to profile a bundle on: random tokens and values, no padding, a cache that is full. Imports no torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from posexport.errors import PosexportError
+from posexport.parity.draw import Feeds, ids
+from posexport.runtime.feeds import limit_sentence, prepare
+from posexport.spec import (
+    BATCH,
+    CAPACITY,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PAST,
+    SEQUENCE,
+    TOTAL,
+    WIDTH,
+    Envelope,
+    InputSpec,
+    samples,
+)
+
+#: tokens of a call where nothing else is said
+_LENGTH = 128
+
+
+def sizes(
+    inputs: Sequence[InputSpec], envelope: Envelope, *, batch: int, length: int | None, past: int | None
+) -> dict[str, int]:
+    """What the named axes of the inputs are.
+
+    ``length``: new tokens (audio: samples), by default 128, or 1 behind a ``past``; less where the bundle takes less.
+    An encoder-decoder's encoder reads as many as past and new tokens together, as far as it takes so many.
+
+    Raises PosexportError for a past without a cache, lengths of a model of images, and more than the bundle takes.
+    """
+    axes = {axis for spec in inputs for axis in spec.axes}
+    if past is not None and not axes & {PAST, CAPACITY}:
+        raise PosexportError(f"--past {past} is about a decoder's cache, and this bundle has none; leave it out")
+    behind = past or 0
+    if envelope.images:
+        if length is not None:
+            raise PosexportError(f"--length {length} is about tokens, and this bundle takes images; leave it out")
+        height, width = envelope.images[0]
+        return {BATCH: batch, HEIGHT: height, WIDTH: width}
+    limits = [] if envelope.limit is None else [envelope.limit]
+    own = limits if SEQUENCE in envelope.limited_axes else []
+    if length is None:
+        length = max(
+            envelope.minimum, min([samples(1 if past else _LENGTH, envelope.convolutions), *_room(own, behind)])
+        )
+    if any(length + behind > limit for limit in own):
+        with_past = f" with --past {behind}" if behind else ""
+        raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(envelope)}; give less")
+    far = min([length + behind, *(limits if ENCODER_SEQUENCE in envelope.limited_axes else [])])
+    total = behind + length
+    return {BATCH: batch, SEQUENCE: length, PAST: behind, TOTAL: total, CAPACITY: total, ENCODER_SEQUENCE: far}
+
+
+def _room(limits: Sequence[int], past: int) -> list[int]:
+    return [max(1, limit - past) for limit in limits]
+
+
+def draw(inputs: Sequence[InputSpec], envelope: Envelope, named: dict[str, int]) -> Feeds:
+    """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
+    rng = np.random.default_rng(0)
+    given: Feeds = {}
+    for spec in inputs:
+        shape = [axis if isinstance(axis, int) else named[axis] for axis in spec.axes]
+        if spec.role == "tokens":
+            given[spec.name] = ids(spec, shape, rng)
+        elif spec.role in ("values", "cache"):
+            given[spec.name] = rng.standard_normal(shape, dtype=np.float32)
+        elif spec.role == "mask":
+            given[spec.name] = np.ones(shape, dtype=spec.dtype)
+    positions = {spec.name for spec in inputs if spec.role == "positions"}
+    return {name: array for name, array in prepare(given, inputs, envelope).items() if name not in positions}

@@ -1,0 +1,128 @@
+"""ONNX Runtime's own profile of some calls, read kernel by kernel. Imports no torch."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.explain.origins import Origin, Origins
+
+_END = "_kernel_time"
+#: of the whole call
+_CALL = "model_run"
+#: run the kernels of their bodies
+_AROUND = frozenset(["If", "Loop", "Scan", "SequenceMap"])
+
+
+class _Args(msgspec.Struct):
+    provider: str = ""
+    op_name: str = ""
+
+
+class Event(msgspec.Struct):
+    """One entry of the profile; ``ts`` and ``dur`` in microseconds."""
+
+    cat: str = ""
+    name: str = ""
+    ts: float = 0
+    dur: float = 0
+    args: _Args = msgspec.field(default_factory=_Args)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One kernel in one call: its name, and the microseconds that it took; 0 where it runs others."""
+
+    name: str
+    op_type: str
+    provider: str
+    origin: Origin
+    us: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the model: all of it, in microseconds, and its kernels."""
+
+    us: float
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The runs of a kernel of one name in a call, and the median over calls of their time."""
+
+    op_type: str
+    provider: str
+    origin: Origin
+    count: int
+    us: float
+
+
+def calls(profile: Path, origins: Origins) -> list[Call]:
+    """The calls in a profile, in order. PosexportError if it is not as known here."""
+    events = msgspec.json.decode(profile.read_bytes(), type=list[Event])
+    kernels = [e for e in events if e.cat == "Node" and e.args.provider and e.name.endswith(_END)]
+    # outer ones first: a body's kernels follow the one that runs it
+    kernels.sort(key=lambda e: (e.ts, -e.dur))
+    found, at = [], 0
+    for whole in sorted((e for e in events if e.cat == "Session" and e.name == _CALL), key=lambda e: e.ts):
+        while at < len(kernels) and kernels[at].ts < whole.ts:
+            at += 1
+        start = at
+        while at < len(kernels) and kernels[at].ts < whole.ts + whole.dur:
+            at += 1
+        found.append(Call(whole.dur, alone(kernels[start:at], origins)))
+    if not any(call.runs for call in found):
+        raise PosexportError(
+            "the profile of the installed ONNX Runtime names no kernels of a call; use onnxruntime 1.22 or later"
+        )
+    return found
+
+
+def alone(kernels: Sequence[Event], origins: Origins) -> list[Run]:
+    """The kernels of a call, sorted by start. Those that run others take no time of their own.
+
+    What the kernels in its bodies leave of it is not the operator's but the time that the profile takes to note each of
+    them: without a profile, the call takes about as long as its kernels alone.
+    """
+    found: list[Run] = []
+    #: kernels around the present one, outermost first
+    open_: list[int] = []
+    where: list[Origin] = []
+    for index, event in enumerate(kernels):
+        while open_ and event.ts >= kernels[open_[-1]].ts + kernels[open_[-1]].dur:
+            open_.pop()
+        around = where[open_[-1]] if open_ else None
+        where.append(origins.of(event.name, event.args.op_name, around))
+        name, args = event.name.removesuffix(_END), event.args
+        around_others = args.op_name in _AROUND
+        if around_others:
+            open_.append(index)
+        found.append(Run(name, args.op_name, args.provider, where[-1], 0.0 if around_others else event.dur))
+    return found
+
+
+def costs(found: Sequence[Call]) -> list[Cost]:
+    """Every kernel's median over the calls: of nodes that run more than once in a call, of their sum."""
+    by_call: list[dict[tuple[str, str, str, Origin], list[float]]] = []
+    for call in found:
+        spent: dict[tuple[str, str, str, Origin], list[float]] = defaultdict(list)
+        for run in call.runs:
+            spent[run.name, run.op_type, run.provider, run.origin].append(run.us)
+        by_call.append(spent)
+    every = dict.fromkeys(key for spent in by_call for key in spent)
+    return [
+        Cost(
+            key[1],
+            key[2],
+            key[3],
+            max(len(spent.get(key, ())) for spent in by_call),
+            median(sum(spent.get(key, ())) for spent in by_call),
+        )
+        for key in every
+    ]

@@ -1,0 +1,250 @@
+"""Profile every graph of a bundle, and say where the time goes. Imports no torch."""
+
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from posexport.bundle.manifest import MODEL, Manifest
+from posexport.bundle.read import check_hashes, locate, read
+from posexport.errors import PosexportError
+from posexport.explain import feeds
+from posexport.explain.origins import Origin, Origins
+from posexport.explain.profile import Cost, calls, costs
+from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
+from posexport.parity.draw import Feeds
+from posexport.runtime.chain import Link
+from posexport.runtime.providers import check_loads, execution_provider, make_session
+from posexport.runtime.session import refusal
+from posexport.spec import (
+    BATCH,
+    CAPACITY,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PAST,
+    PRESENT,
+    SEQUENCE,
+    WIDTH,
+    InputSpec,
+    PartSpec,
+)
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+#: calls before those that count: the first ones allocate
+WARMUP = 2
+#: calls that count, or as many as begin in so many seconds
+RUNS, SECONDS = 5, 10.0
+
+
+def explain(
+    directory: Path,
+    *,
+    length: int | None = None,
+    past: int | None = None,
+    batch: int = 1,
+    provider: str = "cpu",
+    threads: int = 0,
+) -> Explanation:
+    """What the bundle's attention and positions were lowered to, which kernels run, and the time of each.
+
+    Sizes as in `posexport.explain.feeds.sizes`. A cache of fixed size is written in place, as `generate` does. On CUDA
+    every kernel is waited for, else the profile has the time that it takes to start it.
+
+    Raises PosexportError for what is not a bundle or was altered, a provider that does not load, sizes that the bundle
+    does not take.
+    """
+    import onnxruntime
+
+    manifest = read(directory)
+    named = feeds.sizes(manifest.inputs, manifest.envelope, batch=batch, length=length, past=past)
+    execution_provider(provider)
+    check_hashes(directory, manifest)
+    if provider != "cpu":
+        os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")  # CUDA reads it when the first session starts
+        check_loads(provider)
+    arrays = feeds.draw(manifest.inputs, manifest.envelope, named)
+    graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
+    parts = []
+    with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
+        for number, (file, graph) in enumerate(graphs.items()):
+            # one session at a time: threads of another would wait busily beside it
+            one = _open(directory, file, graph, provider, threads, Path(folder) / f"part{number}")
+            try:
+                parts.append(_part(one, one.link.taken(arrays), manifest, provider))
+                if number < len(graphs) - 1:
+                    arrays |= _given(one.link, arrays)
+            except Exception as err:
+                if reason := refusal(err):
+                    raise PosexportError(f"the bundle refuses {_words(named, manifest)}: {reason}") from err
+                raise
+    return Explanation(
+        bundle=str(directory),
+        made_for=manifest.made_for,
+        provider=provider,
+        threads=threads,
+        onnxruntime=onnxruntime.__version__,
+        fed=_words(named, manifest),
+        parts=parts,
+    )
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A graph that is ready to be profiled."""
+
+    file: str
+    inputs: list[InputSpec]
+    #: outputs that are the new state of inputs, where both are one buffer
+    shared: dict[str, str]
+    link: Link
+    origins: Origins
+
+
+def _open(
+    directory: Path, file: str, graph: Manifest | PartSpec, provider: str, threads: int, profile: Path
+) -> _Opened:
+    import onnx
+
+    model = onnx.load(str(locate(directory, file)), load_external_data=False)
+    origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
+    data = model.SerializeToString()
+    del model
+    session = make_session(data, provider=provider, threads=threads, profile=profile, weights=directory.resolve())
+    if isinstance(graph, PartSpec):
+        link = Link(session, graph.feeds, graph.gives)
+    else:
+        link = Link(session, *({spec.name: spec.name for spec in end} for end in (graph.inputs, graph.outputs)))
+    past = [spec.name for spec in graph.inputs if CAPACITY in spec.axes]
+    present = [spec.name for spec in graph.outputs if CAPACITY in spec.axes and set(PRESENT) & set(spec.axes)]
+    shared = dict(zip(present, past, strict=True)) if len(past) == len(present) else {}
+    return _Opened(file, list(graph.inputs), shared, link, origins)
+
+
+def _part(one: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> Part:
+    """Call a graph some times and read the profile of the last ones."""
+    session = one.link.session
+    call = _bound(session, arrays, one, provider)
+    for _ in range(WARMUP):
+        call()
+    runs = len(_timed(call))
+    found = calls(Path(session.end_profiling()), one.origins)[WARMUP:]
+    rows = _rows(costs(found), one.origins)
+    return Part(
+        file=one.file,
+        runs=runs,
+        ms=median(_timed(call)),
+        profiled_ms=median(each.us for each in found) / 1e3,
+        kernels_ms=sum(row.ms for row in rows),
+        decisions=_decisions(manifest, one.origins),
+        rows=rows,
+    )
+
+
+def _timed(call: Callable[[], None]) -> list[float]:
+    """Milliseconds of each of some calls."""
+    found: list[float] = []
+    start = time.perf_counter()
+    while len(found) < RUNS and (not found or time.perf_counter() - start < SECONDS):
+        begun = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - begun) * 1e3)
+    return found
+
+
+def _given(link: Link, known: Feeds) -> Feeds:
+    """What a graph gives, by the whole's names."""
+    values = link.session.run(list(link.gives), link.taken(known))
+    return dict(zip(link.gives.values(), values, strict=True))
+
+
+def _bound(session: "InferenceSession", arrays: Feeds, one: _Opened, provider: str) -> Callable[[], None]:
+    """A call on these arrays whose caches stay where they are computed."""
+    from onnxruntime import OrtValue
+
+    binding = session.io_binding()
+    roles = {spec.name: spec.role for spec in one.inputs}
+    held = {}
+    for name, array in arrays.items():
+        # ids and masks come from the host in every call
+        device = provider if roles[name] in ("cache", "values") and array.size else "cpu"
+        held[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
+        binding.bind_ortvalue_input(name, held[name])
+
+    def call() -> None:
+        binding.clear_binding_outputs()
+        for output in session.get_outputs():
+            if output.name in one.shared:
+                binding.bind_ortvalue_output(output.name, held[one.shared[output.name]])
+            else:
+                binding.bind_output(output.name, provider, 0)
+        session.run_with_iobinding(binding)
+
+    return call
+
+
+def _rows(found: Sequence[Cost], origins: Origins) -> list[Row]:
+    """A row for each origin, in the order of `SHARES`, longest first."""
+    by_origin: dict[Origin, list[Cost]] = defaultdict(list)
+    for cost in found:
+        by_origin[cost.origin].append(cost)
+    rows = [
+        Row(
+            share=origin.share,
+            name=origin.of,
+            nodes=origins.count(origin.of),
+            within=origins.callers.get(origin.of, []),
+            ms=sum(cost.us for cost in some) / 1e3,
+            kernels=_kernels(some),
+        )
+        for origin, some in by_origin.items()
+    ]
+    return sorted(rows, key=lambda row: (SHARES.index(row.share), -row.ms))
+
+
+def _kernels(found: Sequence[Cost]) -> list[Kernel]:
+    sums: dict[tuple[str, str], tuple[int, float]] = {}
+    for cost in found:
+        count, us = sums.get((cost.op_type, cost.provider), (0, 0.0))
+        sums[cost.op_type, cost.provider] = count + cost.count, us + cost.us
+    kernels = [
+        Kernel(op_type=op_type, provider=where, count=count, ms=us / 1e3)
+        for (op_type, where), (count, us) in sums.items()
+    ]
+    return sorted(kernels, key=lambda kernel: -kernel.ms)
+
+
+def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
+    """How the nodes of one graph are computed; of a graph without functions, all that the manifest says."""
+    choices = manifest.choices
+    lowerings = {**manifest.lowerings, **{name: choice.lowering for name, choice in choices.items()}}
+    return [
+        Decision(
+            node_type=name,
+            nodes=origins.count(name) or (choices[name].nodes if name in choices else 0),
+            lowering=lowering,
+            refused=choices[name].refused if name in choices else None,
+        )
+        for name, lowering in lowerings.items()
+        if not origins.nodes or origins.count(name)
+    ]
+
+
+def _words(named: Mapping[str, int], manifest: Manifest) -> str:
+    """What is fed, in words."""
+    axes = {axis for spec in manifest.inputs for axis in spec.axes}
+    told = [f"batch {named[BATCH]}"]
+    if HEIGHT in named:
+        return f"{told[0]}, image {named[HEIGHT]}x{named[WIDTH]}"
+    told.append(f"length {named[SEQUENCE]}")
+    if axes & {PAST, CAPACITY}:
+        told.append(f"past {named[PAST]}")
+    if ENCODER_SEQUENCE in axes:
+        told.append(f"encoder length {named[ENCODER_SEQUENCE]}")
+    return ", ".join(told)

@@ -1,0 +1,81 @@
+"""What positions, order and padding add to the scores, computed once for all layers that share it.
+
+A bias of T5's kind costs a pass over all pairs in every layer, unless it stands ready and the product of queries and
+keys starts from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MOST` bytes, and for order and
+padding alone, which every block can cheaply compute, only where attention holds all scores at once anyway.
+"""
+
+from collections.abc import Mapping
+
+from posexport.lowering.scores import additive
+from posexport.lowering.target import Target
+from posexport.ops.attention import BiasKind
+
+#: numbers of a bias that is held for all layers: 256 MB of float32
+MOST = 1 << 26
+#: pairs of all heads up to which all scores are computed at once, without a term that has to be computed for it
+AT_ONCE = 1 << 22
+#: queries of a block; more than one of causal attention are better cut: half of their keys are never looked at, and a
+#: softmax over dropped ones is slow (what they come to is too small for a normal number)
+BLOCK = 128
+
+
+class SharedBias:
+    """One value for many layers; empty where it would be too large, if the attention that takes it can do without."""
+
+    name = "shared"
+    scans = False
+    beaten = ""
+
+    def __init__(self, *, limited: bool) -> None:
+        self.limited = limited
+
+    def domains(self, kind: BiasKind, target: Target) -> Mapping[str, int]:
+        """Standard operators only."""
+        del kind, target
+        return {}
+
+    def refusal(self, kind: BiasKind, target: Target) -> str | None:
+        """Applies to every kind."""
+        del kind, target
+        return None
+
+    def body(self, kind: BiasKind, target: Target) -> str:
+        """The statements, in the ONNX text format."""
+        del target
+        like = "mask" if kind.of.mask != "none" else f"scores_{kind.of.scores.own[0]}" if kind.of.scores else "kpos"
+        sums, found = additive(kind.of, q="", qs="", qpos="qpos", like=like)
+        scale = ["s1 = Constant<value_float: float = @scale>()", f"s = CastLike(s1, {like})"]
+        lines = [*(scale if kind.of.scores and kind.of.scores.scaled else []), *sums]
+        if not self.limited:
+            return "\n".join([*lines, f"bias = Identity({found})"])
+        batch = "Shape<start = 0, end = 1>(mask)" if kind.of.mask != "none" else "Constant<value_ints = [1]>()"
+        computed = "\n    ".join(lines)
+        fits = "fits = LessOrEqual(numbers, most)"
+        if kind.of.causal:
+            fits = f"""few = LessOrEqual(numbers, most)
+  block = Constant<value_ints = [{BLOCK}]>()
+  one_block = LessOrEqual(queries, block)
+  fits = And(few, one_block)"""
+        return f"""
+  batch = {batch}
+  heads = Constant<value_int: int = @heads>()
+  queries = Shape(qpos)
+  keys = Shape(kpos)
+  rows = Mul(batch, heads)
+  pairs = Mul(queries, keys)
+  numbers = Mul(rows, pairs)
+  most = Constant<value_ints = [{MOST if kind.of.scores else AT_ONCE}]>()
+  {fits}
+  zero = Constant<value_ints = [0]>()
+  fits0 = Squeeze(fits, zero)
+  bias = If(fits0) <
+    then_branch = once () => (bias_of_all) {{
+    {computed}
+    bias_of_all = Identity({found})
+    }},
+    else_branch = by_block () => (bias_of_none) {{
+    nothing1 = ConstantOfShape(zero)
+    bias_of_none = CastLike(nothing1, {like})
+    }}
+  >"""

@@ -1,0 +1,16 @@
+"""Ways to turn pairs of channels (`posexport.ops.rotation`): one file a way.
+
+All turn in the type of the cosines, float32 or wider, and give the type of the queries or keys: in a model of half
+precision nothing is turned in half precision. Casts between equal types are dropped by ONNX Runtime.
+"""
+
+from posexport.lowering.base import Lowering
+from posexport.lowering.rotation.formula import Turned
+from posexport.lowering.rotation.microsoft import MicrosoftRotary
+from posexport.lowering.rotation.onnx import OnnxRotary
+from posexport.ops.rotation import RotationKind
+
+#: In order of preference: the first that does not refuse is taken.
+LOWERINGS: tuple[Lowering[RotationKind], ...] = (OnnxRotary(), MicrosoftRotary(), Turned())
+#: the same for kinds whose cosines and sines are the same in all rows, which only ONNX Runtime's operator takes so
+SHARED_LOWERINGS: tuple[Lowering[RotationKind], ...] = (MicrosoftRotary(), OnnxRotary(), Turned())

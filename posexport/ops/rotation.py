@@ -1,0 +1,112 @@
+"""Rotation: pairs of channels of queries or keys turned by angles whose cosines and sines are given.
+
+Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2, equation 34. During an export it is one node of domain
+``posexport``, whose body a lowering chooses (`posexport.lowering.rotation`). Not done: the angles, which are the
+encoding's, computed once for all layers.
+
+Where the two channels of a pair stand: ``half`` (GPT-NeoX, Llama) at i and i + dim / 2, ``interleaved`` (RoFormer,
+GPT-J) at 2i and 2i + 1. Shape letters: B batch, H heads, T tokens, D head size, F pairs of channels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posexport.ops.base import Array, emit
+
+Layout = Literal["half", "interleaved"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+
+def oracle(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
+    """One pair at a time, as complex numbers: x [B, H, T, D], cos and sin [B or 1, 1, T, F] -> [B, H, T, D]."""
+    out = np.array(x)
+    pairs = cos.shape[-1]
+    for i in range(pairs):
+        a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
+        turned = (x[..., a] + 1j * x[..., b]) * (cos[..., i] + 1j * sin[..., i])
+        out[..., a], out[..., b] = turned.real, turned.imag
+    return out
+
+
+@dataclass(frozen=True)
+class RotationKind:
+    """What the nodes of one type have in common.
+
+    They take ``x [B, H, T, D]``, ``cos`` and ``sin [B or 1, 1, T, F]`` (float32 or wider, times whatever the encoding
+    scales queries or keys by) and give ``turned``, x with pairs of its first 2F channels turned, in x's type.
+    """
+
+    layout: Layout
+    #: channels from 2F on are left as they are
+    partial: bool = False
+    #: cosines and sines have a batch of 1, whatever x has
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        """The ``op_type`` of its nodes, such as ``SharedPartialHalfRotation``."""
+        return f"{'Shared' * self.shared}{'Partial' * self.partial}{self.layout.capitalize()}Rotation"
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of its nodes' inputs, in order."""
+        return ["x", "cos", "sin"]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of its nodes' outputs."""
+        return ["turned"]
+
+    @property
+    def attributes(self) -> list[str]:
+        """Names of its nodes' attributes.
+
+        ``heads``: H. ``dim``: 2F. ``parts``: sizes to split a head into, those of the first channels of all pairs and
+        of the second (``half``) or of the pairs (``interleaved``), then that of the rest.
+        """
+        return ["heads", "dim", "parts"] if self.partial else []
+
+
+def kinds() -> dict[str, RotationKind]:
+    """Every kind, by name."""
+    found = [RotationKind(*each) for each in product(LAYOUTS, (False, True), (False, True))]
+    return {kind.name: kind for kind in found}
+
+
+def shared_kinds() -> dict[str, RotationKind]:
+    """Those whose cosines and sines are the same in all rows of the batch."""
+    return {name: kind for name, kind in kinds().items() if kind.shared}
+
+
+def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
+    """`turn`, or its node while ``torch.onnx.export`` traces."""
+    if not torch.onnx.is_in_onnx_export():
+        return turn(x_BHTD, cos_B1TF, sin_B1TF, layout)
+    size, pairs = x_BHTD.shape[-1], cos_B1TF.shape[-1]
+    partial = 2 * pairs < size
+    # a batch that the trace does not know is never taken for 1
+    kind = RotationKind(layout, partial, isinstance(cos_B1TF.shape[0], int) and cos_B1TF.shape[0] == 1)
+    attributes: dict[str, int | Sequence[int]] = {}
+    if partial:
+        turning = [pairs, pairs] if layout == "half" else [2 * pairs]
+        attributes = {"heads": x_BHTD.shape[1], "dim": 2 * pairs, "parts": [*turning, size - 2 * pairs]}
+    return emit(kind.name, (x_BHTD, cos_B1TF, sin_B1TF), like=x_BHTD, shape=x_BHTD.shape, **attributes)
+
+
+def turn(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
+    """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines, given in that of ``x_BHTD``."""
+    pairs = cos_B1TF.shape[-1]
+    wide = x_BHTD[..., : 2 * pairs].to(cos_B1TF.dtype)
+    if layout == "half":
+        first, second = wide[..., :pairs], wide[..., pairs:]
+    else:
+        first, second = wide[..., 0::2], wide[..., 1::2]
+    both = (first * cos_B1TF - second * sin_B1TF, second * cos_B1TF + first * sin_B1TF)
+    turned = (torch.cat(both, -1) if layout == "half" else torch.stack(both, -1).flatten(-2)).to(x_BHTD.dtype)
+    return turned if 2 * pairs == x_BHTD.shape[-1] else torch.cat((turned, x_BHTD[..., 2 * pairs :]), -1)

@@ -1,0 +1,120 @@
+"""Activation functions that the tracer takes apart, as one operator each.
+
+`Gelu`: Hendrycks and Gimpel (arXiv:1606.08415), by the error function or its tanh approximation. `Swish`: SiLU,
+x * sigmoid(x) (Ramachandran et al., arXiv:1710.05941).
+"""
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+
+from posexport.lowering.target import MICROSOFT, Target
+from posexport.rewrites.base import by_rules, is_near
+
+#: the first opset with Gelu, which the tracer writes itself from there on
+GELU_OPSET = 20
+_ROOT_2, _ROOT_2_PI = math.sqrt(2), math.sqrt(2 / math.pi)
+
+
+class Gelu:
+    """The formulas to one node; for standard operators before opset 20 to the order that ONNX Runtime knows.
+
+    The tracer multiplies one plus the error function by a half and then by x, which ONNX Runtime does not recognise;
+    multiplying by the half last gives the same numbers.
+    """
+
+    name = "gelu"
+
+    def refusal(self, target: Target) -> str | None:
+        """Opsets with the operator have it from the tracer."""
+        return None if target.opset < GELU_OPSET else f"opset {target.opset} has Gelu, which the tracer writes"
+
+    def beaten(self, target: Target) -> str | None:
+        """Never: the formula takes twice as long."""
+        del target
+        return None
+
+    def apply(self, model: ir.Model, target: Target) -> int:
+        """How many of either kind."""
+
+        def by_erf(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+            return op.Mul(x, op.Mul(half, op.Add(op.Erf(op.Div(x, root)), one)))
+
+        def by_tanh(op: Any, x: Any, three: Any, cubic: Any, root: Any, one: Any, half: Any) -> Any:
+            inner = op.Mul(root, op.Add(x, op.Mul(cubic, op.Pow(x, three))))
+            return op.Mul(x, op.Mul(half, op.Add(op.Tanh(inner), one)))
+
+        def erf_constants(root: ir.Value, one: ir.Value, half: ir.Value, **_: Any) -> bool:
+            return is_near(root, _ROOT_2) and is_near(one, 1) and is_near(half, 0.5)
+
+        def tanh_constants(three: ir.Value, cubic: ir.Value, root: ir.Value, **rest: Any) -> bool:
+            inner = is_near(three, 3) and is_near(cubic, 0.044715) and is_near(root, _ROOT_2_PI)
+            return inner and is_near(rest["one"], 1) and is_near(rest["half"], 0.5)
+
+        def fused(op: Any, x: Any, **_: Any) -> Any:
+            return op.Gelu(x, _domain=MICROSOFT)
+
+        def fused_tanh(op: Any, x: Any, **_: Any) -> Any:
+            return op.FastGelu(x, _domain=MICROSOFT)
+
+        def half_last(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
+            return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
+
+        if not target.microsoft:
+            return by_rules({"gelu": (by_erf, half_last, erf_constants)}, model)
+        return by_rules(
+            {"gelu": (by_erf, fused, erf_constants), "tanh-gelu": (by_tanh, fused_tanh, tanh_constants)}, model
+        )
+
+
+class Swish:
+    """``x * sigmoid(x)`` to com.microsoft QuickGelu, which has any factor before the sigmoid's argument.
+
+    ai.onnx Swish of opset 24 takes twice as long on the CPU (onnxruntime 1.31).
+    """
+
+    name = "swish"
+
+    def refusal(self, target: Target) -> str | None:
+        """It is ONNX Runtime's own operator."""
+        return target.needs_microsoft("QuickGelu")
+
+    def beaten(self, target: Target) -> str | None:
+        """Never."""
+        del target
+        return None
+
+    def apply(self, model: ir.Model, target: Target) -> int:
+        """How many."""
+        del target
+
+        def formula(op: Any, x: Any) -> Any:
+            return op.Mul(x, op.Sigmoid(x))
+
+        def fused(op: Any, x: Any) -> Any:
+            return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
+
+        return by_rules({"swish": (formula, fused, lambda **_: True)}, model)
+
+
+class BiasGelu:
+    """The bias of the map before a Gelu as part of it, by onnxscript's own rule."""
+
+    name = "bias-gelu"
+
+    def refusal(self, target: Target) -> str | None:
+        """It is ONNX Runtime's own operator."""
+        return target.needs_microsoft("BiasGelu")
+
+    def beaten(self, target: Target) -> str | None:
+        """Never."""
+        del target
+        return None
+
+    def apply(self, model: ir.Model, target: Target) -> int:
+        """How many; the tanh approximation's stay."""
+        del target
+        from onnxscript.rewriter.ort_fusions.bias_gelu import fuse_bias_gelu
+
+        return int(fuse_bias_gelu(model))

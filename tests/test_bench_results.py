@@ -1,0 +1,382 @@
+"""``posexport bench``: runs that go on, who is left out, how results are shown. Speed itself is never asserted."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from click.testing import CliRunner
+
+from posexport.bench import nodes, recipes, resume, suites
+from posexport.bench import run as running
+from posexport.bench.chart import draw
+from posexport.bench.contestants import Contestant
+from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
+from posexport.bench.environments import Ended, FailedError
+from posexport.bench.machine import available, machine
+from posexport.bench.markdown import tables
+from posexport.bench.records import Document, Figure, Point, Result, figure
+from posexport.bench.run import Conditions, Effort, Heat, bench
+from posexport.bench.table import shown
+from posexport.bench.workers.job import Job
+from posexport.bench.workers.onnx import Graph
+from posexport.cli import group
+from posexport.errors import PosexportError
+
+
+def _who(name: str, **more: object) -> Contestant:
+    made = {"worker": "onnx", "recipe": None, "model": name, "vocab": 9, "weights": name, **more}
+    return Contestant(name=name, **made)
+
+
+class Workers:
+    """Stands in for processes, with a made-up answer each."""
+
+    def __init__(self, **answers: list[float]) -> None:
+        self.answers, self.ran = answers, []
+
+    def __call__(self, *command: object) -> Ended:
+        *_, arguments = command
+        job = json.loads(arguments[0])
+        self.ran.append((job["model"], job["new"]))
+        if job["model"] == "broken":
+            raise FailedError("it does not load")
+        np.save(job["answer"], np.array(self.answers.get(job["model"], [1.0])))
+        report = {"ms": [1.0], "cpu_ms": [1.0], "load_s": 0.5, "peak": 0, "growth": 7, "held": None, "versions": {}}
+        return Ended(json.dumps(report), 99, 1.0)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
+    made = Workers()
+    monkeypatch.setattr(running, "run", made)
+    return made
+
+
+def _heat(*who: str, lengths: tuple[int, ...] = (8, 16), **more: object) -> Heat:
+    return Heat(model="m", contestants=[_who(name) for name in who], points=[Point(new=n) for n in lengths], **more)
+
+
+def test_a_run_goes_on_with_what_is_missing(workers):
+    heat = _heat("floor", "other")
+    first = bench("models", [heat], Conditions(rounds=2))
+    assert len(workers.ran) == 8
+    noisy = msgspec.structs.replace(first.results[1], valid=False)
+    workers.ran.clear()
+    again = bench(
+        "models",
+        [heat],
+        Conditions(rounds=2),
+        before=msgspec.structs.replace(first, results=[first.results[0], noisy], seconds=100.0),
+    )
+    assert workers.ran == [("floor", 16), ("other", 16)] * 2
+    assert [result.point.new for result in again.results] == [8, 16]
+    assert again.valid
+    assert again.seconds > 100
+    workers.ran.clear()
+    bench("models", [_heat("floor", "new")], Conditions(rounds=2), before=first)
+    assert len(workers.ran) == 8  # other contestants were other work
+
+
+def test_a_failure_is_tried_again(workers):
+    heat = _heat("floor", "broken", lengths=(8,))
+    first = bench("models", [heat], Conditions(rounds=2))
+    workers.ran.clear()
+    bench("models", [heat], Conditions(rounds=2), before=first)
+    assert ("broken", 8) in workers.ran
+
+
+@pytest.mark.usefixtures("workers")
+def test_a_run_goes_on_under_the_same_conditions_only(tmp_path):
+    path = tmp_path / "found.json"
+    conditions = {"threads": 2, "provider": "cpu", "rounds": 2}
+    assert resume.earlier(path, "models", **conditions) is None
+    document = bench("models", [_heat("floor")], Conditions(rounds=2, threads=2))
+    path.write_bytes(document.to_json())
+    assert resume.earlier(path, "models", **conditions) == document
+    with pytest.raises(PosexportError, match="threads 2 there, 1 here"):
+        resume.earlier(path, "models", **{**conditions, "threads": 1})
+    path.write_bytes(msgspec.structs.replace(document, code="0" * 64).to_json())
+    with pytest.raises(PosexportError, match="code 000000000000 there"):
+        resume.earlier(path, "models", **conditions)
+    path.write_text("{}")
+    with pytest.raises(PosexportError, match="no document of posexport bench"):
+        resume.earlier(path, "models", **conditions)
+
+
+@pytest.mark.usefixtures("workers")
+def test_what_comes_late_is_left_out():
+    heats = [_heat("floor"), Heat(model="extra", contestants=[_who("floor")], points=[Point(new=8)], within=0.0)]
+    kept = []
+    document = bench("models", heats, Conditions(rounds=2), keep=kept.append)
+    assert [result.model for result in document.results] == ["m", "m"]
+    assert "extra: the run had taken" in document.left_out[0]
+    assert kept[-1] == document
+
+
+def test_what_does_not_fit_is_left_out_and_no_failure(workers):
+    large = _who("floor", pair_bytes=10**18)
+    heat = Heat(model="m", contestants=[large, _who("other")], points=[Point(new=2)])
+    document = bench("models", [heat], Conditions(rounds=2))
+    floor, other = document.results[0].figures
+    assert floor.failed is None
+    assert "it needs 4000000000.0 GB" in str(floor.left_out)
+    assert (other.ms, other.to_floor) == (1.0, None)
+    assert document.results[0].valid  # the other's rounds show that the machine was quiet
+    assert document.failed == []
+    assert workers.ran == [("other", 2)] * 2
+
+
+def test_weights_are_compared_across_heats_and_shapes(workers):
+    workers.answers = {"cpu": [1.0, 2.0], "portable": [1.0, 9.0], "short": [1.0], "none": [1.0, float("nan")]}
+    heats = [
+        Heat(model=name, contestants=[_who("floor"), _who(name, weights="w")], points=[Point(new=8)])
+        for name in workers.answers
+    ]
+    document = bench("models", heats, Conditions(rounds=2))
+    found = {result.model: result.figures[1] for result in document.results}
+    assert [figure.wrong for figure in found.values()] == [False, True, True, True]
+    # JSON has no infinity: what is wrong must still say so when it is read again
+    again = msgspec.json.decode(document.to_json(), type=Document)
+    assert [result.figures[1].wrong for result in again.results] == [False, True, True, True]
+
+
+def test_nodes_of_functions_are_counted_once(tmp_path):
+    text = """<ir_version: 10, opset_import: ["": 18, "own": 1]> g (float[1] x, bool b) => (float[1] y) {
+        a = own.twice (x)
+        c = own.twice (a)
+        y = If (b) <then_branch = t () => (float[1] s) { s = Neg (c) }, else_branch = e () => (float[1] s) {
+            u = Neg (c)
+            s = Neg (u) }>
+    }
+    <domain: "own", opset_import: ["": 18]> twice (x) => (y) { h = Add (x, x) y = Mul (h, x) }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    assert nodes.count(path) == 3 + 3 + 2
+    assert running._nodes(path) == 8
+    assert running._nodes(tmp_path / "missing.onnx") is None
+    path.write_text("no graph")
+    assert running._nodes(path) is None
+
+
+MEASURE = """
+import numpy as np
+from posexport.bench.workers.memory import Memory
+ballast = np.ones(25_000_000)
+del ballast
+memory = Memory()
+memory.mark()
+kept = np.ones(8_000_000)
+print(memory.growth(), memory.whole())
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system keeps one peak for a process")
+def test_growth_is_what_calls_add_to_what_is_held():
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    growth, whole = map(int, done.stdout.split())
+    assert 63e6 < growth < 80e6  # not hidden by the 200 MB before it
+    assert whole > 200e6
+
+
+def test_available_memory_is_less_than_all():
+    free, whole = available(), machine().memory
+    if free is None or whole is None:
+        pytest.skip("the system does not say")
+    assert 0 < free <= whole
+
+
+def test_a_changed_factory_is_made_again(tmp_path):
+    source = tmp_path / "mine.py"
+    source.write_text("def factory(): ...")
+    recipe = recipes.Recipe(name="x", module="posexport", arguments=("convert", f"{source}:factory"))
+    before = recipe.digest
+    assert recipe.digest == before
+    source.write_text("def factory(): return 1")
+    assert recipe.digest != before
+
+
+def test_ours_are_made_for_the_target():
+    def targets(heats: list[Heat]) -> set[str]:
+        recipes_ = [who.recipe for heat in heats for who in heat.contestants if who.recipe and who.rival is None]
+        options = [recipe.arguments for recipe in recipes_ if recipe.module == "posexport"]
+        assert all("--no-verify" in each for each in options)
+        return {each[each.index("--for") + 1] for each in options}
+
+    assert targets(suites.paper("cuda")) == {"cuda", "portable"}
+    assert targets(suites.paper("portable")) == {"portable"}
+    assert targets(suites.decode("cpu")) == {"cpu", "portable"}
+    assert [heat.within is None for heat in suites.paper("cpu")] == [True, False]
+    names = [who.name for who in suites.decode("cpu")[0].contestants]
+    assert {"decoder-nope", "decoder-nope static", "posexport static"} <= set(names)
+
+
+def _document(suite: str, *results: Result, left_out: tuple[str, ...] = ()) -> Document:
+    return Document(
+        suite=suite,
+        threads=2,
+        provider="cpu",
+        rounds=2,
+        machine=machine(),
+        commit="abc",
+        created="2026-11-21T06:07:24+00:00",
+        seconds=600.0,
+        versions={"onnxruntime": "1.31.1"},
+        results=list(results),
+        left_out=list(left_out),
+    )
+
+
+def _result(model: str, point: Point, *figures: Figure, reason: str | None = None) -> Result:
+    name = figures[0].contestant
+    return Result(model=model, point=point, floor=name, valid=reason is None, reason=reason, figures=list(figures))
+
+
+def test_ratios_of_the_paper():
+    def at(length: int, model: str = "BERT", suffix: str = "", reason: str | None = None) -> Result:
+        made = {"nodes": 280, "made_seconds": 14.2, "made_peak": 1.3e9}
+        floor = figure("encoder-nope", [[200.0]], 200.0, **{**made, "made_peak": 1_300_000_000})
+        rope = figure(f"encoder-rope{suffix}", [[210.0 + length]], 200.0, nodes=300)
+        return _result(model, Point(new=length), floor, rope, reason=reason)
+
+    found = tables(_document("paper", at(10), at(20, reason="noise"), at(10, "P", " portable"), left_out=("x: late",)))
+    head, _, floor, rope, *rest = found.splitlines()
+    assert head == "|  | 10 | 20 \\* | portable, 10 | nodes | export, no proof |".replace("|  |", "| |")
+    assert floor == "| `nope`, the floor | 200 ms | 200 ms | | 280 | 14 s, 1300 MB |"
+    assert rope == "| `rope` | 1.10 | 1.15 | 1.10 | 300 | |"
+    assert "not valid: BERT, length 20: noise." in rest[-1]
+    assert "Left out: x: late." in rest[-1]
+    assert "ONNX Runtime 1.31.1" in rest[-1]
+
+
+def test_the_terminal_shows_nodes_memory_and_what_is_missing():
+    from rich.console import Console
+
+    fits = figure("posexport", [[220.0]], 200.0, nodes=280, growth=9_000_000, above=3_000_000)
+    large = Figure(contestant="large", ours=False, left_out="it needs 9 GB")
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(shown(_document("paper", _result("m", Point(new=8), fits, large), left_out=("x: late",))))
+    lines = console.export_text().splitlines()
+    (row,) = [line.split() for line in lines if line.strip().startswith("posexport  ")]
+    assert row == ["posexport", "220.00", "220.00", "220.00", "-", "220.00", "1.10", "3", "280"]
+    assert "large: left out: it needs 9 GB" in lines
+    assert "left out: x: late" in lines
+
+
+def test_who_is_wrong_or_fails_is_not_the_quickest():
+    ours = figure("posexport", [[220.0]], 200.0)
+    fast = figure("fast", [[50.0]], 200.0, ours=False, wrong=True)
+    slow = figure("slow", [[300.0]], 200.0, ours=False)
+    broken = Figure(contestant="broken", ours=False, failed="no")
+    floor = figure("encoder-nope", [[200.0]], 200.0)
+    shape = figure("encoder-nope of T5's shape", [[100.0]], 100.0)
+    results = [
+        _result("bert-absolute", Point(new=128), floor, fast, slow, ours, broken),
+        _result("t5", Point(new=128), shape, figure("slow", [[90.0]], 100.0, ours=False)),
+    ]
+    lines = tables(_document("rivals", *results)).splitlines()
+    assert lines[0] == "| ms (ratio) | absolute, 128 | t5, 128 |"
+    assert lines[2] == "| the floor, no positions | 200 (1.00) | 100 (1.00) |"
+    assert lines[3] == "| fast | WRONG | |"
+    assert lines[4] == "| slow | 300 (1.50) | **90.0 (0.90)** |"
+    assert lines[5] == "| posexport | **220 (1.10)** | |"
+    assert lines[6] == "| broken | fails | |"
+
+
+def _growing(*lengths: int) -> Document:
+    results = []
+    for length in lengths:
+        large = Figure(contestant="floor", ours=True, left_out="it needs 9 GB")
+        small = figure("floor", [[length**2 / 1e4]], length**2 / 1e4, above=12 * length**2)
+        ours = figure("ours", [[length**2 / 5e3]], above=1000 * length)
+        results.append(_result("layer", Point(new=length), large if length > 1000 else small, ours))
+    return _document("growth", *results)
+
+
+def test_growth_by_length():
+    document = _growing(256, 512, 1024, 2048)
+    assert is_curve(document.results)
+    assert curve(document.results, "floor", milliseconds) == [(256, 6.5536), (512, 26.2144)]
+    assert exponent(curve(document.results, "ours", milliseconds)) == pytest.approx(2)
+    assert exponent(curve(document.results, "ours", megabytes)) == pytest.approx(1)
+    assert exponent([(1, 2.0)]) is None
+    lines = tables(document).splitlines()
+    assert lines[2] == "| 256 | 6.6 (1.00), 1 MB | 13.1, 0 MB |"
+    assert lines[4] == "| 1024 | too large | 210, 1 MB |"
+    assert "ours: time with length^2.0, memory with length^1.0." in lines[7]
+    assert not is_curve(_growing(256, 512).results)
+    picture = draw(document, ".svg").decode()
+    assert picture.startswith("<?xml")
+    assert draw(_growing(256, 512), ".svg").decode().startswith("<?xml")
+
+
+def test_a_wrong_answer_is_no_point_of_a_curve():
+    results = [_result("m", Point(new=n), figure("x", [[1.0]], wrong=n == 8)) for n in (4, 8, 16)]
+    assert [length for length, _ in curve(results, "x", milliseconds)] == [4, 16]
+
+
+def test_values_are_drawn_once(tmp_path):
+    """Drawing them takes longer than what is timed."""
+    path = tmp_path / "neg.onnx"
+    text = '<ir_version: 10, opset_import: ["": 18]> g (float[b, 3, t] x) => (float[b, 3, t] y) { y = Neg (x) }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    effort = {"runs": 1, "least": 1, "seconds": 1.0, "warmup": 0, "threads": 1}
+    job = Job(model=str(path), batch=2, past=0, new=5, vocab=9, answer="", **effort)
+    graph = Graph(job)
+    first, second = (np.asarray(graph.read(job.tokens())) for _ in range(2))
+    assert first.shape == (2, 3, 5)
+    assert np.array_equal(first, second)
+    assert graph.held == 2 * first.nbytes
+
+
+def test_a_layer_from_its_file_to_the_chart(tmp_path, monkeypatch):
+    """The real workers: a layer at four short lengths, its answers and memory."""
+    monkeypatch.chdir(tmp_path)
+    (heat,) = suites.attention("portable")
+    points = [Point(new=length) for length in (16, 24, 32, 48)]
+    quick = Effort(warmup=1, runs=2, least=2, seconds=0.1)
+    heat = Heat(model=heat.model, contestants=heat.contestants, points=points, effort=quick)
+    document = bench("attention", [heat], Conditions(rounds=1, threads=1))
+    for result in document.results:
+        floor, ours, published = result.figures
+        assert floor.failed is ours.failed is published.failed is None
+        assert (floor.nodes, published.wrong, ours.wrong) == (1, False, False)
+        assert published.difference is not None
+        assert published.difference < 1e-5
+        assert floor.above is not None
+        assert floor.growth is not None
+        held = 4 * 12 * 64 * 4 * result.point.new
+        assert floor.growth - floor.above in (held, floor.growth)
+    assert is_curve(document.results)
+    assert draw(document, ".svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["encoder-nope", "--resume"], "--resume needs the file to go on with; give -o FILE")],
+)
+def test_bad_input_is_one_sentence(arguments, said):
+    done = CliRunner().invoke(group, ["bench", *arguments])
+    assert said in str(done.exception)
+
+
+def test_the_readme_says_how_to_measure_what_is_not_there(tmp_path, monkeypatch):
+    import importlib.util
+
+    path = Path(__file__).parent.parent / "ci" / "readme.py"
+    spec = importlib.util.spec_from_file_location("readme", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    assert "posexport bench --suite growth" in module.TABLES["growth"]()
+    (tmp_path / "growth.json").write_bytes(_growing(256, 512, 1024, 2048).to_json())
+    assert module.TABLES["growth"]().startswith("| length: ms (ratio), memory | floor | ours |")
+    (tmp_path / "growth.svg").touch()
+    assert module.TABLES["growth"]().startswith("![growth](ci/results/growth.svg)\n\n| length")

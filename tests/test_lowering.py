@@ -1,0 +1,156 @@
+"""Every lowering of every encoding against the definition in float64: around the edges of a block, padded, in calls."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+
+from posexport.catalogue import catalogue
+from posexport.errors import PosexportError
+from posexport.export import functions
+from posexport.export.save import save
+from posexport.export.trace import trace
+from posexport.lowering.bias import BLOCK
+from posexport.lowering.plan import ATTENTION, choose, family_of
+from posexport.lowering.target import Target
+from posexport.ops.attention import AttentionKind, kinds
+from posexport.parity.calls import in_calls
+from posexport.parity.draw import draw, token_mask
+from posexport.parity.grid import GridPoint
+from posexport.parity.ort import Runner
+from posexport.parity.reference import Reference
+from posexport.sources import builtin
+from posexport.sources.base import Source
+from posexport.sources.cached import cached
+
+MODELS = [row["name"] for row in catalogue("models")]
+SIZES = ("layers=2", "hidden=40", "heads=5", "feedforward=24", "vocab=61")
+LENGTHS = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1)
+WHOLE = ("formula", "blockwise", "attention", "multi-head")
+
+
+def source(name: str, *settings: str) -> Source:
+    """With a table that holds the lengths, where there is one."""
+    try:
+        return builtin.load(name, task=None, settings_given=(*SIZES, *settings, "max_positions=140"))
+    except PosexportError:
+        return builtin.load(name, task=None, settings_given=(*SIZES, *settings))
+
+
+class Lowered:
+    """A model traced once, to be lowered in several ways and compared with its definition."""
+
+    def __init__(self, made: Source, opset: int) -> None:
+        self.source, self.opset = made, opset
+        self.model = trace(made, opset)
+        self.model.ir_version = 10
+        self.references = [
+            Reference(made.module, dtype, outputs=len(made.outputs)) for dtype in (torch.float64, torch.float32)
+        ]
+        self.known: dict[tuple[GridPoint, tuple[int, ...]], list[list[np.ndarray[Any, Any]]]] = {}
+
+    def check(self, path: Path, lowering: str, points: Sequence[tuple[GridPoint, tuple[int, ...]]]) -> set[str]:
+        """Which lowerings its attention got; fails where a point misses the criterion."""
+        model = ir.serde.deserialize_model(ir.serde.serialize_model(self.model))
+        target = Target("cpu", self.opset)
+        chosen = functions.attach(model, target, lowering)
+        save(model, path)
+        names = [[spec.name for spec in specs] for specs in (self.source.inputs, self.source.outputs)]
+        runner = Runner(path, inputs=names[0], outputs=names[1], threads=1)
+        for point, calls in points:
+            feeds = draw(point, self.source.inputs)
+            inputs, outputs = self.source.inputs, self.source.outputs
+            if (point, calls) not in self.known:
+                self.known[point, calls] = [in_calls(each, feeds, inputs, outputs, calls) for each in self.references]
+            truth, own = self.known[point, calls]
+            got = in_calls(runner, feeds, inputs, outputs, calls)
+            kept = token_mask(point, inputs)
+            assert kept is not None
+            for y64, y32, y in zip(truth[:1], own, got, strict=False):
+                counts = np.broadcast_to(kept[..., None], y64.shape)
+                scale = np.abs(y64[counts]).max()
+                allowed = max(32 * np.finfo(np.float32).eps * scale, 2 * np.abs(y32 - y64)[counts].max())
+                worst = np.abs(y - y64)[counts].max()
+                assert worst <= allowed, f"{lowering}, {point}, {calls}: {worst / scale:.2g}"
+        return {c.lowering for name, c in chosen.items() if isinstance((family_of(name) or (0, 0))[1], AttentionKind)}
+
+
+ENCODERS = [name for name in MODELS if name.startswith("encoder-") and not name.startswith("encoder-decoder")]
+DECODERS = [name for name in MODELS if name.startswith("decoder-")]
+PADDED = [(GridPoint(batch=3, length=n, padding="ragged" if n > 2 else "none"), ()) for n in LENGTHS]
+LEFT = [(GridPoint(batch=2, length=n, padding="left" if n > 2 else "none"), ()) for n in LENGTHS]
+#: prompts in parts and steps, over the edge of a block
+CALLS = [
+    (GridPoint(batch=2, length=sum(calls), padding="left"), calls)
+    for calls in ((BLOCK - 1, 1, 1), (5, BLOCK), (1, BLOCK + 1), (BLOCK + 1, 2))
+]
+
+
+def applies(made: Lowered, lowering: str) -> bool:
+    """Whether all attention of a model can be lowered so; PosexportError is the planner's answer where not."""
+    target = Target("cpu", made.opset)
+    nodes = ir.traversal.RecursiveGraphIterator(made.model.graph)
+    ours = {node.op_type for node in nodes if node.domain == "posexport"}
+    of_attention = [kinds()[name] for name in sorted(ours) if name in kinds()]
+    way = next(each for each in ATTENTION.lowerings if each.name == lowering)
+    return all(way.refusal(kind, target) is None for kind in of_attention)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_lowering_of_an_encoder(name: str, tmp_path: Path) -> None:
+    made = Lowered(source(name), 23)
+    took = set()
+    for lowering in WHOLE:
+        if applies(made, lowering):
+            assert made.check(tmp_path / f"{lowering}.onnx", lowering, PADDED) == {lowering}
+            took.add(lowering)
+        else:
+            with pytest.raises(PosexportError, match=f"lowering {lowering} does not apply to .*: .*; use --lowering"):
+                made.check(tmp_path / "x.onnx", lowering, PADDED)
+    assert {"formula", "blockwise"} <= took
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_lowering_of_a_decoder(name: str, tmp_path: Path) -> None:
+    groups = () if "head" in name else ("kv_heads=1",)
+    made = Lowered(source(name, *groups), 23)
+    for lowering in WHOLE:
+        if applies(made, lowering):
+            assert made.check(tmp_path / f"{lowering}.onnx", lowering, [*LEFT, *CALLS]) == {lowering}
+        else:
+            with pytest.raises(PosexportError, match=f"lowering {lowering} does not apply to .*: .*; use --lowering"):
+                made.check(tmp_path / "x.onnx", lowering, LEFT)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_every_lowering_of_a_cache_of_fixed_size(name: str, tmp_path: Path) -> None:
+    made = Lowered(cached(source(name), "static", "at-write"), 24)
+    took = made.check(tmp_path / "m.onnx", "auto", [*LEFT, *CALLS])
+    kind = kinds()[next(n.op_type for n in made.model.graph if n.domain == "posexport" and n.op_type in kinds())]
+    reads_keys = kind.scores is not None and "k" in kind.scores.takes
+    if not (reads_keys or kind.base or kind.values):
+        assert took == {"group-query"}
+        assert "GroupQueryAttention" in onnx.load(tmp_path / "m.onnx").SerializeToString().decode("latin-1")
+    else:
+        assert "group-query" not in took
+
+
+def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path) -> None:
+    made = builtin.load("decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61"))
+    lowered = Lowered(cached(made, "static", "at-write"), 24)
+    assert lowered.check(tmp_path / "m.onnx", "auto", CALLS[:1]) == {"static"}
+
+
+def test_reasons_are_given_for_what_is_not_taken() -> None:
+    kind = kinds()["MaskedDistanceAttention"]
+    choice = choose(ATTENTION, kind, Target("cpu", 23))
+    assert choice.lowering.name == "blockwise"
+    assert choice.refused["formula"] == "it holds the scores of all pairs at once"
+    assert choice.refused["group-query"] == "it is for caches of fixed size that the attention writes to itself"
+    assert all(choice.refused.values())
+    assert {choice.lowering.name, *choice.refused} == {each.name for each in ATTENTION.lowerings}
