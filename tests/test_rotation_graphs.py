@@ -112,7 +112,7 @@ def test_a_model_of_float32_runs_without_casts_around_rotations(tmp_path: Path) 
     onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), options, providers=["CPUExecutionProvider"])
     nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
     made_by = {name: node.op_type for node in nodes for name in node.output}
-    splits = [node for node in nodes if node.op_type == "Split"]
+    splits = [node for node in nodes if node.op_type == "Split" and len(node.output) == 2]  # not of packed maps
     assert len(splits) == 4
     assert "Cast" not in {made_by[node.input[0]] for node in splits}
     read_by = {name: node.op_type for node in nodes for name in node.input}

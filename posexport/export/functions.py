@@ -18,7 +18,7 @@ from posexport.lowering.base import Kind, Lowering, function
 from posexport.lowering.bias import SharedBias
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, bias_kinds
-from posexport.ops.base import DOMAIN, OPERATORS, WHOLE, protos
+from posexport.ops.base import DOMAIN, HELPERS, OPERATORS, WHOLE, protos
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
                 unlimited.add(kind.bias.name)
         elif name in OPERATORS:
             needed |= {proto.name: proto for proto in protos(OPERATORS[name].function, target.opset)}
+        elif name in HELPERS:
+            needed |= {proto.name: proto for proto in protos(HELPERS[name], target.opset)}
         elif name not in biases:
             raise PosexportError(f"node type {DOMAIN}::{name} is unknown; known: {', '.join(OPERATORS)}")
     for name in count:

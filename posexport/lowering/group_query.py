@@ -57,25 +57,8 @@ class GroupQuery:
         ]
         return f"""
   {lines(SCALE)}
-  zero = Constant<value_ints = [0]>()
-  one = Constant<value_ints = [1]>()
-  axis = Constant<value_ints = [2]>()
-  rest = Constant<value_ints = [-1]>()
-  keys = Shape(kpos)
-  new = Shape(qpos)
-  batch = Shape<start = 0, end = 1>(mask)
-  one_row = Equal(batch, one)
-  one_token = Equal(new, one)
-  first_prompt = Equal(new, keys)
-  either = Or(one_row, one_token)
-  takes = Or(either, first_prompt)
-  takes0 = Squeeze(takes, zero)
-  last_key = Sub(keys, one)
-  last_of_rows = Expand(last_key, batch)
-  last_of_rows32 = Cast<to = 6>(last_of_rows)
-  total = Squeeze(keys, zero)
-  total32 = Cast<to = 6>(total)
-  context, present_k, present_v = If(takes0) <
+  joined = Constant<value_ints = [0, 0, -1]>()
+  context, present_k, present_v = If(takes) <
     then_branch = by_operator () => ({_typed("context")}, {_typed("k")}, {_typed("v")}) {{
     {lines(at_once)}
     {lines(_joined("q"))}
@@ -83,13 +66,22 @@ class GroupQuery:
     {lines(_joined("v"))}
     context_joined, k_by_operator, v_by_operator = {MICROSOFT}.GroupQueryAttention<
       num_heads: int = @heads, kv_num_heads: int = @groups, scale: float = @scale
-    >(q_joined, k_joined, v_joined, past_k, past_v, last_of_rows32, total32, , , , {bias})
-    q_heads = Shape<start = 1, end = 2>(q)
-    context_shape = Concat<axis = 0>(q_lead, q_heads, rest)
+    >(q_joined, k_joined, v_joined, past_k, past_v, last_keys, key_total, , , , {bias})
+    context_lead = Constant<value_ints = [0, 0]>()
+    context_heads0 = Constant<value_int: int = @heads>()
+    context_heads1 = Constant<value_ints = [1]>()
+    context_heads = Reshape(context_heads0, context_heads1)
+    context_rest = Constant<value_ints = [-1]>()
+    context_shape = Concat<axis = 0>(context_lead, context_heads, context_rest)
     context_first = Reshape(context_joined, context_shape)
     context_by_operator = Transpose<perm = [0, 2, 1, 3]>(context_first)
     }},
     else_branch = by_formula () => (context_by_formula, k_written, v_written) {{
+    zero = Constant<value_ints = [0]>()
+    one = Constant<value_ints = [1]>()
+    axis = Constant<value_ints = [2]>()
+    keys = Shape(kpos)
+    batch = Shape<start = 0, end = 1>(mask)
     first = Slice(qpos, zero, one)
     first_of_rows = Expand(first, batch)
     k_written = TensorScatter<axis = 2>(past_k, k, first_of_rows)
@@ -108,7 +100,5 @@ def _joined(name: str) -> list[str]:
     """Statements that give ``<name>_joined``, [B, T, H D], which is what the operator takes."""
     return [
         f"{name}_first = Transpose<perm = [0, 2, 1, 3]>({name})",
-        f"{name}_lead = Shape<start = 0, end = 2>({name}_first)",
-        f"{name}_shape = Concat<axis = 0>({name}_lead, rest)",
-        f"{name}_joined = Reshape({name}_first, {name}_shape)",
+        f"{name}_joined = Reshape({name}_first, joined)",
     ]

@@ -18,6 +18,7 @@ def join(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> 
     """Put the writing into attention nodes that ``lowering`` then applies to; how many it was."""
     known = kinds()
     joined = 0
+    calls: dict[tuple[ir.Value | None, ...], ir.Node] = {}
     for node in list(model.graph):
         kind = known.get(node.op_type) if node.domain == DOMAIN else None
         if kind is None or kind.cached:
@@ -30,7 +31,16 @@ def join(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> 
         k_written, v_written = written
         if k_written is None or v_written is None:
             continue
+        named = dict(zip(kind.inputs, node.inputs, strict=True))
+        about = tuple(named[name] for name in ("mask", "qpos", "kpos"))
+        if about not in calls:
+            calls[about] = ir.node("CachedCalls", about, domain=DOMAIN, version=1, num_outputs=3)
+            for output, name in zip(calls[about].outputs, ("takes", "last_keys", "key_total"), strict=True):
+                output.name = f"{node.name}_{name}"
+            calls[about].name = f"{node.name}_calls"
+            model.graph.insert_before(node, calls[about])
         given = [node.inputs[0], k_written.inputs[1], v_written.inputs[1], k_written.inputs[0], v_written.inputs[0]]
+        given += calls[about].outputs
         made = ir.node(
             whole.name,
             [*given, *node.inputs[3:]],

@@ -21,6 +21,8 @@ class Target:
     name: TargetName = "portable"
     opset: int = 18
     flat: bool = False
+    #: most calls are of one new token, behind a cache
+    steps: bool = False
 
     @property
     def microsoft(self) -> bool:

@@ -1,6 +1,7 @@
 """The catalogue of position operators. One line an operator."""
 
 from posexport.ops import additive_scores as additive_scores
+from posexport.ops import cached_calls as cached_calls
 from posexport.ops import clipped_scores as clipped_scores
 from posexport.ops import clipped_values as clipped_values
 from posexport.ops import concat_scores as concat_scores
