@@ -15,6 +15,7 @@ import torch
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
+from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.models.heads import Features
@@ -114,7 +115,9 @@ def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     assert not source.padding_invariant
     assert not source.shift_invariant
     path = tmp_path / "model.onnx"
-    path.write_bytes(onnx_ir.to_proto(trace(source, 18, optimize=False)).SerializeToString())
+    graph = trace(source, 18, optimize=False)
+    functions.attach(graph)
+    path.write_bytes(onnx_ir.to_proto(graph).SerializeToString())
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for length in (4, 5, 7, 8, 9, 15, 16, 17, 33, 50):
         ids = torch.randint(0, 0x110000, (3, length), generator=torch.Generator().manual_seed(length))

@@ -202,7 +202,7 @@ def test_an_encoder_by_blocks(bundles: Any) -> None:
     (part,) = found.parts
     (name,) = (decision.node_type for decision in part.decisions if "RelativeKey" in decision.node_type)
     assert next(d.nodes for d in part.decisions if d.node_type == name) == 2
-    scores, attention = rows(part)["RelativeKeyScores"], rows(part)[name]
+    scores, attention = rows(part)["WholeRelativeKeyScores"], rows(part)[name]
     assert (scores.share, scores.nodes, scores.within) == ("positions", 2, [name])
     assert (attention.share, attention.nodes, attention.within) == ("attention", 2, [])
     assert attention.ms > 0

@@ -62,22 +62,29 @@ class Lowered:
         save(model, path)
         names = [[spec.name for spec in specs] for specs in (self.source.inputs, self.source.outputs)]
         runner = Runner(path, inputs=names[0], outputs=names[1], threads=1)
+        inputs, outputs = self.source.inputs, self.source.outputs
         for point, calls in points:
-            feeds = draw(point, self.source.inputs)
-            inputs, outputs = self.source.inputs, self.source.outputs
             if (point, calls) not in self.known:
+                feeds = draw(point, inputs)
                 self.known[point, calls] = [in_calls(each, feeds, inputs, outputs, calls) for each in self.references]
-            truth, own = self.known[point, calls]
+        for point, calls in points:
+            feeds = draw(point, inputs)
+            truth = self.known[point, calls][0]
+            own = max(self.own(known) for known in self.known.values())
             got = in_calls(runner, feeds, inputs, outputs, calls)
             kept = token_mask(point, inputs)
             assert kept is not None
-            for y64, y32, y in zip(truth[:1], own, got, strict=False):
-                counts = np.broadcast_to(kept[..., None], y64.shape)
-                scale = np.abs(y64[counts]).max()
-                allowed = max(32 * np.finfo(np.float32).eps * scale, 2 * np.abs(y32 - y64)[counts].max())
-                worst = np.abs(y - y64)[counts].max()
-                assert worst <= allowed, f"{lowering}, {point}, {calls}: {worst / scale:.2g}"
+            y64, y = truth[0], got[0]
+            counts = np.broadcast_to(kept[..., None], y64.shape)
+            worst = np.abs(y - y64)[counts].max() / np.abs(y64[counts]).max()
+            assert worst <= max(32 * np.finfo(np.float32).eps, 2 * own), f"{lowering}, {point}, {calls}: {worst:.2g}"
         return {c.lowering for name, c in chosen.items() if isinstance((family_of(name) or (0, 0))[1], AttentionKind)}
+
+    @staticmethod
+    def own(known: list[list[np.ndarray[Any, Any]]]) -> float:
+        """PyTorch's own error in float32, padding included: the largest of all points counts, as in the proof."""
+        y64, y32 = known[0][0], known[1][0]
+        return float(np.abs(y32 - y64).max() / np.abs(y64).max())
 
 
 ENCODERS = [name for name in MODELS if name.startswith("encoder-") and not name.startswith("encoder-decoder")]

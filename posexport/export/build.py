@@ -42,7 +42,7 @@ def build(
     """
     model = trace(source, opset)
     model.ir_version = ir_version
-    made_for = Target(target, opset, flat=inline, steps=source.envelope.cached)
+    made_for = Target(target, opset, flat=inline, steps=any(spec.role == "cache" for spec in source.inputs))
     rewrites.apply(model, made_for)
     guard.insert(model, source.inputs, bounds_of(source.envelope))
     chosen = functions.attach(model, made_for, lowering)

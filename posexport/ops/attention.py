@@ -6,10 +6,11 @@ v [B, H, S, V], (bias), (mask), (sink [H]), tensors of the base, of the score te
 ``softmax(scale * (q k^T + scores) + mask) v + values``. A ``base`` operator stands in the place of ``q k^T``. A causal
 kind masks keys after the query, by their positions. In a grouped kind k and v have the heads that groups of the
 queries' share; in a static one they have more places than S, of which the first S count; a sink takes part in the
-softmax as a key without a value. A cached one takes the new tokens' k and v and buffers ``past_k, past_v`` [B, H, C, D]
-after them, writes the former into the latter at the places from ``qpos`` on, attends to the first S of these, and gives
-the buffers too; it also takes what `posexport.ops.cached_calls` says of the call. In a biased one all that is added to the scores stands ready in ``bias``, [B or 1, H or
-1, T, S], computed once for many layers, or ``bias`` is empty because that would be too much to hold.
+softmax as a key without a value. A cached one takes the
+new tokens' k and v and buffers ``past_k, past_v`` [B, H, C, D] after them, writes the former into the latter at the
+places from ``qpos`` on, attends to the first S of these, and gives the buffers too; it also takes what
+`posexport.ops.cached_calls` says of the call. In a biased one all that is added to the scores stands ready in ``bias``,
+[B or 1, H or 1, T, S], computed once for many layers, or ``bias`` is empty because that would be too much to hold.
 """
 
 import functools

@@ -3,7 +3,7 @@
 ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only where nothing is cached yet.
 """
 
-from onnxscript import FLOAT, INT64, script
+from onnxscript import BOOL, FLOAT, INT32, INT64, script
 from onnxscript import opset18 as op
 
 from posexport.ops.base import OPSET, helper
@@ -11,7 +11,7 @@ from posexport.ops.base import OPSET, helper
 
 @helper
 @script(OPSET, default_opset=op)
-def CachedCalls(mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...]):  # noqa: ANN201  # of three types
+def CachedCalls(mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> tuple[BOOL, INT32[...], INT32]:
     rows = op.Shape(mask, start=0, end=1)
     new = op.Shape(qpos)
     keys = op.Shape(kpos)
