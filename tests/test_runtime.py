@@ -62,6 +62,21 @@ def test_every_level_gives_the_same_and_keeps_the_guard(tmp_path, level, as_path
     assert refusal(caught.value) == "input longer than 11 positions"
 
 
+@pytest.mark.parametrize("denormals", [True, False])
+def test_denormals_are_kept_or_taken_as_nothing(denormals):
+    # in a process of its own: the first session of a process decides for the thread that made it
+    code = (
+        "import onnx.parser, numpy as np\n"
+        "from posexport.runtime.providers import make_session\n"
+        """text = '<ir_version: 10, opset_import: ["" : 18]> g (float[n] x) => (float[n] y) { y = Mul(x, x) }'\n"""
+        "model = onnx.parser.parse_model(text).SerializeToString()\n"
+        f"session = make_session(model, threads=1, denormals={denormals})\n"
+        "print(session.run(None, {'x': np.full(3, 1e-21, np.float32)})[0].max() > 0)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(denormals)
+
+
 def test_levels_are_all_that_onnx_runtime_has():
     known = {f"ORT_{'DISABLE_ALL' if level == 'disable' else f'ENABLE_{level.upper()}'}" for level in LEVELS}
     assert known == set(onnxruntime.GraphOptimizationLevel.__members__)

@@ -116,7 +116,9 @@ def _open(
     origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
     data = model.SerializeToString()
     del model
-    session = make_session(data, provider=provider, threads=threads, profile=profile, weights=directory.resolve())
+    session = make_session(
+        data, provider=provider, threads=threads, profile=profile, denormals=False, weights=directory.resolve()
+    )
     if isinstance(graph, PartSpec):
         link = Link(session, graph.feeds, graph.gives)
     else:

@@ -11,8 +11,8 @@ from posexport.lowering.scores import additive
 from posexport.lowering.target import Target
 from posexport.ops.attention import BiasKind
 
-#: numbers of a bias that is held for all layers: 256 MB of float32
-MOST = 1 << 26
+#: numbers of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by blocks
+MOST = 1 << 24
 #: pairs of all heads up to which all scores are computed at once, without a term that has to be computed for it
 AT_ONCE = 1 << 22
 #: queries of a block; more than one of causal attention are better cut: half of their keys are never looked at, and a

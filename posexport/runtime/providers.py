@@ -46,13 +46,16 @@ def make_session(
     level: str = "all",
     profile: Path | None = None,
     spinning: bool = True,
+    denormals: bool = True,
     weights: Path | None = None,
 ) -> "InferenceSession":
     """A session for ``model`` (a path where weights lie beside it) on ``provider``, float32 computed as float32.
 
     ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile
     whose name begins so.
-    ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``weights``: the folder
+    ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``denormals``: numbers
+    below 1.2e-38 are kept; where not, they are 0, in the calling thread too if this is the process's first session: over
+    them, as probabilities of what is far away or masked, a processor takes several times as long. ``weights``: the folder
     of the files with the weights that a model given as bytes does not hold.
 
     Raises PosexportError for an unknown provider or level, for a provider that does not load (naming the library), for
@@ -63,6 +66,8 @@ def make_session(
     onnxruntime.disable_telemetry_events()  # nothing about a user's models leaves the machine
     wanted = execution_provider(provider)
     options = _session_options(threads, level, profile, spinning)
+    if not denormals:
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     if wanted not in onnxruntime.get_available_providers():

@@ -34,7 +34,8 @@ def load(
 ) -> "Session":
     """Open the bundle in ``directory`` on ``provider`` (``cpu`` or ``cuda``).
 
-    ``threads``: of one operator (0: ONNX Runtime decides). ``check``: compare every file with its sha256 first.
+    ``threads``: of one operator (0: ONNX Runtime decides). ``check``: compare every file with its sha256 first. Numbers
+    below 1.2e-38 are taken as 0 (`make_session`, ``denormals``).
 
     Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load, or if
     the model is not the one that the manifest describes.
@@ -46,7 +47,7 @@ def load(
     graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
     for file in graphs:
         locate(path, file)
-    make = functools.partial(make_session, provider=provider, threads=threads)
+    make = functools.partial(make_session, provider=provider, threads=threads, denormals=False)
     chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
     for link, (file, graph) in zip(chain.links, graphs.items(), strict=True):
         given, found = taken(link.session), link.session.get_outputs()

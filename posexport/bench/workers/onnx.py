@@ -23,7 +23,10 @@ class Graph:
 
     def __init__(self, job: Job) -> None:
         spinning = bool(job.options.get("spinning"))
-        self._session = make_session(Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning)
+        # as `posexport.load` opens bundles; rivals' graphs gain as much by it
+        self._session = make_session(
+            Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning, denormals=False
+        )
         self._job, self._shared = job, bool(job.options.get("shared"))
         inputs = self._session.get_inputs()
         self._cache = [arg for arg in inputs if arg.type == "tensor(float)" and re.search("past|cache", arg.name)]
