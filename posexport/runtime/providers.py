@@ -54,9 +54,9 @@ def make_session(
     ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile
     whose name begins so.
     ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``denormals``: numbers
-    below 1.2e-38 are kept; where not, they are 0, in the calling thread too if this is the process's first session: over
-    them, as probabilities of what is far away or masked, a processor takes several times as long. ``weights``: the folder
-    of the files with the weights that a model given as bytes does not hold.
+    below 1.2e-38 are kept; where not, they are 0, in the calling thread too if this is the process's first session:
+    over them, as probabilities of what is far away or masked, a processor takes several times as long. ``weights``:
+    the folder of the files with the weights that a model given as bytes does not hold.
 
     Raises PosexportError for an unknown provider or level, for a provider that does not load (naming the library), for
     a model that is no ONNX file or is newer than the installed ONNX Runtime.
