@@ -23,9 +23,15 @@ TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 def model(name: str, kind: RotationKind, size: int, pairs: int, target: Target, dtype: str = "float32") -> bytes:
     """A graph of one node and its function."""
     turning = [pairs, pairs] if kind.layout == "half" else [2 * pairs]
-    attributes = {"heads": HEADS, "dim": 2 * pairs, "parts": [*turning, size - 2 * pairs]} if kind.partial else {}
+    every = {
+        "heads": HEADS,
+        "dim": 2 * pairs,
+        "parts": [*turning, size - 2 * pairs],
+        "by_head": [0, 0, HEADS, -1],
+    }
+    attributes = {name: every[name] for name in kind.attributes}
     lowering = BY_NAME[name]
-    axes = {"x": ["B", HEADS, "T", size]} | {name: ["R", 1, "T", pairs] for name in ("cos", "sin")}
+    axes = {"x": ["B", "T", HEADS * size] if kind.joined else ["B", HEADS, "T", size]} | {name: ["R", 1, "T", pairs] for name in ("cos", "sin")}
     made = {"x": TYPES[dtype], "cos": TYPES["float32"], "sin": TYPES["float32"]}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, **attributes)],
@@ -53,6 +59,15 @@ def drawn(
     # another angle for every row, token and pair, and a factor: what nobody could mix up unseen
     angle = rng.uniform(-9, 9, (1 if kind.shared else batch, 1, length, pairs))
     return x, (1.3 * np.cos(angle)).astype(np.float32), (1.3 * np.sin(angle)).astype(np.float32)
+
+
+def turned(text: bytes, kind: RotationKind, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """What the graph makes of x [B, H, T, D]."""
+    if not kind.joined:
+        return run(text, x=x, cos=cos, sin=sin)
+    batch, heads, length, size = x.shape
+    got = run(text, x=x.transpose(0, 2, 1, 3).reshape(batch, length, -1), cos=cos, sin=sin)
+    return got.reshape(batch, length, heads, size).transpose(0, 2, 1, 3)
 
 
 def run(text: bytes, **feeds: np.ndarray) -> np.ndarray:
@@ -95,7 +110,7 @@ def test_every_lowering_turns_as_the_oracle(name: str, lowering: str, dtype: str
         for batch, length in ((1, 1), (3, 1), (1, LENGTH), (3, LENGTH), (2, 130)):
             x, cos, sin = drawn(kind, batch, length, size, pairs, dtype)
             want = oracle(x.astype(np.float64), cos.astype(np.float64), sin.astype(np.float64), layout=kind.layout)
-            got = run(text, x=x, cos=cos, sin=sin)
+            got = turned(text, kind, x, cos, sin)
             assert got.dtype == x.dtype
             # one rounding of the answer: nothing is turned in half precision
             assert off(got, want, dtype) <= (0.5 if dtype == "float16" else 2), f"{batch=} {length=} {size=}"
@@ -109,7 +124,7 @@ def test_the_formula_fits_every_target(name: str, flat: bool) -> None:
     size, pairs = SIZES[kind.partial][0]
     x, cos, sin = drawn(kind, 2, LENGTH, size, pairs)
     assert BY_NAME["turned"].refusal(kind, target) is None
-    got = run(model("turned", kind, size, pairs, target), x=x, cos=cos, sin=sin)
+    got = turned(model("turned", kind, size, pairs, target), kind, x, cos, sin)
     wide = [each.astype(np.float64) for each in (x, cos, sin)]
     assert off(got, oracle(*wide, layout=kind.layout), "float32") <= 2
 
@@ -142,5 +157,5 @@ def test_refused_operators_do_not_load() -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len(kinds()) == 8
+    assert len(kinds()) == 16
     assert all(name == kind.name for name, kind in kinds().items())

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
-from posexport.lowering import join, plan, share
+from posexport.lowering import in_place, plan, share, side_by_side
 from posexport.lowering.base import Kind, Lowering, function
 from posexport.lowering.bias import SharedBias
 from posexport.lowering.target import Target
@@ -40,7 +40,8 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
     """
     target = target or Target(opset=model.opset_imports[""])
     if lowering in ("auto", plan.GROUP_QUERY.name):
-        join.join(model, plan.GROUP_QUERY, target)
+        in_place.write(model, plan.GROUP_QUERY, target)
+    side_by_side.put(model, target)
     share.share(model)
     ours = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]
     count = Counter(node.op_type for node in ours)
@@ -54,7 +55,7 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
         if found is not None:
             family, kind = found
             if isinstance(kind, AttentionKind):
-                sizes = {join.head_size(node) for node in ours if node.op_type == name}
+                sizes = {in_place.head_size(node) for node in ours if node.op_type == name}
                 kind = replace(kind, head_size=sizes.pop() if len(sizes) == 1 else None)
             choice = plan.choose(family, kind, target, lowering)
             chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)

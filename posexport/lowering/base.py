@@ -6,11 +6,12 @@ can stand for any other.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import onnx
 import onnx.parser
 
+from posexport.lowering.heads import around
 from posexport.lowering.target import Target
 from posexport.ops.base import DOMAIN
 
@@ -38,6 +39,16 @@ class Kind(Protocol):
         """Names of the attributes."""
         ...
 
+    @property
+    def heads_of(self) -> Mapping[str, str]:
+        """Inputs whose heads stand side by side -> attributes with the shapes that take them apart."""
+        ...
+
+    @property
+    def apart(self) -> Any:
+        """The kind whose inputs have their heads apart."""
+        ...
+
 
 K = TypeVar("K", bound=Kind, contravariant=True)
 
@@ -48,11 +59,13 @@ class Lowering(Protocol[K]):
     Attributes:
         name: what ``--lowering`` takes and the manifest records.
         scans: its body holds a Scan.
+        joins: its body takes heads side by side as they are; for others they are taken apart.
         beaten: where it applies and another one is taken, why.
     """
 
     name: str
     scans: bool
+    joins: bool
     beaten: str
 
     def domains(self, kind: K, target: Target) -> Mapping[str, int]:
@@ -72,9 +85,13 @@ def function(lowering: Lowering[K], kind: K, target: Target) -> onnx.FunctionPro
     """The function that gives nodes of ``kind`` their meaning, for a graph for ``target``."""
     domains = {"": target.opset, DOMAIN: 1, **lowering.domains(kind, target)}
     imports = ", ".join(f'"{domain}" : {version}' for domain, version in domains.items())
+    if kind.heads_of and not lowering.joins:
+        statements = "\n".join(around(kind.heads_of, [lowering.body(kind.apart, target)], kind.outputs[0]))
+    else:
+        statements = lowering.body(kind, target)
     attributes = f" <{', '.join(kind.attributes)}>" if kind.attributes else ""
     return onnx.parser.parse_function(
         f'<opset_import: [{imports}], domain: "{DOMAIN}">\n'
         f"{kind.name}{attributes} ({', '.join(kind.inputs)}) => ({', '.join(kind.outputs)})\n"
-        f"{{\n{lowering.body(kind, target)}\n}}"
+        f"{{\n{statements}\n}}"
     )

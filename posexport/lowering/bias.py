@@ -25,6 +25,7 @@ class SharedBias:
 
     name = "shared"
     scans = False
+    joins = False
     beaten = ""
 
     def __init__(self, *, limited: bool) -> None:

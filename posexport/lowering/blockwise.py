@@ -10,10 +10,11 @@ cutting, padding and joining. (An If costs little around nodes without weights.)
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from posexport.lowering.bias import AT_ONCE, BLOCK
+from posexport.lowering.heads import apart, around
 from posexport.lowering.scores import (
     SCALE,
     by_operator,
@@ -21,9 +22,12 @@ from posexport.lowering.scores import (
     cache_refusal,
     operator_refusal,
     prepared_keys,
+    queries,
+    read_apart,
     scaled_keys,
 )
 from posexport.lowering.target import ATTENTION_OPSET, Target
+from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
 from posexport.ops.base import DOMAIN, WHOLE, Operator, protos
 from posexport.ops.skew import CHUNK
@@ -34,6 +38,7 @@ class Blockwise:
 
     name = "blockwise"
     scans = True
+    joins = True
     beaten = "a Scan goes step by step, which an accelerator does slowly"
 
     def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
@@ -54,7 +59,7 @@ class Blockwise:
         at_once = [*SCALE, *_at_once(kind, operator=operator and not kind.grouped)]
         return f"""
   zero = Constant<value_ints = [0]>()
-  length = Shape<start = 2, end = 3>(q)
+  length = {queries(kind)}
   {lines(_is_small(kind))}
   small0 = Squeeze(small, zero)
   context = If(small0) <
@@ -77,10 +82,22 @@ def _is_small(kind: AttentionKind) -> list[str]:
         ]
     if kind.operators or kind.causal:
         return [f"most = Constant<value_ints = [{BLOCK}]>()", "small = LessOrEqual(length, most)"]
+    if kind.joined:
+        counted = [
+            "heads0 = Constant<value_int: int = @heads>()",
+            "tokens = Shape<end = 2>(q)",
+            "token_count = ReduceProd<keepdims = 1>(tokens)",
+            "row_count = Mul(token_count, heads0)",
+            "key_count = Shape<start = 1, end = 2>(k)",
+        ]
+    else:
+        counted = [
+            "rows = Shape<end = 3>(q)",
+            "row_count = ReduceProd<keepdims = 1>(rows)",
+            "key_count = Shape<start = 2, end = 3>(k)",
+        ]
     return [
-        "rows = Shape<end = 3>(q)",
-        "row_count = ReduceProd<keepdims = 1>(rows)",
-        "key_count = Shape<start = 2, end = 3>(k)",
+        *counted,
         "pairs = Mul(row_count, key_count)",
         f"most = Constant<value_ints = [{AT_ONCE}]>()",
         "small = LessOrEqual(pairs, most)",
@@ -89,12 +106,15 @@ def _is_small(kind: AttentionKind) -> list[str]:
 
 def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
     if operator:
-        return [*scaled_keys(kind), *by_operator(kind, "context_at_once")]
-    return [*prepared_keys(kind), *by_products(kind, "context_at_once")]
+        return [*read_apart(kind), *scaled_keys(kind), *by_operator(kind, "context_at_once")]
+    inner = kind.apart
+    found = [*prepared_keys(inner), *by_products(inner, "context_at_once")]
+    return around(kind.heads_of, found, "context_at_once") if kind.joined else found
 
 
-def _by_blocks(kind: AttentionKind, *, operator: bool) -> str:
+def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
     """Statements from the node's inputs to ``context_by_blocks``."""
+    kind = of.apart
     whole = kind.base is None and any(skews(operator) for operator in kind.operators.values())
     keys, step_kind = _all_keys(kind) if whole else (_same_keys(kind), kind)
     outside: list[str] = []
@@ -120,6 +140,9 @@ def _by_blocks(kind: AttentionKind, *, operator: bool) -> str:
             "key_total = Shape(kpos_all)",
             "chunk_or_all = Min(chunk, key_total)",
         ]
+    if of.joined:
+        held = {name: of.heads_of[name] for name in ("k", "v")}
+        keys = [*apart(held), *named(keys, k="k_apart", v="v_apart")]
     read = {name: f"{name}_{'seen' if kind.causal else 'all'}" for name in ("k", "v", "mask", "kpos")}
     if not kind.ordered:
         read.pop("kpos")
@@ -144,9 +167,6 @@ def _by_blocks(kind: AttentionKind, *, operator: bool) -> str:
   block_less_one = Constant<value_ints = [{BLOCK - 1}]>()
   six = Constant<value_ints = [0, 0, 0, 0, 0, 0]>()
   {lines(keys)}
-  lead = Shape<start = 0, end = 2>(q)
-  size = Shape<start = 3, end = 4>(q)
-  out_size = Shape<start = 3, end = 4>(v)
   length_up = Add(length, block_less_one)
   blocks = Div(length_up, block_most)
   length_over = Add(length, blocks)
@@ -157,11 +177,7 @@ def _by_blocks(kind: AttentionKind, *, operator: bool) -> str:
   block = Mul(block_chunks, chunk)
   padded = Mul(blocks, block)
   missing = Sub(padded, length)
-  pads = Concat<axis = 0>(six, missing, zero)
-  q_padded = Pad(q, pads)
-  q_shape = Concat<axis = 0>(lead, blocks, block, size)
-  q_split = Reshape(q_padded, q_shape)
-  q_blocks = Transpose<perm = [2, 0, 1, 3, 4]>(q_split)
+  {lines(_cut(of))}
   {"first = Slice(qpos, zero, one)" if kind.ordered else "first = Identity(zero)"}
   last = Add(first, padded)
   p_shape = Concat<axis = 0>(blocks, block)
@@ -174,10 +190,51 @@ def _by_blocks(kind: AttentionKind, *, operator: bool) -> str:
   done = Scan <num_scan_inputs = 2, body = each_block (qb, pb) => (out_block) {{
     {lines(step)}
   }}> (q_blocks, p_blocks)
-  joined = Transpose<perm = [1, 2, 0, 3, 4]>(done)
-  out_shape = Concat<axis = 0>(lead, padded, out_size)
-  all = Reshape(joined, out_shape)
-  context_by_blocks = Slice(all, zero, length, axis)"""
+  {lines(_uncut(of))}"""
+
+
+def _cut(kind: AttentionKind) -> list[str]:
+    """Statements that give ``q_blocks``, [blocks, B, H, block, D], and what `_uncut` needs."""
+    if kind.joined:
+        return [
+            "lead = Shape<start = 0, end = 1>(q)",
+            "heads1 = Constant<value_int: int = @heads>()",
+            "head_count = Unsqueeze(heads1, zero)",
+            "rest = Constant<value_ints = [-1]>()",
+            "four = Constant<value_ints = [0, 0, 0, 0]>()",
+            "pads = Concat<axis = 0>(four, missing, zero)",
+            "q_padded = Pad(q, pads)",
+            "q_shape = Concat<axis = 0>(lead, blocks, block, head_count, rest)",
+            "q_split = Reshape(q_padded, q_shape)",
+            "q_blocks = Transpose<perm = [1, 0, 3, 2, 4]>(q_split)",
+        ]
+    return [
+        "lead = Shape<start = 0, end = 2>(q)",
+        "size = Shape<start = 3, end = 4>(q)",
+        "pads = Concat<axis = 0>(six, missing, zero)",
+        "q_padded = Pad(q, pads)",
+        "q_shape = Concat<axis = 0>(lead, blocks, block, size)",
+        "q_split = Reshape(q_padded, q_shape)",
+        "q_blocks = Transpose<perm = [2, 0, 1, 3, 4]>(q_split)",
+    ]
+
+
+def _uncut(kind: AttentionKind) -> list[str]:
+    """Statements from ``done``, [blocks, B, H, block, V], to the context."""
+    if kind.joined:
+        return [
+            "joined = Transpose<perm = [1, 0, 3, 2, 4]>(done)",
+            "out_shape = Concat<axis = 0>(lead, padded, rest)",
+            "all = Reshape(joined, out_shape)",
+            "context_by_blocks = Slice(all, zero, length, one)",
+        ]
+    return [
+        "out_size = Shape<start = 3, end = 4>(v)",
+        "joined = Transpose<perm = [1, 2, 0, 3, 4]>(done)",
+        "out_shape = Concat<axis = 0>(lead, padded, out_size)",
+        "all = Reshape(joined, out_shape)",
+        "context_by_blocks = Slice(all, zero, length, axis)",
+    ]
 
 
 def skews(operator: Operator) -> bool:
@@ -229,15 +286,3 @@ def _all_keys(kind: AttentionKind) -> tuple[list[str], AttentionKind]:
     else:
         found.append("mask_all = Pad(mask, mask_pads, filler)")
     return found, replace(kind, mask="keys")
-
-
-def named(statements: Sequence[str], **names: str) -> list[str]:
-    """Statements with other names for what they read."""
-    for old, new in names.items():
-        statements = [re.sub(rf"\b{old}\b(?!\w* =)", new, line) for line in statements]
-    return list(statements)
-
-
-def lines(statements: Sequence[str]) -> str:
-    """Statements one below the other."""
-    return "\n    ".join(statements)

@@ -15,6 +15,7 @@ class Formula:
 
     name = "formula"
     scans = False
+    joins = False
     beaten = "it holds the scores of all pairs at once"
 
     def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:

@@ -9,9 +9,10 @@ of a prompt goes by the formula there, in the same graph.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from posexport.lowering.blockwise import lines, named
-from posexport.lowering.scores import SCALE, additive, by_products, operator_refusal, prepared_keys
+from posexport.lowering.heads import around, side_by_side
+from posexport.lowering.scores import SCALE, by_products, operator_refusal, prepared_keys, read_apart, summands
 from posexport.lowering.target import MICROSOFT, Target
+from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
 
 #: the operator takes heads of a multiple of this
@@ -24,6 +25,7 @@ class GroupQuery:
 
     name = "group-query"
     scans = False
+    joins = True
     beaten = ""
 
     def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
@@ -46,59 +48,62 @@ class GroupQuery:
     def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
         del target
-        reads = kind.scores is not None and not kind.biased
         # the operator is causal by itself
-        sums, bias = additive(replace(kind, causal=False), q="q", qs="qs", qpos="qpos")
-        at_once = [*(["qs = Mul(q, s)"] if reads else []), *sums]
+        sums, bias = summands(replace(kind, causal=False))
+        taken = {name: name if kind.joined else f"{name}_joined" for name in "qkv"}
+        gives = "context_by_operator" if kind.joined else "context_joined"
+        at_once = [
+            *read_apart(kind),
+            *sums,
+            *(line for name, to in taken.items() if name != to for line in side_by_side(name, to)),
+            f"""{gives}, k_by_operator, v_by_operator = {MICROSOFT}.GroupQueryAttention<
+      num_heads: int = @heads, kv_num_heads: int = @groups, scale: float = @scale
+    >({", ".join(taken.values())}, past_k, past_v, last_keys, key_total, , , , {bias})""",
+            *([] if kind.joined else _apart()),
+        ]
+        inner = kind.apart
         plain = [
+            "zero = Constant<value_ints = [0]>()",
+            "one = Constant<value_ints = [1]>()",
+            "axis = Constant<value_ints = [2]>()",
+            "keys = Shape(kpos)",
+            "batch = Shape<start = 0, end = 1>(mask)",
+            "first = Slice(qpos, zero, one)",
+            "first_of_rows = Expand(first, batch)",
+            "k_written = TensorScatter<axis = 2>(past_k, k, first_of_rows)",
+            "v_written = TensorScatter<axis = 2>(past_v, v, first_of_rows)",
             "k_taken = Slice(k_written, zero, keys, axis)",
             "v_taken = Slice(v_written, zero, keys, axis)",
-            *named([*prepared_keys(kind), *by_products(kind, "context_by_formula")], k="k_taken", v="v_taken"),
+            *named([*prepared_keys(inner), *by_products(inner, "context_by_formula")], k="k_taken", v="v_taken"),
         ]
+        if kind.joined:
+            plain = around(kind.heads_of, plain, "context_by_formula")
         return f"""
   {lines(SCALE)}
-  joined = Constant<value_ints = [0, 0, -1]>()
   context, present_k, present_v = If(takes) <
-    then_branch = by_operator () => ({_typed("context")}, {_typed("k")}, {_typed("v")}) {{
+    then_branch = by_operator () => ({_typed("context", 3 if kind.joined else 4)}, {_typed("k")}, {_typed("v")}) {{
     {lines(at_once)}
-    {lines(_joined("q"))}
-    {lines(_joined("k"))}
-    {lines(_joined("v"))}
-    context_joined, k_by_operator, v_by_operator = {MICROSOFT}.GroupQueryAttention<
-      num_heads: int = @heads, kv_num_heads: int = @groups, scale: float = @scale
-    >(q_joined, k_joined, v_joined, past_k, past_v, last_keys, key_total, , , , {bias})
-    context_lead = Constant<value_ints = [0, 0]>()
-    context_heads0 = Constant<value_int: int = @heads>()
-    context_heads1 = Constant<value_ints = [1]>()
-    context_heads = Reshape(context_heads0, context_heads1)
-    context_rest = Constant<value_ints = [-1]>()
-    context_shape = Concat<axis = 0>(context_lead, context_heads, context_rest)
-    context_first = Reshape(context_joined, context_shape)
-    context_by_operator = Transpose<perm = [0, 2, 1, 3]>(context_first)
     }},
     else_branch = by_formula () => (context_by_formula, k_written, v_written) {{
-    zero = Constant<value_ints = [0]>()
-    one = Constant<value_ints = [1]>()
-    axis = Constant<value_ints = [2]>()
-    keys = Shape(kpos)
-    batch = Shape<start = 0, end = 1>(mask)
-    first = Slice(qpos, zero, one)
-    first_of_rows = Expand(first, batch)
-    k_written = TensorScatter<axis = 2>(past_k, k, first_of_rows)
-    v_written = TensorScatter<axis = 2>(past_v, v, first_of_rows)
     {lines(plain)}
     }}
   >"""
 
 
-def _typed(name: str) -> str:
+def _typed(name: str, axes: int = 4) -> str:
     """``<name>_by_operator`` with its type, which nothing infers from an operator of this domain."""
-    return f"float[{', '.join(f'{name}_axis_{axis}' for axis in range(4))}] {name}_by_operator"
+    return f"float[{', '.join(f'{name}_axis_{axis}' for axis in range(axes))}] {name}_by_operator"
 
 
-def _joined(name: str) -> list[str]:
-    """Statements that give ``<name>_joined``, [B, T, H D], which is what the operator takes."""
+def _apart() -> list[str]:
+    """Statements that take the context's heads apart."""
     return [
-        f"{name}_first = Transpose<perm = [0, 2, 1, 3]>({name})",
-        f"{name}_joined = Reshape({name}_first, joined)",
+        "context_lead = Constant<value_ints = [0, 0]>()",
+        "context_heads0 = Constant<value_int: int = @heads>()",
+        "context_heads1 = Constant<value_ints = [1]>()",
+        "context_heads = Reshape(context_heads0, context_heads1)",
+        "context_rest = Constant<value_ints = [-1]>()",
+        "context_shape = Concat<axis = 0>(context_lead, context_heads, context_rest)",
+        "context_first = Reshape(context_joined, context_shape)",
+        "context_by_operator = Transpose<perm = [0, 2, 1, 3]>(context_first)",
     ]

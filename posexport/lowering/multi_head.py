@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from posexport.lowering.scores import SCALE, additive, cache_refusal, operator_refusal, scaled_keys
+from posexport.lowering.heads import side_by_side
+from posexport.lowering.scores import SCALE, cache_refusal, operator_refusal, read_apart, scaled_keys, summands
 from posexport.lowering.target import MICROSOFT, Target
 from posexport.ops.attention import AttentionKind
 
@@ -12,6 +13,7 @@ class MultiHead:
 
     name = "multi-head"
     scans = False
+    joins = True
     beaten = "on the CPU ai.onnx Attention is faster at short lengths, and blockwise at long ones"
 
     def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
@@ -29,25 +31,26 @@ class MultiHead:
         )
 
     def body(self, kind: AttentionKind, target: Target) -> str:
-        """The statements, in the ONNX text format. Queries are taken without an axis of heads."""
+        """The statements, in the ONNX text format. Queries are always taken without an axis of heads."""
         del target
-        scaled = kind.scores is not None and not kind.biased and kind.scores.takes
-        sums, bias = additive(kind, q="q", qs="qs", qpos="qpos")
-        given = ", ".join(["q_joined", "k", "v", *([] if bias is None else ["", "", bias])])
-        lines = [
+        sums, bias = summands(kind)
+        q, gives = ("q", "context") if kind.joined else ("q_joined", "joined")
+        given = ", ".join([q, "k", "v", *([] if bias is None else ["", "", bias])])
+        found = [
             *SCALE,
+            *read_apart(kind),
             *scaled_keys(kind),
-            *(["qs = Mul(q, s)"] if scaled else []),
             *sums,
-            "q_first = Transpose<perm = [0, 2, 1, 3]>(q)",
-            "q_lead = Shape<start = 0, end = 2>(q_first)",
-            "rest = Constant<value_ints = [-1]>()",
-            "q_shape = Concat<axis = 0>(q_lead, rest)",
-            "q_joined = Reshape(q_first, q_shape)",
-            f"joined = {MICROSOFT}.MultiHeadAttention<num_heads: int = @heads, scale: float = @scale>({given})",
-            "heads = Shape<start = 1, end = 2>(q)",
-            "context_shape = Concat<axis = 0>(q_lead, heads, rest)",
-            "context_first = Reshape(joined, context_shape)",
-            "context = Transpose<perm = [0, 2, 1, 3]>(context_first)",
+            *([] if kind.joined else side_by_side("q", q)),
+            f"{gives} = {MICROSOFT}.MultiHeadAttention<num_heads: int = @heads, scale: float = @scale>({given})",
         ]
-        return "\n".join(lines)
+        if not kind.joined:
+            found += [
+                "lead = Shape<start = 0, end = 2>(joined)",
+                "heads = Shape<start = 1, end = 2>(q)",
+                "rest = Constant<value_ints = [-1]>()",
+                "context_shape = Concat<axis = 0>(lead, heads, rest)",
+                "context_first = Reshape(joined, context_shape)",
+                "context = Transpose<perm = [0, 2, 1, 3]>(context_first)",
+            ]
+        return "\n".join(found)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from posexport.lowering.scores import SCALE, by_operator, cache_refusal, operator_refusal, scaled_keys
+from posexport.lowering.scores import SCALE, by_operator, cache_refusal, operator_refusal, read_apart, scaled_keys
 from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.attention import AttentionKind
 
@@ -12,6 +12,7 @@ class OnnxAttention:
 
     name = "attention"
     scans = False
+    joins = True
     beaten = "it holds the scores of all pairs at once, which blockwise does only where they are few"
 
     def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
@@ -26,4 +27,4 @@ class OnnxAttention:
     def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
         del target
-        return "\n".join([*SCALE, *scaled_keys(kind), *by_operator(kind, "context")])
+        return "\n".join([*SCALE, *read_apart(kind), *scaled_keys(kind), *by_operator(kind, "context")])

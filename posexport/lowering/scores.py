@@ -4,6 +4,7 @@ All work on names in scope: ``q, k, v`` and what else the kind's node takes (`po
 scale.
 """
 
+from posexport.lowering.heads import apart
 from posexport.ops.attention import AttentionKind
 from posexport.ops.base import DOMAIN
 
@@ -54,7 +55,18 @@ def prepared_keys(kind: AttentionKind) -> list[str]:
 def scaled_keys(kind: AttentionKind) -> list[str]:
     """The statement that gives ``ks`` where a term takes it."""
     linear = kind.scores is not None and kind.scores.scaled and kind.scores.linear and "k" in kind.scores.takes
-    return ["ks = Mul(k, s)"] if linear and not kind.biased else []
+    return [f"ks = Mul({heads(kind, 'k')}, s)"] if linear and not kind.biased else []
+
+
+def heads(kind: AttentionKind, name: str) -> str:
+    """The name of ``q``, ``k`` or ``v`` with its heads apart."""
+    return f"{name}_apart" if kind.joined else name
+
+
+def read_apart(kind: AttentionKind) -> list[str]:
+    """Statements that take apart the heads of what the score term reads, where they stand side by side."""
+    read = kind.scores.takes if kind.scores is not None and not kind.biased else ()
+    return apart({name: by for name, by in kind.heads_of.items() if name in read})
 
 
 def term(kind: AttentionKind, *, q: str, qs: str, qpos: str) -> list[str]:
@@ -65,9 +77,10 @@ def term(kind: AttentionKind, *, q: str, qs: str, qpos: str) -> list[str]:
     """
     assert kind.scores is not None
     if not kind.scores.scaled:
-        return [f"term = {call(kind, 'scores', q=q, qpos=qpos)}"]
+        return [f"term = {call(kind, 'scores', q=q, k=heads(kind, 'k'), qpos=qpos)}"]
     if not kind.scores.linear or not kind.scores.takes:
-        return [f"raw_term = {call(kind, 'scores', q=q, qpos=qpos)}", "term = Mul(raw_term, s)"]
+        raw = call(kind, "scores", q=q, k=heads(kind, "k"), qpos=qpos)
+        return [f"raw_term = {raw}", "term = Mul(raw_term, s)"]
     along = {f"scores_{own}": f"scaled_{own}" for own in kind.scores.scaled_along}
     lines = [f"{scaled} = Mul({own}, s)" for own, scaled in along.items()]
     return [*lines, f"term = {call(kind, 'scores', q=qs, k='ks', qpos=qpos, **along)}"]
@@ -130,7 +143,7 @@ def additive(kind: AttentionKind, *, q: str, qs: str, qpos: str, like: str = "q"
     if kind.mask == "keys":
         lines += [
             "mask_batch = Shape<start = 0, end = 2>(mask)",
-            f"mask_queries = Shape<start = 2, end = 3>({q})",
+            f"mask_queries = {queries(kind, q)}",
             "mask_keys = Shape<start = 3, end = 4>(mask)",
             "mask_shape = Concat<axis = 0>(mask_batch, mask_queries, mask_keys)",
             "mask_rows = Expand(mask, mask_shape)",
@@ -170,16 +183,30 @@ def by_products(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos
 
 
 def by_operator(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos") -> list[str]:
-    """The same by ai.onnx Attention (opset 23), for kinds that `operator_refusal` lets pass; ``ks`` in scope.
+    """The same by ai.onnx Attention (opset 23), for kinds that `operator_refusal` lets pass.
 
-    ONNX Runtime's kernel starts the product of queries and keys from what is added to it, which then costs no pass.
+    ``ks``, and what `read_apart` gives, in scope. ONNX Runtime's kernel starts the product of queries and keys from
+    what is added to it, which then costs no pass.
     """
+    lines, mask = summands(kind, q=q, qpos=qpos)
+    given = ", ".join([q, "k", "v", *([] if mask is None else [mask])])
+    counts = ", q_num_heads: int = @heads, kv_num_heads: int = @groups" * kind.joined
+    return [*lines, f"{to} = Attention<scale: float = @scale{counts}>({given})"]
+
+
+def summands(kind: AttentionKind, *, q: str = "q", qpos: str = "qpos") -> tuple[list[str], str | None]:
+    """`additive`, and the scaled queries where a term reads them."""
     lines = []
     if kind.scores is not None and not kind.biased and kind.scores.takes:
+        q = heads(kind, q)
         lines.append(f"qs = Mul({q}, s)")
-    sums, mask = additive(kind, q=q, qs="qs", qpos=qpos)
-    given = ", ".join([q, "k", "v", *([] if mask is None else [mask])])
-    return [*lines, *sums, f"{to} = Attention<scale: float = @scale>({given})"]
+    sums, found = additive(kind, q=q, qs="qs", qpos=qpos)
+    return [*lines, *sums], found
+
+
+def queries(kind: AttentionKind, q: str = "q") -> str:
+    """The expression for the number of queries, int64 [1]."""
+    return f"Shape<start = 1, end = 2>({q})" if kind.joined else f"Shape<start = 2, end = 3>({q})"
 
 
 def cache_refusal(kind: AttentionKind) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from posexport.graph import take_place
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.base import DOMAIN
 
@@ -53,13 +54,3 @@ def share(model: ir.Model) -> int:
 def _given(node: ir.Node, kind: AttentionKind) -> dict[str, ir.Value | None]:
     """What an attention node takes, by the names of its kind."""
     return dict(zip(kind.inputs, node.inputs, strict=True))
-
-
-def take_place(node: ir.Node, of: ir.Node) -> None:
-    """Put a node where another stands, whose outputs its first outputs become."""
-    assert of.graph is not None
-    of.graph.insert_before(of, node)
-    for old, new in zip(of.outputs, node.outputs, strict=False):
-        new.name, new.type, new.shape = old.name, old.type, old.shape
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
-    of.graph.remove(of, safe=True)

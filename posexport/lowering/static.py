@@ -7,9 +7,9 @@ what there is room for.
 
 from collections.abc import Mapping
 
-from posexport.lowering.blockwise import lines, named
 from posexport.lowering.scores import SCALE, by_products, prepared_keys
 from posexport.lowering.target import Target
+from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
 
 
@@ -18,6 +18,7 @@ class Static:
 
     name = "static"
     scans = False
+    joins = False
     beaten = ""
 
     def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:

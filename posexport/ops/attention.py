@@ -11,6 +11,8 @@ new tokens' k and v and buffers ``past_k, past_v`` [B, H, C, D] after them, writ
 places from ``qpos`` on, attends to the first S of these, and gives the buffers too; it also takes what
 `posexport.ops.cached_calls` says of the call. In a biased one all that is added to the scores stands ready in ``bias``,
 [B or 1, H or 1, T, S], computed once for many layers, or ``bias`` is empty because that would be too much to hold.
+A joined one takes q, k and v, and gives the context, with the heads side by side: [B, T, H D], as the maps before and
+after it have them.
 """
 
 import functools
@@ -43,6 +45,8 @@ class AttentionKind:
     biased: bool = False
     #: k and v are the new tokens', the node writes them to a cache of fixed size, and gives what it holds then
     cached: bool = False
+    #: the heads of q, k, v and of the context stand side by side
+    joined: bool = False
     #: D, where all nodes have the same; not part of the name
     head_size: int | None = None
 
@@ -61,6 +65,7 @@ class AttentionKind:
     def name(self) -> str:
         """The ``op_type`` of its nodes, such as ``CausalMaskedRelativeKeyAttention``."""
         flags = {
+            "Joined": self.joined,
             "Cached": self.cached,
             "Sink": self.sink,
             "Static": self.static,
@@ -99,8 +104,21 @@ class AttentionKind:
 
     @property
     def attributes(self) -> list[str]:
-        """Names of its nodes' attributes: ``heads`` of queries, ``groups`` of keys and values."""
-        return ["scale", "lowest", "heads", "groups"]
+        """Names of its nodes' attributes.
+
+        ``heads`` of queries, ``groups`` of keys and values; in a joined kind the shapes that take them apart.
+        """
+        return ["scale", "lowest", "heads", "groups", *dict.fromkeys(self.heads_of.values())]
+
+    @property
+    def heads_of(self) -> dict[str, str]:
+        """Names of the inputs whose heads stand side by side, and of the attributes that take them apart."""
+        return {"q": "by_head", "k": "by_group", "v": "by_group"} if self.joined else {}
+
+    @property
+    def apart(self) -> "AttentionKind":
+        """The same with heads apart."""
+        return replace(self, joined=False)
 
     @property
     def bias(self) -> "BiasKind | None":
@@ -140,6 +158,16 @@ class BiasKind:
         """Names of its nodes' attributes, which are those of the attention."""
         return self.of.attributes
 
+    @property
+    def heads_of(self) -> dict[str, str]:
+        """None: it takes no heads."""
+        return {}
+
+    @property
+    def apart(self) -> "BiasKind":
+        """Itself."""
+        return self
+
 
 @functools.cache
 def kinds() -> dict[str, AttentionKind]:
@@ -168,6 +196,7 @@ def kinds() -> dict[str, AttentionKind]:
         for kind in found
         if kind.causal and kind.mask == "keys" and not (kind.static or kind.base or kind.values or kind.sink)
     ]
+    found += [replace(kind, joined=True) for kind in found if not kind.static]
     return {kind.name: kind for kind in found}
 
 

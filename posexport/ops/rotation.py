@@ -9,7 +9,7 @@ GPT-J) at 2i and 2i + 1. Shape letters: B batch, H heads, T tokens, D head size,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, get_args
 
@@ -39,7 +39,8 @@ class RotationKind:
     """What the nodes of one type have in common.
 
     They take ``x [B, H, T, D]``, ``cos`` and ``sin [B or 1, 1, T, F]`` (float32 or wider, times whatever the encoding
-    scales queries or keys by) and give ``turned``, x with pairs of its first 2F channels turned, in x's type.
+    scales queries or keys by) and give ``turned``, x with pairs of its first 2F channels turned, in x's type. A joined
+    kind takes and gives x with the heads side by side, [B, T, H D].
     """
 
     layout: Layout
@@ -47,11 +48,14 @@ class RotationKind:
     partial: bool = False
     #: cosines and sines have a batch of 1, whatever x has
     shared: bool = False
+    #: the heads of x and of ``turned`` stand side by side
+    joined: bool = False
 
     @property
     def name(self) -> str:
         """The ``op_type`` of its nodes, such as ``SharedPartialHalfRotation``."""
-        return f"{'Shared' * self.shared}{'Partial' * self.partial}{self.layout.capitalize()}Rotation"
+        flags = {"Joined": self.joined, "Shared": self.shared, "Partial": self.partial}
+        return "".join([*(word for word, on in flags.items() if on), self.layout.capitalize(), "Rotation"])
 
     @property
     def inputs(self) -> list[str]:
@@ -68,14 +72,26 @@ class RotationKind:
         """Names of its nodes' attributes.
 
         ``heads``: H. ``dim``: 2F. ``parts``: sizes to split a head into, those of the first channels of all pairs and
-        of the second (``half``) or of the pairs (``interleaved``), then that of the rest.
+        of the second (``half``) or of the pairs (``interleaved``), then that of the rest. ``by_head``: the shape that
+        takes the heads apart.
         """
-        return ["heads", "dim", "parts"] if self.partial else []
+        heads = ["heads"] if self.partial or self.joined else []
+        return [*heads, *["dim", "parts"] * self.partial, *["by_head"] * self.joined]
+
+    @property
+    def heads_of(self) -> dict[str, str]:
+        """Names of the inputs whose heads stand side by side, and of the attributes that take them apart."""
+        return {"x": "by_head"} if self.joined else {}
+
+    @property
+    def apart(self) -> "RotationKind":
+        """The same with heads apart."""
+        return replace(self, joined=False)
 
 
 def kinds() -> dict[str, RotationKind]:
     """Every kind, by name."""
-    found = [RotationKind(*each) for each in product(LAYOUTS, (False, True), (False, True))]
+    found = [RotationKind(*each) for each in product(LAYOUTS, (False, True), (False, True), (False, True))]
     return {kind.name: kind for kind in found}
 
 

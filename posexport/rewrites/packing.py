@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from posexport.graph import initializer, integers, is_weight, only, put, replace, width
 from posexport.lowering.target import Target
-from posexport.rewrites.base import initializer, integers, is_weight, only, put, replace, width
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from posexport.graph import constant, is_near, number, width
 from posexport.lowering.target import ATTENTION_OPSET, Target
-from posexport.rewrites.base import by_rules, constant, is_near, number, width
+from posexport.rewrites.base import by_rules
 
 
 class RmsNorm:

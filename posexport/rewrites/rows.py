@@ -12,20 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from posexport.graph import axis, constant, integers, is_weight, only, producer, put, put_after, replace, sizes, width
 from posexport.lowering.target import MICROSOFT, Target
-from posexport.rewrites.base import (
-    axis,
-    constant,
-    integers,
-    is_weight,
-    only,
-    producer,
-    put,
-    put_after,
-    replace,
-    sizes,
-    width,
-)
 
 _OF_ONE = {
     "Gelu",

@@ -5,8 +5,8 @@ SkipLayerNormalization and SkipSimplifiedLayerNormalization give the sum too, fo
 
 import onnx_ir as ir
 
+from posexport.graph import axis, is_weight, only, producer, put, replace, sizes, width
 from posexport.lowering.target import MICROSOFT, Target
-from posexport.rewrites.base import axis, is_weight, only, producer, put, replace, sizes, width
 
 _FUSED = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}
 

@@ -11,6 +11,7 @@ class Turned:
 
     name = "turned"
     scans = False
+    joins = False
     beaten = "it passes several times over queries and keys where one operator passes once"
 
     def domains(self, kind: RotationKind, target: Target) -> Mapping[str, int]:

@@ -16,6 +16,7 @@ class MicrosoftRotary:
 
     name = "ms-rotary"
     scans = False
+    joins = True
     beaten = "ai.onnx RotaryEmbedding is as fast and needs no numbers of the tokens"
 
     def domains(self, kind: RotationKind, target: Target) -> Mapping[str, int]:

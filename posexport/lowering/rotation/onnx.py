@@ -6,12 +6,13 @@ from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.rotation import RotationKind
 
 #: of the operator, in both domains
-_PARTIAL = ", rotary_embedding_dim: int = @dim, num_heads: int = @heads"
+_PARTIAL, _HEADS = ", rotary_embedding_dim: int = @dim", ", num_heads: int = @heads"
 
 
 def attributes(kind: RotationKind) -> str:
     """The operator's attributes, in the ONNX text format; ONNX Runtime and ONNX have the same."""
-    return f"<interleaved = {int(kind.layout == 'interleaved')}{_PARTIAL * kind.partial}>"
+    heads = _HEADS * (kind.partial or kind.joined)
+    return f"<interleaved = {int(kind.layout == 'interleaved')}{_PARTIAL * kind.partial}{heads}>"
 
 
 class OnnxRotary:
@@ -19,6 +20,7 @@ class OnnxRotary:
 
     name = "rotary"
     scans = False
+    joins = True
     beaten = "cosines and sines that all rows share would be copied for every row, in every layer"
 
     def domains(self, kind: RotationKind, target: Target) -> Mapping[str, int]:

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
+from posexport.graph import take_place
 from posexport.lowering.base import Lowering
-from posexport.lowering.share import take_place
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.base import DOMAIN
 
 
-def join(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> int:
+def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> int:
     """Put the writing into attention nodes that ``lowering`` then applies to; how many it was."""
     known = kinds()
     joined = 0
@@ -66,8 +66,10 @@ def join(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> 
 def head_size(node: ir.Node) -> int | None:
     """The size of a head of an attention node; None where the graph does not say."""
     query = node.inputs[0]
-    last = query.shape[-1] if query is not None and query.shape is not None else None
-    return last if isinstance(last, int) else None
+    if query is None or query.shape is None:
+        return None
+    last, joined = query.shape[-1], len(query.shape) == 3
+    return (last // node.attributes["heads"].as_int() if joined else last) if isinstance(last, int) else None
 
 
 def _written(value: ir.Value | None) -> ir.Node | None:
