@@ -31,7 +31,8 @@ def model(name: str, kind: RotationKind, size: int, pairs: int, target: Target, 
     }
     attributes = {name: every[name] for name in kind.attributes}
     lowering = BY_NAME[name]
-    axes = {"x": ["B", "T", HEADS * size] if kind.joined else ["B", HEADS, "T", size]} | {name: ["R", 1, "T", pairs] for name in ("cos", "sin")}
+    heads = ["B", "T", HEADS * size] if kind.joined else ["B", HEADS, "T", size]
+    axes = {"x": heads} | {name: ["R", 1, "T", pairs] for name in ("cos", "sin")}
     made = {"x": TYPES[dtype], "cos": TYPES["float32"], "sin": TYPES["float32"]}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, **attributes)],

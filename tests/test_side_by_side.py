@@ -1,0 +1,102 @@
+"""Heads side by side: what the pass takes and leaves, and that the forms with heads apart stay right without it."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from posexport.export.build import build
+from posexport.lowering import side_by_side
+from posexport.lowering.base import function
+from posexport.lowering.plan import ATTENTION
+from posexport.lowering.target import Target
+from posexport.ops.attention import AttentionKind, kinds
+from posexport.sources.builtin import load as builtin
+from posexport.sources.cached import cached
+from tests.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
+
+SMALL = ("layers=2", "vocab=61", "hidden=40", "heads=5", "feedforward=24")
+
+
+def built(path: Path, name: str, *settings: str, cache: str = "", **options: Any) -> onnx.ModelProto:
+    made = builtin(name, task=None, settings_given=(*SMALL, *settings))
+    if cache:
+        made = cached(made, cache, "at-write")  # type: ignore[arg-type]
+    build(made, path, **{"opset": 24, "ir_version": 11, "target": "cpu", **options})
+    return onnx.load(path)
+
+
+def count(model: onnx.ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "cache", "attention", "rotations"),
+    [
+        ("encoder-nope", (), "", "JoinedMaskedAttention", 0),
+        ("encoder-rope", ("rotary_dim=6",), "", "JoinedMaskedAttention", 4),
+        ("encoder-shaw-kv", (), "", "JoinedMaskedClippedClippedValuesAttention", 0),
+        ("decoder-rope", ("kv_heads=1",), "static", "JoinedCachedGrouped", 4),
+    ],
+)
+def test_no_axis_is_turned_around_attention(
+    name: str, settings: tuple[str, ...], cache: str, attention: str, rotations: int, tmp_path: Path
+) -> None:
+    found = count(built(tmp_path / "m.onnx", name, *settings, cache=cache))
+    assert sum(many for kind, many in found.items() if kind.startswith(attention)) == 2
+    assert sum(many for kind, many in found.items() if kind.startswith("Joined") and "Rotation" in kind) == rotations
+    # those of a cached model are of its mask
+    assert found["Transpose"] <= (2 if cache else 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "options"),
+    [
+        ("encoder-rope", (), {"target": "portable", "opset": 18}),
+        ("encoder-rope", (), {"inline": True}),
+        # a growing cache holds keys with their heads apart
+        ("decoder-rope", (), {}),
+    ],
+)
+def test_left_as_it_is(name: str, settings: tuple[str, ...], options: dict[str, Any], tmp_path: Path) -> None:
+    found = count(built(tmp_path / "m.onnx", name, *settings, **options))
+    assert not [kind for kind in found if kind.startswith("Joined")]
+    assert found["Transpose"] >= 8
+
+
+APART = ("nope", "alibi", "relative-key", "relative-key-query", "rope", "shaw-kv", "complex")
+
+
+@pytest.mark.parametrize("lowering", WHOLE)
+@pytest.mark.parametrize("name", APART)
+def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every lowering without the pass: as for queries that come from no map."""
+    monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
+    made = Lowered(source(f"encoder-{name}"), 23)
+    if applies(made, lowering):
+        assert made.check(tmp_path / "m.onnx", lowering, PADDED[1:4]) == {lowering}
+        names = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
+        assert not [kind for kind in names if kind.startswith("Joined")]
+
+
+def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
+    made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24)
+    assert made.check(tmp_path / "m.onnx", "auto", [*LEFT[:3], *CALLS[:2]]) == {"group-query"}
+
+
+def test_every_joined_kind_has_its_form_apart() -> None:
+    for name, kind in kinds().items():
+        if kind.joined:
+            assert kind.apart.name in kinds()
+            assert name == f"Joined{kind.apart.name}"
+
+
+def test_bodies_that_need_heads_apart_take_them_apart() -> None:
+    kind = AttentionKind(None, None, "keys", joined=True)
+    way = next(each for each in ATTENTION.lowerings if each.name == "formula")
+    made = function(way, kind, Target("cpu", 23))
+    assert list(made.attribute) == ["scale", "lowest", "heads", "groups", "by_head", "by_group"]
+    assert [node.op_type for node in made.node].count("Transpose") == 5  # q, k, v, k for the product, the context
