@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
 from posexport.lowering import in_place, plan, share, side_by_side
@@ -76,6 +77,8 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
         model.functions[made.identifier()] = made
         for domain, version in made.opset_imports.items():
             model.opset_imports.setdefault(domain, version)
+    # what a body's statements give and its kind does not read
+    RemoveUnusedNodesPass()(model)
     if not needed:
         model.opset_imports.pop(DOMAIN, None)
     return chosen

@@ -20,6 +20,7 @@ from posexport.lowering.scores import (
     by_operator,
     by_products,
     cache_refusal,
+    heads,
     operator_refusal,
     prepared_keys,
     queries,
@@ -116,7 +117,12 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
     """Statements from the node's inputs to ``context_by_blocks``."""
     kind = of.apart
     whole = kind.base is None and any(skews(operator) for operator in kind.operators.values())
-    keys, step_kind = _all_keys(kind) if whole else (_same_keys(kind), kind)
+    held = {name: heads(of, name) for name in ("k", "v")} | {"mask": "mask", "kpos": "kpos"}
+    keys, step_kind = apart({name: of.heads_of[name] for name in "kv" if of.joined}), kind
+    if whole:
+        filled, step_kind = _all_keys(kind)
+        keys += named(filled, k=held["k"], v=held["v"])
+        held = {name: f"{name}_all" for name in held}
     outside: list[str] = []
     step: list[str] = []
     if kind.causal:
@@ -129,30 +135,25 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
             "reach_whole = Mul(reach_chunks, chunk)",
             "reach_most = Min(reach_whole, key_total)",
             "seen_keys = Max(reach_most, chunk_or_all)",
-            "k_seen = Slice(k_all, zero, seen_keys, axis)",
-            "v_seen = Slice(v_all, zero, seen_keys, axis)",
-            "kpos_seen = Slice(kpos_all, zero, seen_keys, zero)",
-            *(["mask_seen = Slice(mask_all, zero, seen_keys, last_axis)"] if step_kind.mask != "none" else []),
+            f"k_seen = Slice({held['k']}, zero, seen_keys, axis)",
+            f"v_seen = Slice({held['v']}, zero, seen_keys, axis)",
+            f"kpos_seen = Slice({held['kpos']}, zero, seen_keys, zero)",
+            *([f"mask_seen = Slice({held['mask']}, zero, seen_keys, last_axis)"] if step_kind.mask != "none" else []),
         ]
         outside = [
-            "first_key = Slice(kpos_all, zero, one)",
+            f"first_key = Slice({held['kpos']}, zero, one)",
             "before_first_key = Sub(first_key, one)",
-            "key_total = Shape(kpos_all)",
+            f"key_total = Shape({held['kpos']})",
             "chunk_or_all = Min(chunk, key_total)",
         ]
-    if of.joined:
-        held = {name: of.heads_of[name] for name in ("k", "v")}
-        keys = [*apart(held), *named(keys, k="k_apart", v="v_apart")]
-    read = {name: f"{name}_{'seen' if kind.causal else 'all'}" for name in ("k", "v", "mask", "kpos")}
-    if not kind.ordered:
-        read.pop("kpos")
+        held = {name: f"{name}_seen" for name in held}
     inside = scaled_keys(step_kind) if operator else prepared_keys(step_kind)
     block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb")
     if kind.causal:
-        step += named([*inside, *block], **read)
+        step += named([*inside, *block], **held)
     else:
-        outside += named(inside, **read)
-        step += named(block, **read)
+        outside += named(inside, **held)
+        step += named(block, **held)
     if whole:
         names = {operator.name for operator in kind.operators.values() if skews(operator)}
         step = [re.sub(rf"\b{DOMAIN}\.({'|'.join(names)})\(", rf"{DOMAIN}.{WHOLE}\1(", line) for line in step]
@@ -169,28 +170,34 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
   {lines(keys)}
   length_up = Add(length, block_less_one)
   blocks = Div(length_up, block_most)
-  length_over = Add(length, blocks)
+  blocks_of_chunk = Mul(blocks, chunk)
+  length_over = Add(length, blocks_of_chunk)
   length_even = Sub(length_over, one)
-  least = Div(length_even, blocks)
-  least_up = Add(least, chunk_less_one)
-  block_chunks = Div(least_up, chunk)
+  block_chunks = Div(length_even, blocks_of_chunk)
   block = Mul(block_chunks, chunk)
   padded = Mul(blocks, block)
   missing = Sub(padded, length)
   {lines(_cut(of))}
-  {"first = Slice(qpos, zero, one)" if kind.ordered else "first = Identity(zero)"}
-  last = Add(first, padded)
-  p_shape = Concat<axis = 0>(blocks, block)
-  first0 = Squeeze(first, zero)
-  last0 = Squeeze(last, zero)
-  one0 = Squeeze(one, zero)
-  p_all = Range(first0, last0, one0)
-  p_blocks = Reshape(p_all, p_shape)
+  {lines(_positions() if kind.ordered else [])}
   {lines(outside)}
-  done = Scan <num_scan_inputs = 2, body = each_block (qb, pb) => (out_block) {{
+  done = Scan <num_scan_inputs = {1 + kind.ordered}, body = each_block (qb{", pb" * kind.ordered}) => (out_block) {{
     {lines(step)}
-  }}> (q_blocks, p_blocks)
+  }}> (q_blocks{", p_blocks" * kind.ordered})
   {lines(_uncut(of))}"""
+
+
+def _positions() -> list[str]:
+    """Statements that give ``p_blocks``, [blocks, block], the positions of each block's queries."""
+    return [
+        "first = Slice(qpos, zero, one)",
+        "last = Add(first, padded)",
+        "p_shape = Concat<axis = 0>(blocks, block)",
+        "first0 = Squeeze(first, zero)",
+        "last0 = Squeeze(last, zero)",
+        "one0 = Squeeze(one, zero)",
+        "p_all = Range(first0, last0, one0)",
+        "p_blocks = Reshape(p_all, p_shape)",
+    ]
 
 
 def _cut(kind: AttentionKind) -> list[str]:
@@ -240,12 +247,6 @@ def _uncut(kind: AttentionKind) -> list[str]:
 def skews(operator: Operator) -> bool:
     """The operator's function is faster for queries and keys in whole chunks."""
     return any(proto.name == "Skew" for proto in protos(operator.function, 18))
-
-
-def _same_keys(kind: AttentionKind) -> list[str]:
-    """Statements that name the keys as they are."""
-    names = ["k", "v", *(["mask"] if kind.mask != "none" else []), *(["kpos"] if kind.ordered else [])]
-    return [f"{name}_all = Identity({name})" for name in names]
 
 
 def _all_keys(kind: AttentionKind) -> tuple[list[str], AttentionKind]:
