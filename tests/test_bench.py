@@ -186,6 +186,13 @@ def test_a_process_that_fails_says_why():
         run(None, "timeit", ["-n", "1", "import time; time.sleep(60)"], seconds=0.5)
 
 
+def test_a_reason_names_no_folder_of_this_machine():
+    missing = Path.cwd() / "nowhere"
+    with pytest.raises(FailedError) as caught:
+        run(None, "timeit", ["-n", "1", f"open({str(missing)!r})"])
+    assert str(caught.value).endswith("'nowhere'")
+
+
 def test_a_recipe_is_made_once_and_replaces_its_elder(monkeypatch):
     ran = []
 

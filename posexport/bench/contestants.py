@@ -72,7 +72,11 @@ class Checkpoint:
         return self.contestant(name, "transformers", self.recipe, model, rival="torch", environment=environment)
 
     def optimum(self) -> Contestant:
-        """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own."""
+        """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own.
+
+        Of a checkpoint that holds the encoder alone, version 0.1 writes one file with a decoder of invented weights,
+        for any task: no graph of the same model, so the file asked for here is not there.
+        """
         t5 = self.config["model_type"] == "t5"
         task = "text2text-generation" if t5 else "text-generation-with-past" if self.decoder else "feature-extraction"
         arguments = ("--model", self.path, "--task", task, OUT)

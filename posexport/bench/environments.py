@@ -101,4 +101,5 @@ def _reason(code: int, error: str, late: bool) -> str:
         line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) or line.startswith("posexport:")
     ]
     said = named[0] if named else (lines or ["it said nothing"])[-1]
+    said = said.replace(f"{Path.cwd()}{os.sep}", "")  # results are read on other machines
     return f"{said:.300}" if code > 0 else f"it was killed by {signal.Signals(-code).name}: {said:.200}"
