@@ -1,5 +1,6 @@
 """``posexport bench``: who is measured when, what is reported, what is refused. Speed itself is never asserted."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -13,13 +14,14 @@ from posexport.bench import contestants as of
 from posexport.bench import run as running
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Contestant
-from posexport.bench.environments import Ended, FailedError, run
+from posexport.bench.environments import Ended, FailedError, Worker, run
 from posexport.bench.models import points
 from posexport.bench.recipes import OUT, Recipe, make
 from posexport.bench.records import Document, Point, figure, judge
-from posexport.bench.run import Conditions, Effort, Heat, bench
+from posexport.bench.run import Conditions, Heat, bench
 from posexport.bench.suites import SUITES, chosen
 from posexport.bench.table import shown
+from posexport.bench.turns import Effort, LostError, take_turns
 from posexport.cli import group
 from posexport.sources.load import LoadOptions, load
 
@@ -50,62 +52,133 @@ def _contestant(name: str, weights: str = "w", rival: str | None = None) -> Cont
 
 
 class Workers:
-    """Stands in for processes: gives made-up times and answers, and remembers who ran when."""
+    """Stands in for processes: gives made-up times and answers, and remembers who began when.
+
+    ``ms``: of each name the times of its processes in turn; a process without times does not load, and one that is out
+    of times is killed. The first one of every round gives its last time over and over: all take turns with it.
+    """
 
     def __init__(self, ms: dict[str, list[list[float]]], answers: dict[str, float] | None = None) -> None:
-        self.ms, self.answers, self.ran = {name: iter(rounds) for name, rounds in ms.items()}, answers or {}, []
+        self.ms, self.answers = {name: iter(rounds) for name, rounds in ms.items()}, answers or {}
+        self.ran: list[tuple[str, int, int]] = []
+        self.alive: list[Process] = []
 
-    def __call__(self, *command: object) -> Ended:
+    def __call__(self, *command: object) -> "Process":
         *_, arguments = command
         job = json.loads(arguments[0])
-        name = job["model"]
-        self.ran.append((name, job["past"], job["new"]))
-        times = next(self.ms[name], None)
-        if times is None:
-            raise FailedError(f"{name} does not load")
-        np.save(job["answer"], np.array([1.0, self.answers.get(name, 2.0)]))
-        report = {
-            "ms": times,
-            "cpu_ms": [2 * ms for ms in times],
-            "load_s": 0.5,
-            "peak": 10**8,
-            "growth": 7,
-            "held": 5,
-            "versions": {"library": "1.0"},
-        }
-        return Ended(f"chatter\n{json.dumps(report)}\n", 10**8, 1.0)
+        self.ran.append((job["model"], job["past"], job["new"]))
+        self.alive.append(Process(self, job, next(self.ms[job["model"]], [])))
+        return self.alive[-1]
+
+
+class Process:
+    """One of `Workers`."""
+
+    def __init__(self, workers: Workers, job: dict[str, object], times: list[float]) -> None:
+        self.workers, self.job, self.times = workers, job, times
+        self.again = itertools.cycle(times) if not workers.alive else iter(times)
+
+    def ask(self, line: str) -> dict[str, object]:
+        if not self.times:
+            raise FailedError(f"{self.job['model']} does not load")
+        if line == "call":
+            ms = next(self.again, None)
+            if ms is None:
+                raise FailedError(f"{self.job['model']} was killed")
+            return {"ms": ms, "cpu_ms": 2 * ms}
+        if line == "begin":
+            np.save(self.job["answer"], np.array([1.0, self.workers.answers.get(self.job["model"], 2.0)]))
+            return {}
+        return {"load_s": 0.5, "peak": 10**8, "growth": 7, "held": 5, "versions": {"library": "1.0"}}
+
+    def close(self) -> int:
+        return 10**8
+
+    def kill(self) -> None:
+        if self in self.workers.alive:
+            self.workers.alive.remove(self)
 
 
 def _bench(monkeypatch: pytest.MonkeyPatch, workers: Workers, *who: Contestant, rounds: int = 2) -> Document:
-    monkeypatch.setattr(running, "run", workers)
-    heat = Heat(model="m", contestants=list(who), points=[Point(new=8)])
+    monkeypatch.setattr(running, "Worker", workers)
+    heat = Heat(model="m", contestants=list(who), points=[Point(new=8)], effort=Effort(runs=3))
     return bench("models", [heat], Conditions(rounds=rounds))
 
 
-def test_contestants_take_turns(monkeypatch):
-    workers = Workers({name: [[1.0]] * 4 for name in "abc"})
-    monkeypatch.setattr(running, "run", workers)
-    heat = Heat(model="m", contestants=[_contestant(n) for n in "abc"], points=[Point(new=8), Point(past=4, new=1)])
+def test_every_figure_is_from_a_fresh_process_beside_the_floor(monkeypatch):
+    workers = Workers({"a": [[1.0] * 3] * 8, "b": [[1.0] * 3] * 4, "c": [[1.0] * 3] * 4})
+    monkeypatch.setattr(running, "Worker", workers)
+    heat = Heat(
+        model="m",
+        contestants=[_contestant(n) for n in "abc"],
+        points=[Point(new=8), Point(past=4, new=1)],
+        effort=Effort(runs=3),
+    )
     kept = []
     document = bench("models", [heat], Conditions(rounds=2), keep=kept.append)
     assert [len(part.results) for part in kept] == [1, 2]
     assert kept[-1] == document
-    assert [name for name, *_ in workers.ran] == list("abc") * 4
-    assert [where for _, *where in workers.ran] == [[0, 8]] * 6 + [[4, 1]] * 6
+    assert [name for name, *_ in workers.ran] == list("aabc") * 4
+    assert [where for _, *where in workers.ran] == [[0, 8]] * 8 + [[4, 1]] * 8
+    assert workers.alive == []
 
 
 def test_medians_quartiles_and_ratios(monkeypatch):
-    workers = Workers({"floor": [[10.0, 10.0, 10.0], [10.0, 10.0]], "slow": [[11.0, 12.0, 13.0], [14.0, 15.0]]})
+    workers = Workers(
+        {
+            # two processes a round: the one that the others take turns with, and the floor's own
+            "floor": [[10.0], [10.0, 11.0, 10.0], [5.0], [5.0] * 3],
+            "slow": [[11.0, 12.0, 13.0], [7.0, 7.5, 8.0]],
+        }
+    )
     floor, slow = _bench(monkeypatch, workers, _contestant("floor"), _contestant("slow")).results[0].figures
     assert (floor.to_floor, floor.difference, floor.peak, floor.growth) == (1.0, None, 10**8, 7)
-    assert (floor.above, floor.wrong) == (2, False)
-    assert (slow.ms, slow.low, slow.high, slow.to_floor) == (13.0, 12.0, 14.0, 1.3)
-    assert slow.cpu_ms == 26.0
-    assert slow.rounds == [12.0, 14.5]
+    assert (floor.above, floor.wrong, floor.ratios) == (2, False, [1.0, 1.0])
+    assert (slow.ms, slow.low, slow.high) == (9.5, 7.625, 11.75)
+    assert (slow.cpu_ms, slow.rounds) == (19.0, [12.0, 7.5])
+    # the machine became twice as fast, which the ratio does not show
+    assert slow.ratios == [1.2, 1.5]
+    assert slow.to_floor == pytest.approx(1.35)
+
+
+class Scripted:
+    """A process whose calls take what is given, in turn; None: it is killed."""
+
+    def __init__(self, log: list[str], name: str, *ms: float | None) -> None:
+        self.log, self.name, self.ms = log, name, iter(ms)
+
+    def ask(self, line: str) -> dict[str, float]:
+        self.log.append(f"{line} {self.name}")
+        took = next(self.ms) if line == "call" else 0
+        if took is None:
+            raise FailedError("it was killed")
+        return {"ms": took, "cpu_ms": took}
+
+
+def test_calls_lie_between_two_of_the_other():
+    log: list[str] = []
+    one, other = Scripted(log, "one", 3.0, 6.0), Scripted(log, "other", 1.0, 2.0, 4.0)
+    found = take_turns(one, other, Effort(runs=2))
+    assert log == ["begin one", "begin other", "call other", *["call one", "call other"] * 2]
+    assert found.ratios == [2.0, 2.0]
+
+
+def test_calls_end_when_the_time_is_over_but_not_before_enough_are_made():
+    effort = Effort(runs=9, least=2, seconds=0.01)
+    assert len(take_turns(Scripted([], "one", *[2.0] * 9), None, effort).ms) == 6
+    assert len(take_turns(Scripted([], "one", *[2.0] * 9), Scripted([], "other", *[2.0] * 9), effort).ms) == 3
+    assert len(take_turns(Scripted([], "one", *[99.0] * 9), None, effort).ms) == 2
+
+
+def test_the_one_that_fails_is_named():
+    with pytest.raises(FailedError):
+        take_turns(Scripted([], "one", None), Scripted([], "other", 1.0), Effort())
+    with pytest.raises(LostError):
+        take_turns(Scripted([], "one", 1.0), Scripted([], "other", 1.0, None), Effort())
 
 
 def test_who_fails_is_reported_and_the_others_go_on(monkeypatch):
-    workers = Workers({"floor": [[1.0]] * 2, "broken": [], "other": [[2.0]] * 2})
+    workers = Workers({"floor": [[1.0] * 3] * 4, "broken": [], "other": [[2.0] * 3] * 2})
     rival = _contestant("broken", rival="torch")
     document = _bench(monkeypatch, workers, _contestant("floor"), rival, _contestant("other"))
     floor, broken, other = document.results[0].figures
@@ -117,15 +190,40 @@ def test_who_fails_is_reported_and_the_others_go_on(monkeypatch):
 
 
 def test_a_failed_floor_leaves_no_ratios(monkeypatch):
-    document = _bench(monkeypatch, Workers({"floor": [], "other": [[2.0]] * 2}), *map(_contestant, ("floor", "other")))
+    workers = Workers({"floor": [], "other": [[2.0] * 3] * 4})
+    document = _bench(monkeypatch, workers, *map(_contestant, ("floor", "other")))
     assert document.failed == ["floor"]
     assert not document.valid
-    assert document.results[0].figures[1].to_floor is None
+    assert (document.results[0].figures[1].ms, document.results[0].figures[1].to_floor) == (2.0, None)
     assert "NOT VALID: the floor failed" in _text(document)
 
 
+def test_a_floor_that_is_killed_between_does_not_end_the_others(monkeypatch):
+    workers = Workers({"floor": [[1.0], [1.0] * 3], "other": [[2.0] * 3]})
+    heat = Heat(
+        model="m",
+        contestants=[_contestant("floor"), _contestant("other")],
+        points=[Point(new=8)],
+        effort=Effort(runs=3),
+    )
+    asked = Process.ask
+
+    def dying(self: Process, line: str) -> dict[str, object]:
+        if self is first[0] and len(workers.ran) > 2:
+            raise FailedError("it was killed")
+        return asked(self, line)
+
+    first: list[Process] = []
+    monkeypatch.setattr(running, "Worker", lambda *a: (first.append(workers(*a)), first[-1])[1])
+    monkeypatch.setattr(Process, "ask", dying)
+    workers.ms["other"] = iter([[2.0] * 3] * 2)
+    _, other = bench("models", [heat], Conditions(rounds=1)).results[0].figures
+    assert (other.failed, other.ms, other.to_floor) == (None, 2.0, None)
+    assert workers.alive == []
+
+
 def test_answers_that_disagree_are_marked(monkeypatch):
-    workers = Workers({n: [[1.0]] * 2 for n in ("floor", "first", "near", "far")}, {"near": 2.0001, "far": 2.5})
+    workers = Workers({n: [[1.0] * 3] * 4 for n in ("floor", "first", "near", "far")}, {"near": 2.0001, "far": 2.5})
     who = [_contestant("floor", "own"), *(_contestant(name) for name in ("first", "near", "far"))]
     document = _bench(monkeypatch, workers, *who)
     found = {f.contestant: f.difference for f in document.results[0].figures}
@@ -141,17 +239,18 @@ def test_answers_that_disagree_are_marked(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "said"), [([100, 104.9, 102], None), ([100, 106], "differ by 6 %"), ([100], "the floor ran 1 times")]
+    ("ratios", "said"),
+    [([[1.0, 1.049], [1.2]], None), ([[1.06]], "differ by 6 %"), ([[0.9], [0.9]], "differ by 11 %")],
 )
-def test_a_noisy_machine_makes_a_run_not_valid(rounds, said):
-    reason = judge(rounds)
+def test_a_noisy_machine_makes_a_run_not_valid(ratios, said):
+    reason = judge(ratios)
     assert reason is None if said is None else said in str(reason)
 
 
 def test_a_run_is_marked_by_its_floor_alone(monkeypatch):
-    workers = Workers({"floor": [[1.0], [1.2]], "other": [[2.0], [2.0]]})
+    workers = Workers({"floor": [[1.0], [1.2] * 3] * 2, "other": [[2.0] * 3] * 2})
     assert not _bench(monkeypatch, workers, *map(_contestant, ("floor", "other"))).valid
-    workers = Workers({"floor": [[1.0], [1.0]], "other": [[2.0], [3.0]]})
+    workers = Workers({"floor": [[1.0], [1.0] * 3] * 2, "other": [[2.0] * 3, [3.0] * 3]})
     assert _bench(monkeypatch, workers, *map(_contestant, ("floor", "other"))).valid
 
 
@@ -165,11 +264,12 @@ def _text(document: Document) -> str:
 
 
 def test_one_figure_of_one_call():
-    assert figure("x", [[3.0]]).low == figure("x", [[3.0]]).high == 3.0
+    found = figure("x", [[3.0]], ours=True)
+    assert found.low == found.high == 3.0
 
 
 def test_the_chart_shows_who_has_figures(monkeypatch):
-    workers = Workers({"floor": [[1.0]] * 2, "broken": [], "other": [[2.0]] * 2})
+    workers = Workers({"floor": [[1.0] * 3] * 4, "broken": [], "other": [[2.0] * 3] * 2})
     document = _bench(monkeypatch, workers, *map(_contestant, ("floor", "broken", "other")))
     picture = draw(document, ".svg").decode()
     assert "not valid" not in picture
@@ -184,6 +284,22 @@ def test_a_process_that_fails_says_why():
         run("genai", "posexport.bench.workers.genai", [])
     with pytest.raises(FailedError, match="took too long"):
         run(None, "timeit", ["-n", "1", "import time; time.sleep(60)"], seconds=0.5)
+
+
+def test_a_worker_answers_line_by_line_and_says_why_it_ended(tmp_path):
+    job = {"model": "none.onnx", "batch": 1, "past": 0, "new": 1, "runs": 1, "warmup": 1, "threads": 1, "vocab": 9}
+    job |= {"answer": str(tmp_path / "answer.npy")}
+    lost = Worker(None, "posexport.bench.workers.onnx", [json.dumps(job)])
+    with pytest.raises(FailedError, match=r"none.onnx"):
+        lost.ask("begin")
+    late = Worker(None, "timeit", ["-n", "1", "import time; time.sleep(60)"], seconds=0.5)
+    with pytest.raises(FailedError, match="took too long"):
+        late.ask("begin")
+    silent = Worker(None, "this", [])
+    with pytest.raises(FailedError, match="without an answer"):
+        silent.ask("begin")
+    for worker in (lost, late, silent):
+        worker.kill()  # has ended: nothing happens
 
 
 def test_a_reason_names_no_folder_of_this_machine():
@@ -260,7 +376,7 @@ def test_the_command_writes_its_document():
     assert msgspec.json.decode(done.stdout, type=Document) == document
     (result,) = document.results
     assert result.point == Point(batch=2, new=4)
-    assert not result.valid  # one round says nothing about the machine
+    assert len(result.figures[0].ratios) == 1  # two processes of the floor, in turn
     assert document.machine.cores >= 1
 
 

@@ -19,12 +19,13 @@ from posexport.bench import run as running
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Contestant
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
-from posexport.bench.environments import Ended, FailedError
+from posexport.bench.environments import FailedError
 from posexport.bench.machine import available, machine
 from posexport.bench.markdown import tables
 from posexport.bench.records import Document, Figure, Point, Result, figure
-from posexport.bench.run import Conditions, Effort, Heat, bench
+from posexport.bench.run import Conditions, Heat, bench
 from posexport.bench.table import shown
+from posexport.bench.turns import Effort
 from posexport.bench.workers.job import Job
 from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
@@ -42,21 +43,36 @@ class Workers:
     def __init__(self, **answers: list[float]) -> None:
         self.answers, self.ran = answers, []
 
-    def __call__(self, *command: object) -> Ended:
+    def __call__(self, *command: object) -> "Process":
         *_, arguments = command
         job = json.loads(arguments[0])
         self.ran.append((job["model"], job["new"]))
-        if job["model"] == "broken":
+        return Process(job, self.answers.get(job["model"], [1.0]))
+
+
+class Process:
+    """One of `Workers`."""
+
+    def __init__(self, job: dict[str, str], answer: list[float]) -> None:
+        self.job, self.answer = job, answer
+
+    def ask(self, _line: str) -> dict[str, object]:
+        if self.job["model"] == "broken":
             raise FailedError("it does not load")
-        np.save(job["answer"], np.array(self.answers.get(job["model"], [1.0])))
-        report = {"ms": [1.0], "cpu_ms": [1.0], "load_s": 0.5, "peak": 0, "growth": 7, "held": None, "versions": {}}
-        return Ended(json.dumps(report), 99, 1.0)
+        np.save(self.job["answer"], np.array(self.answer))
+        return {"ms": 1.0, "cpu_ms": 1.0, "load_s": 0.5, "peak": 0, "growth": 7, "held": None, "versions": {}}
+
+    def close(self) -> int:
+        return 99
+
+    def kill(self) -> None:
+        pass
 
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
     made = Workers()
-    monkeypatch.setattr(running, "run", made)
+    monkeypatch.setattr(running, "Worker", made)
     return made
 
 
@@ -67,7 +83,7 @@ def _heat(*who: str, lengths: tuple[int, ...] = (8, 16), **more: object) -> Heat
 def test_a_run_goes_on_with_what_is_missing(workers):
     heat = _heat("floor", "other")
     first = bench("models", [heat], Conditions(rounds=2))
-    assert len(workers.ran) == 8
+    assert len(workers.ran) == 12  # each of two rounds at two points: two of the floor, one of the other
     noisy = msgspec.structs.replace(first.results[1], valid=False)
     workers.ran.clear()
     again = bench(
@@ -76,13 +92,13 @@ def test_a_run_goes_on_with_what_is_missing(workers):
         Conditions(rounds=2),
         before=msgspec.structs.replace(first, results=[first.results[0], noisy], seconds=100.0),
     )
-    assert workers.ran == [("floor", 16), ("other", 16)] * 2
+    assert workers.ran == [("floor", 16), ("floor", 16), ("other", 16)] * 2
     assert [result.point.new for result in again.results] == [8, 16]
     assert again.valid
     assert again.seconds > 100
     workers.ran.clear()
     bench("models", [_heat("floor", "new")], Conditions(rounds=2), before=first)
-    assert len(workers.ran) == 8  # other contestants were other work
+    assert len(workers.ran) == 12  # other contestants were other work
 
 
 def test_a_failure_is_tried_again(workers):
@@ -129,9 +145,9 @@ def test_what_does_not_fit_is_left_out_and_no_failure(workers):
     assert floor.failed is None
     assert "it needs 4000000000.0 GB" in str(floor.left_out)
     assert (other.ms, other.to_floor) == (1.0, None)
-    assert document.results[0].valid  # the other's rounds show that the machine was quiet
+    assert document.results[0].valid  # two processes of the other show that the machine was quiet
     assert document.failed == []
-    assert workers.ran == [("other", 2)] * 2
+    assert workers.ran == [("other", 2)] * 4
 
 
 def test_weights_are_compared_across_heats_and_shapes(workers):
@@ -234,6 +250,11 @@ def _document(suite: str, *results: Result, left_out: tuple[str, ...] = ()) -> D
     )
 
 
+def _figure(name: str, rounds: list[list[float]], floor_ms: float | None = None, **more: object) -> Figure:
+    ratios = [[ms / floor_ms for ms in each] for each in rounds] if floor_ms else []
+    return figure(name, rounds, ratios, **{"ours": True, **more})
+
+
 def _result(model: str, point: Point, *figures: Figure, reason: str | None = None) -> Result:
     name = figures[0].contestant
     return Result(model=model, point=point, floor=name, valid=reason is None, reason=reason, figures=list(figures))
@@ -242,8 +263,8 @@ def _result(model: str, point: Point, *figures: Figure, reason: str | None = Non
 def test_ratios_of_the_paper():
     def at(length: int, model: str = "BERT", suffix: str = "", reason: str | None = None) -> Result:
         made = {"nodes": 280, "made_seconds": 14.2, "made_peak": 1.3e9}
-        floor = figure("encoder-nope", [[200.0]], 200.0, **{**made, "made_peak": 1_300_000_000})
-        rope = figure(f"encoder-rope{suffix}", [[210.0 + length]], 200.0, nodes=300)
+        floor = _figure("encoder-nope", [[200.0]], 200.0, **{**made, "made_peak": 1_300_000_000})
+        rope = _figure(f"encoder-rope{suffix}", [[210.0 + length]], 200.0, nodes=300)
         return _result(model, Point(new=length), floor, rope, reason=reason)
 
     found = tables(_document("paper", at(10), at(20, reason="noise"), at(10, "P", " portable"), left_out=("x: late",)))
@@ -259,7 +280,7 @@ def test_ratios_of_the_paper():
 def test_the_terminal_shows_nodes_memory_and_what_is_missing():
     from rich.console import Console
 
-    fits = figure("posexport", [[220.0]], 200.0, nodes=280, growth=9_000_000, above=3_000_000)
+    fits = _figure("posexport", [[220.0]], 200.0, nodes=280, growth=9_000_000, above=3_000_000)
     large = Figure(contestant="large", ours=False, left_out="it needs 9 GB")
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(shown(_document("paper", _result("m", Point(new=8), fits, large), left_out=("x: late",))))
@@ -271,15 +292,15 @@ def test_the_terminal_shows_nodes_memory_and_what_is_missing():
 
 
 def test_who_is_wrong_or_fails_is_not_the_quickest():
-    ours = figure("posexport", [[220.0]], 200.0)
-    fast = figure("fast", [[50.0]], 200.0, ours=False, wrong=True)
-    slow = figure("slow", [[300.0]], 200.0, ours=False)
+    ours = _figure("posexport", [[220.0]], 200.0)
+    fast = _figure("fast", [[50.0]], 200.0, ours=False, wrong=True)
+    slow = _figure("slow", [[300.0]], 200.0, ours=False)
     broken = Figure(contestant="broken", ours=False, failed="no")
-    floor = figure("encoder-nope", [[200.0]], 200.0)
-    shape = figure("encoder-nope of T5's shape", [[100.0]], 100.0)
+    floor = _figure("encoder-nope", [[200.0]], 200.0)
+    shape = _figure("encoder-nope of T5's shape", [[100.0]], 100.0)
     results = [
         _result("bert-absolute", Point(new=128), floor, fast, slow, ours, broken),
-        _result("t5", Point(new=128), shape, figure("slow", [[90.0]], 100.0, ours=False)),
+        _result("t5", Point(new=128), shape, _figure("slow", [[90.0]], 100.0, ours=False)),
     ]
     lines = tables(_document("rivals", *results)).splitlines()
     assert lines[0] == "| ms (ratio) | absolute, 128 | t5, 128 |"
@@ -294,8 +315,8 @@ def _growing(*lengths: int) -> Document:
     results = []
     for length in lengths:
         large = Figure(contestant="floor", ours=True, left_out="it needs 9 GB")
-        small = figure("floor", [[length**2 / 1e4]], length**2 / 1e4, above=12 * length**2)
-        ours = figure("ours", [[length**2 / 5e3]], above=1000 * length)
+        small = _figure("floor", [[length**2 / 1e4]], length**2 / 1e4, above=12 * length**2)
+        ours = _figure("ours", [[length**2 / 5e3]], above=1000 * length)
         results.append(_result("layer", Point(new=length), large if length > 1000 else small, ours))
     return _document("growth", *results)
 
@@ -318,7 +339,7 @@ def test_growth_by_length():
 
 
 def test_a_wrong_answer_is_no_point_of_a_curve():
-    results = [_result("m", Point(new=n), figure("x", [[1.0]], wrong=n == 8)) for n in (4, 8, 16)]
+    results = [_result("m", Point(new=n), _figure("x", [[1.0]], wrong=n == 8)) for n in (4, 8, 16)]
     assert [length for length, _ in curve(results, "x", milliseconds)] == [4, 16]
 
 
@@ -327,7 +348,7 @@ def test_values_are_drawn_once(tmp_path):
     path = tmp_path / "neg.onnx"
     text = '<ir_version: 10, opset_import: ["": 18]> g (float[b, 3, t] x) => (float[b, 3, t] y) { y = Neg (x) }'
     onnx.save(onnx.parser.parse_model(text), path)
-    effort = {"runs": 1, "least": 1, "seconds": 1.0, "warmup": 0, "threads": 1}
+    effort = {"runs": 1, "warmup": 0, "threads": 1}
     job = Job(model=str(path), batch=2, past=0, new=5, vocab=9, answer="", **effort)
     graph = Graph(job)
     first, second = (np.asarray(graph.read(job.tokens())) for _ in range(2))

@@ -4,6 +4,8 @@ The caller must stay small: of a process the system says at least what its paren
 about themselves (`posexport.bench.workers.memory`).
 """
 
+import contextlib
+import json
 import os
 import re
 import signal
@@ -15,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RIVALS = Path(".cache/rivals")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -57,12 +60,10 @@ def run(environment: str | None, module: str, arguments: Sequence[str], *, secon
     Raises:
         FailedError: it failed, with the last line that it printed on stderr, or took more than ``seconds``.
     """
-    code = _RUN.format(root=str(_ROOT), module=module)
-    alone = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
     started = time.perf_counter()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        command = [python_of(environment), "-P", "-c", code, *arguments]
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=alone)
+        command = _command(environment, module, arguments)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=_alone())
         timer = threading.Timer(seconds, child.kill)
         timer.start()
         try:
@@ -79,6 +80,82 @@ def run(environment: str | None, module: str, arguments: Sequence[str], *, secon
             raise FailedError(_reason(child.returncode, err.read(), took >= seconds))
         out.seek(0)
         return Ended(out.read(), peak, took)
+
+
+class Worker:
+    """``python -m module arguments`` in an environment, that answers each line it is sent by a line of JSON.
+
+    All methods raise FailedError when it has failed, with the last line that it printed on stderr, or when it has lived
+    for more than ``seconds``.
+    """
+
+    def __init__(
+        self, environment: str | None, module: str, arguments: Sequence[str], *, seconds: float = 1800
+    ) -> None:
+        self._started, self._seconds = time.perf_counter(), seconds
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed with the process)
+        self._child = subprocess.Popen(
+            _command(environment, module, arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            env=_alone(),
+        )
+        self._timer = threading.Timer(seconds, self._child.kill)
+        self._timer.start()
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """What it answers; what its libraries print is passed over."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and so does its output
+            self._child.stdin.write(f"{line}\n".encode())
+            self._child.stdin.flush()
+        for answer in self._child.stdout:
+            if answer.startswith(b"{"):
+                found: dict[str, Any] = json.loads(answer)
+                return found
+        self.close()
+        raise FailedError("it ended without an answer")
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        if self._child.returncode is None:
+            self._child.kill()
+            _wait(self._child)
+        self._free()
+
+    def close(self) -> int | None:
+        """Wait for its end, which it finds in its input; its peak memory in bytes."""
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+        peak = _wait(self._child)
+        if self._child.returncode:
+            self._err.seek(0)
+            late = time.perf_counter() - self._started >= self._seconds
+            reason = _reason(self._child.returncode, self._err.read(), late)
+            self._free()
+            raise FailedError(reason)
+        self._free()
+        return peak
+
+    def _free(self) -> None:
+        self._timer.cancel()
+        self._err.close()
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _command(environment: str | None, module: str, arguments: Sequence[str]) -> list[str]:
+    return [python_of(environment), "-P", "-c", _RUN.format(root=str(_ROOT), module=module), *arguments]
+
+
+def _alone() -> dict[str, str]:
+    """The variables of a process that reaches for nothing outside."""
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
 
 
 def _wait(child: "subprocess.Popen[bytes]") -> int | None:

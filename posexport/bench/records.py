@@ -8,7 +8,7 @@ import msgspec
 
 #: answers that differ by more, relative to the largest entry, are another model's
 LARGEST_DIFFERENCE = 1e-3
-#: two runs of the floor that differ by more say that the machine was not quiet
+#: two runs of the floor, call by call in turn, that differ by more say that the machine was not quiet
 LARGEST_SPREAD = 0.05
 
 
@@ -38,13 +38,14 @@ class Figure(_Record, frozen=True, kw_only=True):
     """One contestant at one point; ``failed`` or ``left_out`` says why there are no figures.
 
     ``ms``: the median of all timed calls; ``least``: the quickest; ``low`` and ``high``: quartiles; ``rounds``: each
-    process's median. ``to_floor``: ``ms`` divided by the floor's. ``cpu_ms``: the median of a call's processor time in
-    all threads, which other work on the machine moves less. ``peak``: bytes that its process held at most,
-    ``growth``: by which its calls raised what it held when loaded, inputs and outputs among them; ``above``: without
-    these. ``difference``: of its answer from the first contestant's with the same weights, relative to the largest
-    entry (None: it is the first, or there is no such number); ``wrong``: it is another model's answer, whose time says
-    nothing. ``ours``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those of functions counted
-    once. ``made_seconds`` and ``made_peak``: what the export took.
+    process's median. ``to_floor``: the median of each call's time relative to the floor's calls just before and after
+    it; ``ratios``: the same of each process (of the floor: how two of its runs in turn differ). ``cpu_ms``: the median
+    of a call's processor time in all threads, which other work on the machine moves less. ``peak``: bytes that its
+    process held at most, ``growth``: by which its calls raised what it held when loaded, inputs and outputs among them;
+    ``above``: without these. ``difference``: of its answer from the first contestant's with the same weights, relative
+    to the largest entry (None: it is the first, or there is no such number); ``wrong``: it is another model's answer,
+    whose time says nothing. ``ours``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those of
+    functions counted once. ``made_seconds`` and ``made_peak``: what the export took.
     """
 
     contestant: str
@@ -57,6 +58,7 @@ class Figure(_Record, frozen=True, kw_only=True):
     high: float | None = None
     rounds: list[float] = []
     to_floor: float | None = None
+    ratios: list[float] = []
     peak: int | None = None
     growth: int | None = None
     above: int | None = None
@@ -124,9 +126,9 @@ class Document(_Record, frozen=True, kw_only=True):
 
 
 def figure(
-    name: str, rounds: Sequence[Sequence[float]], floor_ms: float | None = None, *, ours: bool = True, **more: Any
+    name: str, rounds: Sequence[Sequence[float]], ratios: Sequence[Sequence[float]] = (), *, ours: bool, **more: Any
 ) -> Figure:
-    """The figure of a contestant from the times of its rounds, in milliseconds."""
+    """The figure of a contestant from the times of its rounds, in milliseconds, and their ratios to the floor's."""
     times = [ms for each in rounds for ms in each]
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Figure(
@@ -137,16 +139,16 @@ def figure(
         low=low,
         high=high,
         rounds=[statistics.median(each) for each in rounds],
-        to_floor=None if floor_ms is None else middle / floor_ms,
+        to_floor=statistics.median([ratio for each in ratios for ratio in each]) if ratios else None,
+        ratios=[statistics.median(each) for each in ratios],
         **more,
     )
 
 
-def judge(rounds: Sequence[float]) -> str | None:
-    """Why the floor's medians, one a round, make a run not valid; None where they do not."""
-    if len(rounds) < 2:
-        return f"the floor ran {len(rounds)} times, two runs at least show whether the machine is quiet"
-    spread = max(rounds) / min(rounds) - 1
+def judge(ratios: Sequence[Sequence[float]]) -> str | None:
+    """Why ratios of one run of the floor to another make a figure not valid; None where they do not."""
+    middle = statistics.median([ratio for each in ratios for ratio in each])
+    spread = max(middle, 1 / middle) - 1
     if spread <= LARGEST_SPREAD:
         return None
     return f"two runs of the floor differ by {100 * spread:.0f} %, more than {100 * LARGEST_SPREAD:.0f} %"

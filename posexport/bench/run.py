@@ -1,11 +1,13 @@
-"""The measurements: contestants in turn, round after round, every figure from a fresh process."""
+"""The measurements: every figure from a fresh process, whose calls take turns with those of a process of the floor."""
 
+import contextlib
 import datetime
+import hashlib
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,22 +17,13 @@ import numpy as np
 import posexport
 from posexport.bench import resume
 from posexport.bench.contestants import Contestant
-from posexport.bench.environments import FailedError, run
+from posexport.bench.environments import FailedError, Worker, run
 from posexport.bench.machine import available, commit, machine
 from posexport.bench.recipes import Made, code, make
 from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
+from posexport.bench.turns import Effort, LostError, Times, take_turns
 
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """Calls of a process: ``warmup`` first, then timed ones, ``runs`` or what fits in ``seconds``, at ``least``."""
-
-    warmup: int = 1
-    runs: int = 30
-    least: int = 3
-    seconds: float = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +65,15 @@ class _Found:
     """What a contestant's processes reported at one point."""
 
     rounds: list[list[float]] = field(default_factory=list)
+    #: to calls of `_Beside`, round by round
+    ratios: list[list[float]] = field(default_factory=list)
     computed: list[float] = field(default_factory=list)
     growths: list[int] = field(default_factory=list)
     aboves: list[int] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
+    #: the name of `_Beside`
+    relative_to: str = ""
     failed: str | None = None
     left_out: str | None = None
 
@@ -140,17 +137,21 @@ def bench(
                 entries.append(_entry(contestant, remark))
                 done += 1
             for point in points:
+                free = available()
                 found = {
-                    entry.contestant.name: _Found(failed=entry.failed, left_out=_too_large(entry.contestant, point))
+                    entry.contestant.name: _Found(
+                        failed=entry.failed, left_out=_too_large(entry.contestant, heat.contestants[0], point, free)
+                    )
                     for entry in entries
                 }
-                paths = [Path(answers, f"{number}.npy") for number in range(len(entries))]
+                measure = _Measure(point, heat.effort, conditions, Path(answers), versions)
                 for turn in range(conditions.rounds):
-                    for entry, path in zip(entries, paths, strict=True):
-                        tell(done, total, f"{point.text}, round {turn + 1}, {entry.contestant.name}")
-                        _measure(entry, found[entry.contestant.name], point, heat.effort, conditions, path, versions)
-                        done += 1
-                results[heat.model, point] = _result(heat, point, entries, found, paths, of_weights)
+                    with measure.beside(entries, found) as beside:
+                        for entry in entries:
+                            tell(done, total, f"{point.text}, round {turn + 1}, {entry.contestant.name}")
+                            measure.one(entry, found[entry.contestant.name], beside)
+                            done += 1
+                results[heat.model, point] = _result(heat, point, entries, found, measure, of_weights)
                 keep(latest := document())
     return latest or document()
 
@@ -176,53 +177,114 @@ def _nodes(graph: Path) -> int | None:
         return None
 
 
-def _too_large(who: Contestant, point: Point) -> str | None:
-    """Why the machine cannot run it; None where it can, or that is not known."""
-    needed, free = who.pair_bytes * point.batch * point.new * (point.past + point.new), available()
-    if free is None or needed <= free:
+def _too_large(who: Contestant, floor: Contestant, point: Point, free: int | None) -> str | None:
+    """Why the machine cannot run it beside the floor; None where it can, or that is not known."""
+    pairs = point.batch * point.new * (point.past + point.new)
+    needed, beside = pairs * who.pair_bytes, pairs * floor.pair_bytes
+    if free is None or needed + (beside if beside <= free else 0) <= free:
         return None
+    if needed <= free:
+        return f"it needs {needed / 1e9:.1f} GB and the floor {beside / 1e9:.1f} GB, of {free / 1e9:.1f} GB free"
     return f"it needs {needed / 1e9:.1f} GB, and the machine has {free / 1e9:.1f} GB free"
 
 
-def _measure(
-    entry: _Entry,
-    found: _Found,
-    point: Point,
-    effort: Effort,
-    conditions: Conditions,
-    answer: Path,
-    versions: dict[str, str],
-) -> None:
-    """One process; what it reports is added to ``found``."""
-    if found.failed is not None or found.left_out is not None:
-        return
-    who = entry.contestant
-    model = str((entry.made.folder / who.model).absolute()) if entry.made else who.model
-    job: dict[str, Any] = {
-        "model": model,
-        "batch": point.batch,
-        "past": point.past,
-        "new": point.new,
-        **vars(effort),
-        "threads": conditions.threads,
-        "provider": conditions.provider,
-        "vocab": who.vocab,
-        "answer": str(answer),
-        "options": {**who.options, "spinning": conditions.spinning},
-    }
-    try:
-        ended = run(who.environment, f"posexport.bench.workers.{who.worker}", [json.dumps(job)])
-    except FailedError as err:
-        found.failed = str(err)
-        return
-    report = json.loads(ended.output.splitlines()[-1])
-    found.rounds.append(report["ms"])
-    found.computed += report["cpu_ms"]
-    found.loads.append(report["load_s"])
-    found.growths.append(report["growth"])
-    found.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
-    found.peaks += [peak for peak in (report["peak"] or ended.peak,) if peak]
-    versions |= report["versions"]
+@dataclass
+class _Beside:
+    """Who all contestants of a round take turns with: the floor, or the first that works."""
+
+    name: str = ""
+    worker: Worker | None = None
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Processes of contestants at one point."""
+
+    point: Point
+    effort: Effort
+    conditions: Conditions
+    answers: Path
+    versions: dict[str, str]
+
+    def answer(self, entry: _Entry) -> Path:
+        """Where the contestant's first answer is."""
+        return self.answers / f"{hashlib.sha256(entry.contestant.name.encode()).hexdigest()}.npy"
+
+    @contextlib.contextmanager
+    def beside(self, entries: Sequence[_Entry], found: dict[str, _Found]) -> Iterator[_Beside]:
+        """The process that all take turns with. One that does not work is reported, and the next one is taken."""
+        taken = _Beside()
+        for entry in entries:
+            of = found[entry.contestant.name]
+            if of.failed is not None or of.left_out is not None:
+                continue
+            worker = None
+            try:
+                worker = self._start(entry)
+                worker.ask("begin")
+            except FailedError as err:
+                of.failed = str(err)
+                if worker is not None:
+                    worker.kill()
+                continue
+            taken = _Beside(entry.contestant.name, worker)
+            break
+        try:
+            yield taken
+        finally:
+            if taken.worker is not None:
+                taken.worker.kill()
+
+    def one(self, entry: _Entry, found: _Found, beside: _Beside) -> None:
+        """A fresh process of a contestant; what it reports is added to ``found``."""
+        if found.failed is not None or found.left_out is not None:
+            return
+        try:
+            try:
+                times, report, peak = self._times(entry, beside.worker)
+            except LostError:
+                if beside.worker is not None:
+                    beside.worker.kill()
+                beside.worker = None
+                times, report, peak = self._times(entry, None)
+        except FailedError as err:
+            found.failed = str(err)
+            return
+        found.rounds.append(times.ms)
+        if times.ratios:
+            found.ratios.append(times.ratios)
+            found.relative_to = beside.name
+        found.computed += times.cpu_ms
+        found.loads.append(report["load_s"])
+        found.growths.append(report["growth"])
+        found.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
+        found.peaks += [most for most in (report["peak"] or peak,) if most]
+        self.versions.update(report["versions"])
+
+    def _times(self, entry: _Entry, beside: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
+        worker = self._start(entry)
+        try:
+            times = take_turns(worker, beside, self.effort)
+            return times, worker.ask("end"), worker.close()
+        finally:
+            worker.kill()
+
+    def _start(self, entry: _Entry) -> Worker:
+        who = entry.contestant
+        job: dict[str, Any] = {
+            "model": str((entry.made.folder / who.model).absolute()) if entry.made else who.model,
+            "batch": self.point.batch,
+            "past": self.point.past,
+            "new": self.point.new,
+            "runs": self.effort.runs,
+            "warmup": self.effort.warmup,
+            "threads": self.conditions.threads,
+            "provider": self.conditions.provider,
+            "vocab": who.vocab,
+            "answer": str(self.answer(entry)),
+            "options": {**who.options, "spinning": self.conditions.spinning},
+        }
+        return Worker(who.environment, f"posexport.bench.workers.{who.worker}", [json.dumps(job)])
 
 
 class _References:
@@ -243,13 +305,12 @@ def _result(
     point: Point,
     entries: Sequence[_Entry],
     found: dict[str, _Found],
-    answers: Sequence[Path],
+    measure: _Measure,
     of_weights: _References,
 ) -> Result:
     floor = heat.contestants[0].name
-    of_floor = figure(floor, found[floor].rounds) if found[floor].rounds else None
     figures = []
-    for entry, answer in zip(entries, answers, strict=True):
+    for entry in entries:
         who, got = entry.contestant, found[entry.contestant.name]
         ours, made = who.rival is None, entry.made
         if got.failed is not None or got.left_out is not None:
@@ -258,12 +319,12 @@ def _result(
                 Figure(contestant=who.name, ours=ours, nodes=entry.nodes, failed=got.failed, left_out=left_out)
             )
             continue
-        differs = of_weights.difference(who, point, answer)
+        differs = of_weights.difference(who, point, measure.answer(entry))
         figures.append(
             figure(
                 who.name,
                 got.rounds,
-                of_floor.ms if of_floor else None,
+                got.ratios if got.relative_to == floor else (),
                 ours=ours,
                 peak=max(got.peaks, default=None),
                 growth=max(got.growths),
@@ -286,8 +347,8 @@ def _judged(floor: str, found: dict[str, _Found]) -> str | None:
     """Why the result is not valid. Where the floor does not fit the machine, the first that does shows its quiet."""
     if found[floor].failed is not None:
         return f"the floor failed: {found[floor].failed}"
-    first = next((got for got in found.values() if got.rounds), None)
-    return "nothing ran" if first is None else judge([statistics.median(each) for each in first.rounds])
+    alone = next((got.ratios for name, got in found.items() if got.relative_to == name), None)
+    return "nothing ran twice" if alone is None else judge(alone)
 
 
 def difference(answer: Any, reference: Any) -> float:

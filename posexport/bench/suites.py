@@ -8,7 +8,8 @@ from posexport.bench import contestants as of
 from posexport.bench.contestants import Checkpoint, Contestant
 from posexport.bench.recipes import OUT, Recipe
 from posexport.bench.records import Point
-from posexport.bench.run import Effort, Heat
+from posexport.bench.run import Heat
+from posexport.bench.turns import Effort
 
 #: sizes of BERT-base, with tables for the longest length of the suites
 BERT = ("vocab=30522", "hidden=768", "layers=12", "heads=12", "feedforward=3072", "max_positions=2048")

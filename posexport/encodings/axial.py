@@ -18,8 +18,9 @@ from torch import Tensor
 from posexport.encodings.base import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.waves import Layout, check_layout, frequencies, waves
+from posexport.encodings.waves import check_layout, frequencies
 from posexport.errors import PosexportError
+from posexport.ops.waves import Layout, waves
 
 First = Literal["column", "row"]
 #: DETR's, in the divisor of a coordinate

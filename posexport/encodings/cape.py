@@ -20,8 +20,9 @@ from torch import Tensor
 
 from posexport.encodings.base import Array, register
 from posexport.encodings.joined import Joined, PositionVectors
-from posexport.encodings.waves import frequencies, waves
+from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
+from posexport.ops.waves import waves
 
 
 def oracle(

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from posexport.encodings.base import Array, register
 from posexport.encodings.joined import Joined, PositionVectors
-from posexport.encodings.waves import Layout, check_layout, frequencies, waves
+from posexport.encodings.waves import check_layout, frequencies
 from posexport.errors import PosexportError
+from posexport.ops.waves import Layout, waves
 
 
 def oracle(

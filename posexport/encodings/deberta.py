@@ -156,10 +156,15 @@ class Deberta(Encoding):
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . K[i - j] + k_j . Q[i - j]``."""
         del q_BHTD, k_BHSD
-        lowest_1, distance_W = distances(queries, keys)
-        row_W, table = self.rows(distance_W), self.table_norm(self.table)
-        keys_HWD, queries_HWD = (
-            project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1)[:, row_W]
-            for project in (self.pos_key, self.pos_query)
-        )
-        return Term(DISENTANGLED_SCORES, (keys_HWD, queries_HWD, lowest_1), queries, keys)
+        table = self.table_norm(self.table)
+        vectors = [
+            project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1) for project in (self.pos_key, self.pos_query)
+        ]
+        if self.edges is None:
+            # row by row the distances from -span up: the operator takes those beyond as the nearest by itself
+            lowest_1 = torch.full((1,), -self.span, device=table.device)
+        else:
+            lowest_1, distance_W = distances(queries, keys)
+            row_W = self.rows(distance_W)
+            vectors = [vector_HRD[:, row_W] for vector_HRD in vectors]
+        return Term(DISENTANGLED_SCORES, (*vectors, lowest_1), queries, keys)

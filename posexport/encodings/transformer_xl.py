@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from posexport.encodings.base import Array, Encoding, Term, Value, register
 from posexport.encodings.distances import distances
 from posexport.encodings.positions import Positions
-from posexport.encodings.waves import Layout, frequencies, waves
+from posexport.encodings.waves import frequencies
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
+from posexport.ops.waves import Layout, project
 
 
 def oracle(
@@ -68,12 +69,13 @@ class ProjectedSinusoids(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``(q_i + v) . W R[i - j] + u . k_j``; R only at the call's distances."""
-        del k_BHSD
+        del q_BHTD, k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         if self.clip is not None:
             distance_W = distance_W.clamp(-self.clip, self.clip)
-        R_WC = waves(distance_W, self.frequencies, self.hidden, self.layout, q_BHTD.dtype).to(q_BHTD.dtype)
-        by_distance_HWD = self.project(R_WC).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+        by_distance_HWD = project(
+            distance_W, self.frequencies, self.project.weight, heads=self.heads, layout=self.layout
+        )
         return Term(HEAD_DISTANCE_SCORES, (by_distance_HWD, self.key_bias, self.query_bias, lowest_1), queries, keys)
 
 

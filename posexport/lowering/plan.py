@@ -14,9 +14,11 @@ from posexport.lowering.onnx_attention import OnnxAttention
 from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS
 from posexport.lowering.static import Static
 from posexport.lowering.target import Target, TargetName
+from posexport.lowering.waves import LOWERINGS as WAVES_LOWERINGS
 from posexport.ops.attention import kinds as attention_kinds
 from posexport.ops.rotation import kinds as rotation_kinds
 from posexport.ops.rotation import shared_kinds
+from posexport.ops.waves import kinds as waves_kinds
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,12 @@ ATTENTION = Family(
     {"cuda": ("group-query", "static", "multi-head", "attention", "formula")},
 )
 #: the first that has a kind decides: rotations that all rows share stand before rotations of any kind
-FAMILIES: list[Family] = [ATTENTION, Family(shared_kinds, SHARED_LOWERINGS), Family(rotation_kinds, LOWERINGS)]
+FAMILIES: list[Family] = [
+    ATTENTION,
+    Family(shared_kinds, SHARED_LOWERINGS),
+    Family(rotation_kinds, LOWERINGS),
+    Family(waves_kinds, WAVES_LOWERINGS),
+]
 
 
 def family_of(name: str) -> tuple[Family, Kind] | None:

@@ -1,4 +1,7 @@
-"""What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone."""
+"""What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone.
+
+A worker computes when it is asked to, so that two of them can take turns call by call (`posexport.bench.turns`).
+"""
 
 import importlib.metadata
 import json
@@ -18,8 +21,8 @@ from posexport.bench.workers.memory import Memory
 class Job:
     """One measurement: ``past`` tokens are read first, then calls of ``new`` tokens are timed.
 
-    Without a past every call begins anew; with one each call goes on from the one before. Calls end after ``runs``, or
-    after ``least`` once ``seconds`` are over. ``answer``: where the first call's answer is saved.
+    Without a past every call begins anew; with one each call goes on from the one before. ``runs``: timed calls at
+    most, after ``warmup`` ones. ``answer``: where the first call's answer is saved.
     """
 
     model: str
@@ -27,8 +30,6 @@ class Job:
     past: int
     new: int
     runs: int
-    least: int
-    seconds: float
     warmup: int
     threads: int
     vocab: int
@@ -38,8 +39,8 @@ class Job:
 
     @property
     def calls(self) -> int:
-        """Timed calls and the ones before."""
-        return self.warmup + self.runs
+        """Timed calls, the ones before, and the last one of who takes turns with a contestant."""
+        return self.warmup + self.runs + 1
 
     @property
     def room(self) -> int:
@@ -64,41 +65,60 @@ class Reader(Protocol):
         """
 
 
+class _Calls:
+    """The calls of one process, as they are asked for."""
+
+    def __init__(self, job: Job, reader: Reader) -> None:
+        self._job, self._reader, self._ids = job, reader, job.tokens()
+        self._memory, self._answer = Memory(), None
+        self._saved, self._at = False, 0
+        self._memory.mark()
+
+    def begin(self) -> dict[str, Any]:
+        """Read the past anew, then warm up."""
+        self._reader.clear()
+        self._at = self._job.past
+        if self._job.past:
+            self._reader.read(self._ids[:, : self._job.past])
+        for _ in range(self._job.warmup):
+            self.call()
+        return {}
+
+    def call(self) -> dict[str, Any]:
+        """The next call's milliseconds, and those of all its threads together."""
+        job = self._job
+        if not job.past:
+            self._reader.clear()
+        self._answer = None  # else its memory would count as the call's
+        ids = self._ids[:, self._at : self._at + job.new]
+        started, busy = time.perf_counter(), time.process_time()
+        self._answer = self._reader.read(ids)
+        took, computed = time.perf_counter() - started, time.process_time() - busy
+        self._at += job.new if job.past else 0
+        if not self._saved:
+            np.save(job.answer, np.asarray(self._answer))
+            self._saved = True
+        return {"ms": 1e3 * took, "cpu_ms": 1e3 * computed}
+
+    def end(self) -> dict[str, Any]:
+        """What all calls took of memory."""
+        growth, held = self._memory.growth(), getattr(self._reader, "held", None)
+        return {"peak": self._memory.whole(), "growth": growth, "held": held}
+
+
 def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
-    """Measure the job of the command line; the last line of stdout is the result as JSON."""
+    """Answer each line of stdin, ``begin``, ``call`` or ``end``, by a line of JSON: the calls of the job given."""
     job = Job(**json.loads(sys.argv[1]))
     started = time.perf_counter()
-    reader = load(job)
+    calls = _Calls(job, load(job))
     loaded = time.perf_counter() - started
-    ids, memory, answer = job.tokens(), Memory(), None
-    memory.mark()
-    if job.past:
-        reader.read(ids[:, : job.past])
-    first, times, computed = 0.0, list[float](), list[float]()
-    for call in range(job.calls):
-        at = job.past + call * job.new if job.past else 0
-        if not job.past:
-            reader.clear()
-        del answer  # else its memory would count as the call's
-        started, busy = time.perf_counter(), time.process_time()
-        answer = reader.read(ids[:, at : at + job.new])
-        times.append(time.perf_counter() - started)
-        computed.append(time.process_time() - busy)
-        if call == 0:
-            np.save(job.answer, np.asarray(answer))
-            first = started
-        if len(times) >= job.warmup + job.least and time.perf_counter() - first > job.seconds:
-            break
-    found = {
-        "ms": [1e3 * t for t in times[job.warmup :]],
-        "cpu_ms": [1e3 * t for t in computed[job.warmup :]],
-        "load_s": loaded,
-        "peak": memory.whole(),
-        "growth": memory.growth(),
-        "held": getattr(reader, "held", None),
-        "versions": versions(libraries),
-    }
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    for line in sys.stdin:
+        command = line.strip()
+        found = {"begin": calls.begin, "call": calls.call, "end": calls.end}[command]()
+        if command == "end":
+            found |= {"load_s": loaded, "versions": versions(libraries)}
+        sys.stdout.write(f"\n{json.dumps(found)}\n")
+        sys.stdout.flush()
 
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:

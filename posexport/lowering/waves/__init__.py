@@ -1,0 +1,9 @@
+"""Ways to project sines and cosines of distances (`posexport.ops.waves`): one file a way."""
+
+from posexport.lowering.base import Lowering
+from posexport.lowering.waves.projected import Projected
+from posexport.lowering.waves.tabulated import Tabulated
+from posexport.ops.waves import WavesKind
+
+#: In order of preference: the first that does not refuse is taken.
+LOWERINGS: tuple[Lowering[WavesKind], ...] = (Tabulated(), Projected())

@@ -1,0 +1,105 @@
+"""Sines and cosines of positions at many frequencies, and what a linear map makes of those of distances.
+
+Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section 3.5; Dai et al., "Transformer-XL"
+(arXiv:1901.02860), section 3.3, ``W R[i - j]``. During an export the second is one node of domain ``posexport``, whose
+body a lowering chooses (`posexport.lowering.waves`): its map costs two more products of a layer's twelve, for values
+that no input changes.
+
+``half``: all sines before all cosines; ``interleaved``: in turn. Shape letters: H heads, W distances, D head size,
+C channels of the waves, F frequencies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posexport.ops.base import Array, emit
+
+Layout = Literal["interleaved", "half"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+
+def oracle(distances: Array, frequencies: Array, weight: Array, *, heads: int, layout: Layout) -> Array:
+    """One channel of the waves at a time: distances [W], frequencies [F], weight [H D, C] -> [H, W, D]."""
+    channels = weight.shape[1]
+    out = np.zeros((len(distances), len(weight)))
+    for c in range(channels):
+        i, cosine = divmod(c, 2) if layout == "interleaved" else (c % len(frequencies), c // len(frequencies))
+        out += np.outer((np.cos if cosine else np.sin)(distances * frequencies[i]), weight[:, c])
+    return out.reshape(len(distances), heads, -1).transpose(1, 0, 2)
+
+
+def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: Layout, dtype: torch.dtype) -> Tensor:
+    """[...] positions -> [..., size], in ``dtype`` or float32, whichever is wider; an odd size has one sine more.
+
+    ``positions`` are integers, or real numbers that are already that wide: the product with a frequency is the first
+    that is rounded.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    frequency_F = torch.tensor(frequencies, dtype=wide, device=positions.device)
+    angle = positions[..., None].to(wide) * frequency_F
+    both = (angle.sin(), angle.cos())
+    found = torch.stack(both, -1).flatten(-2) if layout == "interleaved" else torch.cat(both, -1)
+    return found[..., :size]
+
+
+@dataclass(frozen=True)
+class WavesKind:
+    """Nodes that take ``distances [W]`` (int64), ``frequencies [F]`` (float32 or wider) and ``weight [H D, C]``.
+
+    They give ``vectors [H, W, D]``, in the type of ``weight``.
+    """
+
+    layout: Layout
+
+    @property
+    def name(self) -> str:
+        """The ``op_type`` of its nodes, such as ``HalfProjectedWaves``."""
+        return f"{self.layout.capitalize()}ProjectedWaves"
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of its nodes' inputs, in order."""
+        return ["distances", "frequencies", "weight"]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of its nodes' outputs."""
+        return ["vectors"]
+
+    @property
+    def attributes(self) -> list[str]:
+        """Names of its nodes' attributes: ``by_head``, the shape [-1, H, D] that takes the heads apart."""
+        return ["by_head"]
+
+    @property
+    def heads_of(self) -> dict[str, str]:
+        """None: it takes no heads."""
+        return {}
+
+    @property
+    def apart(self) -> "WavesKind":
+        """Itself."""
+        return self
+
+
+def kinds() -> dict[str, WavesKind]:
+    """Every kind, by name."""
+    return {kind.name: kind for kind in map(WavesKind, LAYOUTS)}
+
+
+def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
+    """``weight [H D, C]`` times the waves of ``distance_W``: [H, W, D]; its node while ``torch.onnx.export`` traces."""
+    by_head = [-1, heads, weight.shape[0] // heads]
+    if not torch.onnx.is_in_onnx_export():
+        wave_WC = waves(distance_W, frequencies, weight.shape[1], layout, weight.dtype).to(weight.dtype)
+        return nn.functional.linear(wave_WC, weight).reshape(by_head).transpose(0, 1)
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    frequency_F = torch.tensor(frequencies, dtype=wide, device=weight.device)
+    shape = (heads, distance_W.shape[0], by_head[-1])
+    name = WavesKind(layout).name
+    return emit(name, (distance_W, frequency_F, weight), like=weight, shape=shape, by_head=by_head)
