@@ -1,22 +1,22 @@
 """Projected sinusoids as nodes: every kind by every lowering against the oracle, near and far; which one is taken."""
 
-from pathlib import Path
-
 import numpy as np
 import onnx
 import onnx.helper
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
 
 from posexport.encodings.waves import frequencies
+from posexport.errors import PosexportError
+from posexport.export.functions import attach
 from posexport.lowering import plan
-from posexport.lowering.base import function
 from posexport.lowering.target import Target
 from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
 from posexport.ops.base import DOMAIN
-from posexport.ops.waves import WavesKind, kinds, oracle, project
+from posexport.ops.waves import LAYOUTS, Layout, WavesKind, oracle, project
 
 HEADS, SIZE = 5, 3
 #: an even and an odd number of channels
@@ -35,104 +35,100 @@ DISTANCES = {
 TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
 
-def model(name: str, kind: WavesKind, weight: np.ndarray) -> bytes:
-    """A graph of one node and its function, frequencies and weight constant."""
-    lowering, target = BY_NAME[name], Target("cpu", 18)
-    constants = {"frequencies": np.array(frequencies(weight.shape[1]), np.float32), "weight": weight}
+def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, constant: bool = True) -> onnx.ModelProto:
+    """A graph of one node and what `attach` makes of it; the map is constant or an input."""
+    kind = WavesKind(layout)
+    given = {"frequencies": np.array(frequencies(weight.shape[1]), np.float32), "weight": weight}
+    info = onnx.helper.make_tensor_value_info
+    inputs = [info("distances", onnx.TensorProto.INT64, ["W"])]
+    if not constant:
+        inputs.append(info("weight", TYPES[str(weight.dtype)], given.pop("weight").shape))
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, by_head=[-1, HEADS, SIZE])],
         "one",
-        [onnx.helper.make_tensor_value_info("distances", onnx.TensorProto.INT64, ["W"])],
-        [onnx.helper.make_tensor_value_info("vectors", TYPES[str(weight.dtype)], [HEADS, "W", SIZE])],
-        [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
+        inputs,
+        [info("vectors", TYPES[str(weight.dtype)], [HEADS, "W", SIZE])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in given.items()],
     )
-    found = onnx.helper.make_model(
-        graph,
-        opset_imports=[onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid(DOMAIN, 1)],
-        functions=[function(lowering, kind, target)],
-        ir_version=10,
-    )
+    opsets = [onnx.helper.make_opsetid("", target.opset), onnx.helper.make_opsetid(DOMAIN, 1)]
+    made = ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    (chosen,) = attach(made, target, name).values()
+    assert name in ("auto", chosen.lowering)
+    found = ir.to_proto(made)
     onnx.checker.check_model(found)
-    text: bytes = found.SerializeToString()
-    return text
+    return found
 
 
-def session(text: bytes, optimised: Path | None = None) -> onnxruntime.InferenceSession:
-    """``optimised``: where to write the graph that the session runs."""
-    options = onnxruntime.SessionOptions()
-    if optimised is not None:
-        options.optimized_model_filepath = str(optimised)
-    return onnxruntime.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+def session(found: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(found.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-def wanted(kind: WavesKind, distances: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The oracle's answer for angles that are rounded once, as every definition's are."""
-    out = np.zeros((HEADS, len(distances), SIZE))
-    for at, distance in enumerate(distances):
-        rounded = (np.float32(distance) * np.array(frequencies(weight.shape[1]), np.float32)).astype(np.float64)
-        out[:, at] = oracle(np.ones(1), rounded, weight.astype(np.float64), heads=HEADS, layout=kind.layout)[:, 0]
-    return out
+def wanted(layout: Layout, distances: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    waves = np.array(frequencies(weight.shape[1]))
+    return oracle(distances.astype(np.float64), waves, weight.astype(np.float64), heads=HEADS, layout=layout)
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("lowering", BY_NAME)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_every_lowering_projects_as_the_oracle(name: str, lowering: str, dtype: str, channels: int) -> None:
-    kind = kinds()[name]
+def test_every_lowering_projects_as_the_oracle(layout: Layout, lowering: str, dtype: str, channels: int) -> None:
     weight = np.random.default_rng(channels).standard_normal((HEADS * SIZE, channels)).astype(dtype)
-    run = session(model(lowering, kind, weight))
+    run = session(model(lowering, layout, weight, Target("cpu", 18)))
     for which, distances in DISTANCES.items():
         given = np.array(distances, np.int64)
         (got,) = run.run(None, {"distances": given})
-        want = wanted(kind, given, weight)
+        want = wanted(layout, given, weight)
         assert got.dtype == weight.dtype
-        assert np.abs(got - want).max() <= 4 * np.finfo(dtype).eps * np.abs(want).max(), which
+        # an angle is rounded to float32, unless it stands in a table
+        far = max(abs(given)) * np.finfo(np.float32).eps * channels
+        assert np.abs(got - want).max() <= (4 * np.finfo(dtype).eps + far) * np.abs(want).max(), which
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("channels", CHANNELS)
-def test_torch_projects_as_the_oracle(name: str, channels: int) -> None:
-    kind = kinds()[name]
+def test_torch_projects_as_the_oracle(layout: Layout, channels: int) -> None:
     weight = np.random.default_rng(channels).standard_normal((HEADS * SIZE, channels))
     given = np.array(DISTANCES["both directions"])
     found = project(
-        torch.from_numpy(given), frequencies(channels), torch.from_numpy(weight), heads=HEADS, layout=kind.layout
+        torch.from_numpy(given), frequencies(channels), torch.from_numpy(weight), heads=HEADS, layout=layout
     )
-    want = oracle(given, np.array(frequencies(channels)), weight, heads=HEADS, layout=kind.layout)
+    want = wanted(layout, given, weight)
     assert np.abs(found.numpy() - want).max() <= 1e-13 * np.abs(want).max()
 
 
 def test_layouts_and_signs_give_different_vectors() -> None:
     weight = np.random.default_rng(3).standard_normal((HEADS * SIZE, 12))
-    half, interleaved = (
-        oracle(np.array([5, -5]), np.array(frequencies(12)), weight, heads=HEADS, layout=kind.layout)
-        for kind in (kinds()["HalfProjectedWaves"], kinds()["InterleavedProjectedWaves"])
-    )
+    half, interleaved = (wanted(layout, np.array([5, -5]), weight) for layout in LAYOUTS)
     assert np.abs(half - interleaved).max() > 0.5
     assert np.abs(half[:, 0] - half[:, 1]).max() > 0.5
 
 
 @pytest.mark.parametrize(
-    ("target", "taken"),
+    ("target", "constant", "taken", "said"),
     [
-        (Target("cpu", 23), "tabulated"),
-        (Target("cuda", 23), "projected"),
-        (Target("portable", 18), "projected"),
-        (Target("portable", 18, flat=True), "projected"),
+        (Target("cpu", 23), True, "tabulated", ""),
+        (Target("cpu", 23), False, "projected", "no constants"),
+        (Target("cuda", 23), True, "projected", "wait for the device"),
+        (Target("portable", 18), True, "projected", "use --for cpu"),
+        (Target("portable", 18, flat=True), True, "projected", "use --for cpu"),
     ],
 )
-def test_the_table_is_for_a_runtime_that_makes_it_once(target: Target, taken: str) -> None:
-    for name, kind in kinds().items():
-        found = plan.family_of(name)
-        assert found is not None
-        assert plan.choose(found[0], kind, target).lowering.name == taken
-
-
-def test_the_session_holds_the_table_as_a_constant(tmp_path: Path) -> None:
+def test_a_table_stands_where_it_serves(target: Target, constant: bool, taken: str, said: str) -> None:
     weight = np.random.default_rng(3).standard_normal((HEADS * SIZE, 12)).astype(np.float32)
-    kind = kinds()["HalfProjectedWaves"]
-    session(model("tabulated", kind, weight), tmp_path / "optimised.onnx")
-    graph = onnx.load(tmp_path / "optimised.onnx").graph
-    assert "Sin" not in [node.op_type for node in graph.node]
-    assert [HEADS, 2 * REACH + 1, SIZE] in [list(value.dims) for value in graph.initializer]
+    found = model("auto", "half", weight, target, constant=constant)
+    assert ([HEADS, 2 * REACH + 1, SIZE] in [list(each.dims) for each in found.graph.initializer]) == bool(not said)
+    (node,) = found.graph.node
+    (family, kind) = plan.family_of(node.op_type) or (None, None)
+    assert family is not None
+    choice = plan.choose(family, kind, target)
+    assert choice.lowering.name == taken
+    assert said in choice.refused.get("tabulated", "")
+
+
+def test_no_table_is_made_where_another_lowering_is_asked_for() -> None:
+    weight = np.random.default_rng(3).standard_normal((HEADS * SIZE, 12)).astype(np.float32)
+    found = model("projected", "half", weight, Target("cpu", 23))
+    assert sum(np.prod(each.dims) for each in found.graph.initializer) < 1000
+    with pytest.raises(PosexportError, match="tabulated does not apply to HalfProjectedWaves: a table makes the file"):
+        model("tabulated", "half", weight, Target("portable", 18))

@@ -137,18 +137,20 @@ def test_log_buckets_end_where_the_logarithm_says(span, max_distance, edges):
     assert encoding.edges == edges
     assert encoding.boundaries == [mid + 1, edges[-1] + 1]
     for n, edge in enumerate(edges):
-        inside, outside = encoding.rows(torch.tensor([edge, edge + 1])) - span
+        inside, outside = encoding.rows(torch.tensor([edge, edge + 1]), encoding.edges) - span
         assert (inside, outside) == (mid + n, min(mid + n + 1, span - 1))
-        inside, outside = encoding.rows(torch.tensor([-edge, -edge - 1])) - span
+        inside, outside = encoding.rows(torch.tensor([-edge, -edge - 1]), encoding.edges) - span
         assert (inside, outside) == (-mid - n, -mid - n - 1)
     near = torch.arange(-mid, mid + 1)
-    assert torch.equal(encoding.rows(near), near + span)
+    assert torch.equal(encoding.rows(near, encoding.edges), near + span)
 
 
 def test_released_log_buckets():
     """What version 3's settings give; transformers' float32 logarithm gives the same for all distances up to 3000."""
     encoding = ENCODINGS["deberta"].cls(**SIZES, span=256, max_distance=512)
-    rows = encoding.rows(torch.tensor([-3000, -512, -511, -200, -129, -128, 0, 127, 130, 300, 505, 506, 3000]))
+    rows = encoding.rows(
+        torch.tensor([-3000, -512, -511, -200, -129, -128, 0, 127, 130, 300, 505, 506, 3000]), encoding.edges
+    )
     assert rows.tolist() == [0, 0, 1, 87, 127, 128, 256, 383, 386, 463, 510, 511, 511]
 
 

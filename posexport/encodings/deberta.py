@@ -144,14 +144,12 @@ class Deberta(Encoding):
         """The longest inputs of which no distance shares a row, and of which none is clipped."""
         return [self.span] if self.edges is None else sorted({self.span // 2 + 1, self.edges[-1] + 1})
 
-    def rows(self, distance_W: Tensor) -> Tensor:
-        """The row of ``table`` for each int64 distance (query minus key)."""
-        if self.edges is not None:
-            far_W = distance_W.abs()
-            beyond_WE = far_W[:, None] > torch.tensor(self.edges, device=distance_W.device)
-            bucket_W = far_W.clamp(max=self.span // 2) + beyond_WE.sum(-1)
-            distance_W = torch.where(distance_W < 0, -bucket_W, bucket_W)
-        return (distance_W + self.span).clamp(0, 2 * self.span - 1)
+    def rows(self, distance_W: Tensor, edges: list[int]) -> Tensor:
+        """The row of ``table`` for each int64 distance (query minus key), which buckets beyond ``span // 2`` share."""
+        far_W = distance_W.abs()
+        beyond_WE = far_W[:, None] > torch.tensor(edges, device=distance_W.device)
+        bucket_W = far_W.clamp(max=self.span // 2) + beyond_WE.sum(-1)
+        return (torch.where(distance_W < 0, -bucket_W, bucket_W) + self.span).clamp(0, 2 * self.span - 1)
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . K[i - j] + k_j . Q[i - j]``."""
@@ -165,6 +163,6 @@ class Deberta(Encoding):
             lowest_1 = torch.full((1,), -self.span, device=table.device)
         else:
             lowest_1, distance_W = distances(queries, keys)
-            row_W = self.rows(distance_W)
+            row_W = self.rows(distance_W, self.edges)
             vectors = [vector_HRD[:, row_W] for vector_HRD in vectors]
         return Term(DISENTANGLED_SCORES, (*vectors, lowest_1), queries, keys)

@@ -18,6 +18,7 @@ from posexport.lowering import in_place, plan, share, side_by_side
 from posexport.lowering.base import Kind, Lowering, function
 from posexport.lowering.bias import SharedBias
 from posexport.lowering.target import Target
+from posexport.lowering.waves import tabulated
 from posexport.ops.attention import AttentionKind, bias_kinds
 from posexport.ops.base import DOMAIN, HELPERS, OPERATORS, WHOLE, protos
 
@@ -42,6 +43,8 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
     target = target or Target(opset=model.opset_imports[""])
     if lowering in ("auto", plan.GROUP_QUERY.name):
         in_place.write(model, plan.GROUP_QUERY, target)
+    if lowering in ("auto", tabulated.Tabulated.name):
+        tabulated.put(model, target)
     side_by_side.put(model, target)
     share.share(model)
     ours = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]

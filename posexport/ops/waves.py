@@ -11,6 +11,7 @@ C channels of the waves, F frequencies.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
@@ -51,20 +52,22 @@ def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: La
 class WavesKind:
     """Nodes that take ``distances [W]`` (int64), ``frequencies [F]`` (float32 or wider) and ``weight [H D, C]``.
 
-    They give ``vectors [H, W, D]``, in the type of ``weight``.
+    They give ``vectors [H, W, D]``, in the type of ``weight``. A tabulated kind takes a ``table`` too, of the vectors
+    of all distances that are likely (`posexport.lowering.waves.tabulated`).
     """
 
     layout: Layout
+    tabulated: bool = False
 
     @property
     def name(self) -> str:
         """The ``op_type`` of its nodes, such as ``HalfProjectedWaves``."""
-        return f"{self.layout.capitalize()}ProjectedWaves"
+        return f"{'Tabulated' * self.tabulated}{self.layout.capitalize()}ProjectedWaves"
 
     @property
     def inputs(self) -> list[str]:
         """Names of its nodes' inputs, in order."""
-        return ["distances", "frequencies", "weight"]
+        return ["distances", "frequencies", "weight", *["table"] * self.tabulated]
 
     @property
     def outputs(self) -> list[str]:
@@ -89,7 +92,7 @@ class WavesKind:
 
 def kinds() -> dict[str, WavesKind]:
     """Every kind, by name."""
-    return {kind.name: kind for kind in map(WavesKind, LAYOUTS)}
+    return {kind.name: kind for kind in (WavesKind(*each) for each in product(LAYOUTS, (False, True)))}
 
 
 def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:

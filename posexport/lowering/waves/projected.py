@@ -41,27 +41,28 @@ CONSTANTS = [
 
 
 def projected(kind: WavesKind, distances: str, to: str) -> list[str]:
-    """Statements that give ``to``, [H, W, D], of the value named ``distances``, int64 [W]; no name stands in two."""
-    both = [f"{to}_both = Concat<axis = -1>({to}_sines, {to}_cosines)"]
+    """Statements that give ``to``, [H, W, D], of the value named ``distances``, int64 [W]."""
+    both = ["both = Concat<axis = -1>(sines, cosines)"]
     if kind.layout == "interleaved":
         both = [
-            f"{to}_sine = Unsqueeze({to}_sines, last)",
-            f"{to}_cosine = Unsqueeze({to}_cosines, last)",
-            f"{to}_pairs = Concat<axis = -1>({to}_sine, {to}_cosine)",
-            f"{to}_flat = Constant<value_ints = [0, -1]>()",
-            f"{to}_both = Reshape({to}_pairs, {to}_flat)",
+            "sine_of_pair = Unsqueeze(sines, last)",
+            "cosine_of_pair = Unsqueeze(cosines, last)",
+            "pairs = Concat<axis = -1>(sine_of_pair, cosine_of_pair)",
+            "flat = Constant<value_ints = [0, -1]>()",
+            "both = Reshape(pairs, flat)",
         ]
     return [
-        f"{to}_wide = CastLike({distances}, frequencies)",
-        f"{to}_column = Unsqueeze({to}_wide, last)",
-        f"{to}_angle = Mul({to}_column, frequencies)",
-        f"{to}_sines = Sin({to}_angle)",
-        f"{to}_cosines = Cos({to}_angle)",
+        f"wide = CastLike({distances}, frequencies)",
+        "column = Unsqueeze(wide, last)",
+        "angle = Mul(column, frequencies)",
+        "sines = Sin(angle)",
+        "cosines = Cos(angle)",
         *both,
         # an odd number of channels has one sine more
-        f"{to}_cut = Slice({to}_both, start, channels, last)",
-        f"{to}_waves = CastLike({to}_cut, weight)",
-        f"{to}_rows = MatMul({to}_waves, map)",
-        f"{to}_apart = Reshape({to}_rows, head_shape)",
-        f"{to} = Transpose<perm = [1, 0, 2]>({to}_apart)",
+        "cut = Slice(both, start, channels, last)",
+        "waves = CastLike(cut, weight)",
+        # one product for all heads: its second factor is a matrix, which runtimes pack once
+        "rows = MatMul(waves, map)",
+        "apart = Reshape(rows, head_shape)",
+        f"{to} = Transpose<perm = [1, 0, 2]>(apart)",
     ]
