@@ -19,7 +19,9 @@ from posexport.catalogue import catalogue
 README = Path(__file__).parent.parent / "README.md"
 RESULTS = Path(__file__).parent / "results"
 #: the file of each suite's last full run
-SUITES = {suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "rivals")} | {"paper": "cpu.json"}
+SUITES = {suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "rivals", "lowerings")} | {
+    "paper": "cpu.json"
+}
 ACTS = {
     "input": "input",
     "rotation": "rotation",

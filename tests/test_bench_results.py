@@ -277,6 +277,19 @@ def test_ratios_of_the_paper():
     assert "ONNX Runtime 1.31.1" in rest[-1]
 
 
+def test_lowerings_stand_beside_what_the_planner_takes():
+    def at(length: int) -> Result:
+        auto = _figure("encoder-alibi auto", [[20.0]], 20.0)
+        return _result(
+            "encoder-alibi, 2 layers", Point(new=length), auto, _figure("encoder-alibi formula", [[25.0]], 20.0)
+        )
+
+    text = tables(_document("lowerings", at(32), at(512))).splitlines()
+    assert text[0] == "| two layers | auto | formula |"
+    assert text[2] == "| alibi, 32 | 20.0 ms | 1.25 |"
+    assert text[3].startswith("| alibi, 512 |")
+
+
 def test_the_terminal_shows_nodes_memory_and_what_is_missing():
     from rich.console import Console
 

@@ -14,6 +14,8 @@ def tables(document: Document) -> str:
         parts = [_by_length(document.results), *_exponents(document.results)]
     elif document.suite == "paper":
         parts = [_ratios(document.results)]
+    elif document.suite == "lowerings":
+        parts = [_alternatives(document.results)]
     else:
         parts = [_comparison(document.results)]
     return "\n\n".join([*parts, _conditions(document)])
@@ -65,6 +67,20 @@ def _comparison(results: Sequence[Result]) -> str:
         )
     names = list(dict.fromkeys(name for column in columns for name in column))
     return _table(["ms (ratio)", *heads], [[name, *(column.get(name, "") for column in columns)] for name in names])
+
+
+def _alternatives(results: Sequence[Result]) -> str:
+    """A row a model and length: milliseconds of the floor, what the others take relative to it."""
+    ways = list(dict.fromkeys(figure.contestant.split()[-1] for result in results for figure in result.figures))
+    rows = []
+    for result in results:
+        source = result.floor.split()[0]
+        cells = [
+            _of(result, result.floor, _milliseconds),
+            *(_of(result, f"{source} {way}", _ratio) for way in ways[1:]),
+        ]
+        rows.append([_head(result, f"{source.removeprefix('encoder-')}, {_point(result)}"), *cells])
+    return _table(["two layers", *ways], rows)
 
 
 def _by_length(results: Sequence[Result]) -> str:

@@ -13,6 +13,8 @@ from posexport.bench.turns import Effort
 
 #: sizes of BERT-base, with tables for the longest length of the suites
 BERT = ("vocab=30522", "hidden=768", "layers=12", "heads=12", "feedforward=3072", "max_positions=2048")
+#: the same with two layers: attention has its share of a layer's time
+FEW_LAYERS = ("vocab=30522", "hidden=768", "layers=2", "heads=12", "feedforward=3072", "max_positions=4096")
 #: sizes of the Llama-like decoder that is measured (`posexport.bench.checkpoints.LLAMA`)
 LLAMA = (
     *("vocab=32000", "hidden=768", "layers=12", "heads=12", "kv_heads=4", "feedforward=2048", "max_positions=4096"),
@@ -126,6 +128,30 @@ def rivals(target: str = "cpu") -> list[Heat]:
     return heats
 
 
+def lowerings(target: str = "cpu") -> list[Heat]:
+    """What the planner takes against every single lowering that can stand for it, from short calls to long ones."""
+    heats = []
+    for encoding in ("alibi", "relative-key", "relative-key-query"):
+        source = f"encoder-{encoding}"
+        taking_part = [
+            of.convert(
+                source,
+                *of.settings(FEW_LAYERS),
+                "--for",
+                target,
+                "--lowering",
+                name,
+                vocab=30522,
+                name=f"{source} {name}",
+            )
+            for name in ("auto", "formula", "blockwise", "attention", "multi-head")
+        ]
+        points = [Point(new=length) for length in (32, *LENGTHS, 4096)]
+        same = [replace(who, weights=source) for who in taking_part]
+        heats.append(Heat(model=f"{source}, 2 layers", contestants=same, points=points, effort=Effort(least=2)))
+    return heats
+
+
 def attention(target: str = "cpu") -> list[Heat]:
     """One layer: what relative_key adds to ONNX's own attention, and what its published form adds."""
     published = replace(_layer("published form", "published", "portable"), pair_bytes=_PUBLISHED)
@@ -166,6 +192,7 @@ SUITES: dict[str, Callable[..., list[Heat]]] = {
     "paper": paper,
     "decode": decode,
     "rivals": rivals,
+    "lowerings": lowerings,
     "attention": attention,
     "growth": growth,
 }

@@ -8,7 +8,7 @@ import click
 from posexport.cli import options
 from posexport.cli.progress import bar
 
-_SUITES = ("paper", "decode", "rivals", "attention", "growth")
+_SUITES = ("paper", "decode", "rivals", "lowerings", "attention", "growth")
 _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
 
 
@@ -58,17 +58,19 @@ def command(
     resume: bool,
     force: bool,
 ) -> None:
-    """Measure time and peak memory of models, alternating, each figure in a fresh process.
+    """Measure time and peak memory of models, each figure in a fresh process.
 
-    MODEL is a bundle or what posexport convert takes; ratios are to the first. With --rival, checkpoints also go
-    through other exporters, whose environments ci/rivals/setup makes. A run on a machine that was not quiet is marked
-    as not valid. What is exported stays in .cache/bench, to be used again.
+    MODEL is a bundle or what posexport convert takes; ratios are to the first, whose calls take turns with those of
+    every other. With --rival, checkpoints also go through other exporters, whose environments ci/rivals/setup makes. A
+    run in which two processes of the first differ is marked as not valid. What is exported stays in .cache/bench, to
+    be used again.
 
     \b
     Suites:
         paper   encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048
         decode  a step of a Llama-like decoder behind 512 and 2048 tokens, ours and others'
         rivals  four encodings of BERT-base and T5 at 128 and 512, ours and others'
+        lowerings  what the planner takes against each single lowering, lengths 32 to 4096
         attention  one layer of relative_key from 128 to 8192, beside its published form
         growth  the same layer from 256 to 16384: time and memory against length
 
