@@ -133,17 +133,9 @@ def lowerings(target: str = "cpu") -> list[Heat]:
     heats = []
     for encoding in ("alibi", "relative-key", "relative-key-query"):
         source = f"encoder-{encoding}"
+        options = (*of.settings(FEW_LAYERS), "--for", target, "--lowering")
         taking_part = [
-            of.convert(
-                source,
-                *of.settings(FEW_LAYERS),
-                "--for",
-                target,
-                "--lowering",
-                name,
-                vocab=30522,
-                name=f"{source} {name}",
-            )
+            of.convert(source, *options, name, vocab=30522, name=f"{source} {name}")
             for name in ("auto", "formula", "blockwise", "attention", "multi-head")
         ]
         points = [Point(new=length) for length in (32, *LENGTHS, 4096)]
