@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from posexport.bench import checkpoints, recipes
+from posexport.bench import checkpoints, measurement, recipes
 from posexport.bench import contestants as of
-from posexport.bench import run as running
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Contestant
 from posexport.bench.environments import Ended, FailedError, Worker, run
+from posexport.bench.measurement import Conditions
 from posexport.bench.models import points
 from posexport.bench.recipes import OUT, Recipe, make
 from posexport.bench.records import Document, Point, figure, judge
-from posexport.bench.run import Conditions, Heat, bench
+from posexport.bench.run import Heat, bench
 from posexport.bench.suites import SUITES, chosen
 from posexport.bench.table import shown
 from posexport.bench.turns import Effort, LostError, take_turns
@@ -100,14 +100,14 @@ class Process:
 
 
 def _bench(monkeypatch: pytest.MonkeyPatch, workers: Workers, *who: Contestant, rounds: int = 2) -> Document:
-    monkeypatch.setattr(running, "Worker", workers)
+    monkeypatch.setattr(measurement, "Worker", workers)
     heat = Heat(model="m", contestants=list(who), points=[Point(new=8)], effort=Effort(runs=3))
     return bench("models", [heat], Conditions(rounds=rounds))
 
 
 def test_every_figure_is_from_a_fresh_process_beside_the_floor(monkeypatch):
     workers = Workers({"a": [[1.0] * 3] * 8, "b": [[1.0] * 3] * 4, "c": [[1.0] * 3] * 4})
-    monkeypatch.setattr(running, "Worker", workers)
+    monkeypatch.setattr(measurement, "Worker", workers)
     heat = Heat(
         model="m",
         contestants=[_contestant(n) for n in "abc"],
@@ -214,7 +214,7 @@ def test_a_floor_that_is_killed_between_does_not_end_the_others(monkeypatch):
         return asked(self, line)
 
     first: list[Process] = []
-    monkeypatch.setattr(running, "Worker", lambda *a: (first.append(workers(*a)), first[-1])[1])
+    monkeypatch.setattr(measurement, "Worker", lambda *a: (first.append(workers(*a)), first[-1])[1])
     monkeypatch.setattr(Process, "ask", dying)
     workers.ms["other"] = iter([[2.0] * 3] * 2)
     _, other = bench("models", [heat], Conditions(rounds=1)).results[0].figures

@@ -14,16 +14,16 @@ import onnx.parser
 import pytest
 from click.testing import CliRunner
 
-from posexport.bench import nodes, recipes, resume, suites
-from posexport.bench import run as running
+from posexport.bench import measurement, nodes, recipes, resume, suites
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Contestant
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
 from posexport.bench.environments import FailedError
 from posexport.bench.machine import available, machine
 from posexport.bench.markdown import tables
+from posexport.bench.measurement import Conditions
 from posexport.bench.records import Document, Figure, Point, Result, figure
-from posexport.bench.run import Conditions, Heat, bench
+from posexport.bench.run import Heat, bench
 from posexport.bench.table import shown
 from posexport.bench.turns import Effort
 from posexport.bench.workers.job import Job
@@ -72,7 +72,7 @@ class Process:
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
     made = Workers()
-    monkeypatch.setattr(running, "Worker", made)
+    monkeypatch.setattr(measurement, "Worker", made)
     return made
 
 

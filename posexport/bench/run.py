@@ -1,13 +1,10 @@
-"""The measurements: every figure from a fresh process, whose calls take turns with those of a process of the floor."""
+"""A run: what is made and measured, in which order, and what a result says of it."""
 
-import contextlib
 import datetime
-import hashlib
-import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +14,12 @@ import numpy as np
 import posexport
 from posexport.bench import resume
 from posexport.bench.contestants import Contestant
-from posexport.bench.environments import FailedError, Worker, run
+from posexport.bench.environments import FailedError, run
 from posexport.bench.machine import available, commit, machine
-from posexport.bench.recipes import Made, code, make
+from posexport.bench.measurement import Conditions, Entry, Found, Measurement
+from posexport.bench.recipes import code, make
 from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
-from posexport.bench.turns import Effort, LostError, Times, take_turns
+from posexport.bench.turns import Effort
 
 Progress = Callable[[int, int, str], None]
 
@@ -38,44 +36,6 @@ class Heat:
     points: list[Point]
     effort: Effort = field(default_factory=Effort)
     within: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What all measurements of a run share."""
-
-    rounds: int = 3
-    threads: int = 0
-    provider: str = "cpu"
-    spinning: bool = False
-
-
-@dataclass
-class _Entry:
-    """A contestant during a heat."""
-
-    contestant: Contestant
-    made: Made | None = None
-    failed: str | None = None
-    nodes: int | None = None
-
-
-@dataclass
-class _Found:
-    """What a contestant's processes reported at one point."""
-
-    rounds: list[list[float]] = field(default_factory=list)
-    #: to calls of `_Beside`, round by round
-    ratios: list[list[float]] = field(default_factory=list)
-    computed: list[float] = field(default_factory=list)
-    growths: list[int] = field(default_factory=list)
-    aboves: list[int] = field(default_factory=list)
-    peaks: list[int] = field(default_factory=list)
-    loads: list[float] = field(default_factory=list)
-    #: the name of `_Beside`
-    relative_to: str = ""
-    failed: str | None = None
-    left_out: str | None = None
 
 
 def bench(
@@ -139,12 +99,12 @@ def bench(
             for point in points:
                 free = available()
                 found = {
-                    entry.contestant.name: _Found(
+                    entry.contestant.name: Found(
                         failed=entry.failed, left_out=_too_large(entry.contestant, heat.contestants[0], point, free)
                     )
                     for entry in entries
                 }
-                measure = _Measure(point, heat.effort, conditions, Path(answers), versions)
+                measure = Measurement(point, heat.effort, conditions, Path(answers), versions)
                 for turn in range(conditions.rounds):
                     with measure.beside(entries, found) as beside:
                         for entry in entries:
@@ -156,15 +116,15 @@ def bench(
     return latest or document()
 
 
-def _entry(contestant: Contestant, remark: Callable[[str], None]) -> _Entry:
+def _entry(contestant: Contestant, remark: Callable[[str], None]) -> Entry:
     if contestant.recipe is None:
-        return _Entry(contestant, nodes=_nodes(Path(contestant.model)))
+        return Entry(contestant, nodes=_nodes(Path(contestant.model)))
     try:
         made = make(contestant.recipe, remark)
     except FailedError as err:
-        return _Entry(contestant, failed=f"the export failed: {err}")
+        return Entry(contestant, failed=f"the export failed: {err}")
     # the folder that onnxruntime-genai reads holds one graph, of this name
-    return _Entry(contestant, made=made, nodes=_nodes(made.folder / (contestant.model or "model.onnx")))
+    return Entry(contestant, made=made, nodes=_nodes(made.folder / (contestant.model or "model.onnx")))
 
 
 def _nodes(graph: Path) -> int | None:
@@ -188,105 +148,6 @@ def _too_large(who: Contestant, floor: Contestant, point: Point, free: int | Non
     return f"it needs {needed / 1e9:.1f} GB, and the machine has {free / 1e9:.1f} GB free"
 
 
-@dataclass
-class _Beside:
-    """Who all contestants of a round take turns with: the floor, or the first that works."""
-
-    name: str = ""
-    worker: Worker | None = None
-
-
-@dataclass(frozen=True)
-class _Measure:
-    """Processes of contestants at one point."""
-
-    point: Point
-    effort: Effort
-    conditions: Conditions
-    answers: Path
-    versions: dict[str, str]
-
-    def answer(self, entry: _Entry) -> Path:
-        """Where the contestant's first answer is."""
-        return self.answers / f"{hashlib.sha256(entry.contestant.name.encode()).hexdigest()}.npy"
-
-    @contextlib.contextmanager
-    def beside(self, entries: Sequence[_Entry], found: dict[str, _Found]) -> Iterator[_Beside]:
-        """The process that all take turns with. One that does not work is reported, and the next one is taken."""
-        taken = _Beside()
-        for entry in entries:
-            of = found[entry.contestant.name]
-            if of.failed is not None or of.left_out is not None:
-                continue
-            worker = None
-            try:
-                worker = self._start(entry)
-                worker.ask("begin")
-            except FailedError as err:
-                of.failed = str(err)
-                if worker is not None:
-                    worker.kill()
-                continue
-            taken = _Beside(entry.contestant.name, worker)
-            break
-        try:
-            yield taken
-        finally:
-            if taken.worker is not None:
-                taken.worker.kill()
-
-    def one(self, entry: _Entry, found: _Found, beside: _Beside) -> None:
-        """A fresh process of a contestant; what it reports is added to ``found``."""
-        if found.failed is not None or found.left_out is not None:
-            return
-        try:
-            try:
-                times, report, peak = self._times(entry, beside.worker)
-            except LostError:
-                if beside.worker is not None:
-                    beside.worker.kill()
-                beside.worker = None
-                times, report, peak = self._times(entry, None)
-        except FailedError as err:
-            found.failed = str(err)
-            return
-        found.rounds.append(times.ms)
-        if times.ratios:
-            found.ratios.append(times.ratios)
-            found.relative_to = beside.name
-        found.computed += times.cpu_ms
-        found.loads.append(report["load_s"])
-        found.growths.append(report["growth"])
-        found.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
-        found.peaks += [most for most in (report["peak"] or peak,) if most]
-        self.versions.update(report["versions"])
-
-    def _times(self, entry: _Entry, beside: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
-        worker = self._start(entry)
-        try:
-            times = take_turns(worker, beside, self.effort)
-            return times, worker.ask("end"), worker.close()
-        finally:
-            worker.kill()
-
-    def _start(self, entry: _Entry) -> Worker:
-        who = entry.contestant
-        job: dict[str, Any] = {
-            "model": str((entry.made.folder / who.model).absolute()) if entry.made else who.model,
-            "batch": self.point.batch,
-            "past": self.point.past,
-            "new": self.point.new,
-            "runs": self.effort.runs,
-            "warmup": self.effort.warmup,
-            "threads": self.conditions.threads,
-            "provider": self.conditions.provider,
-            "vocab": who.vocab,
-            "answer": str(self.answer(entry)),
-            "options": {**who.options, "spinning": self.conditions.spinning},
-        }
-        return Worker(who.environment, f"posexport.bench.workers.{who.worker}", [json.dumps(job)])
-
-
 class _References:
     """The first answers of every set of weights at every point, to which later ones are held."""
 
@@ -303,9 +164,9 @@ class _References:
 def _result(
     heat: Heat,
     point: Point,
-    entries: Sequence[_Entry],
-    found: dict[str, _Found],
-    measure: _Measure,
+    entries: Sequence[Entry],
+    found: dict[str, Found],
+    measure: Measurement,
     of_weights: _References,
 ) -> Result:
     floor = heat.contestants[0].name
@@ -343,7 +204,7 @@ def _result(
     return Result(model=heat.model, point=point, floor=floor, valid=reason is None, reason=reason, figures=figures)
 
 
-def _judged(floor: str, found: dict[str, _Found]) -> str | None:
+def _judged(floor: str, found: dict[str, Found]) -> str | None:
     """Why the result is not valid. Where the floor does not fit the machine, the first that does shows its quiet."""
     if found[floor].failed is not None:
         return f"the floor failed: {found[floor].failed}"

@@ -80,10 +80,11 @@ def command(
         posexport bench --suite decode --threads 2 --rival genai -o decode.json
         posexport bench --suite growth --threads 2 -o growth.json --plot growth.svg
     """
+    from posexport.bench.measurement import Conditions
     from posexport.bench.models import heat, points
     from posexport.bench.records import Document
     from posexport.bench.resume import earlier
-    from posexport.bench.run import Conditions, bench
+    from posexport.bench.run import bench
     from posexport.bench.suites import SUITES, chosen
     from posexport.errors import PosexportError
     from posexport.files import check_free, write_whole
