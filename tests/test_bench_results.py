@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from posexport.bench import measurement, nodes, recipes, resume, suites
+from posexport.bench import run as running
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Contestant
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
