@@ -6,6 +6,7 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 from posexport.bench.markdown import tables
 from posexport.bench.records import Document
 from posexport.catalogue import catalogue
+from posexport.explain.records import SHARES, Explanation
 
 README = Path(__file__).parent.parent / "README.md"
 RESULTS = Path(__file__).parent / "results"
@@ -63,9 +65,32 @@ def speed(suite: str) -> str:
     return shown + tables(msgspec.json.decode(path.read_bytes(), type=Document))
 
 
+def profiles() -> str:
+    """Where the time of encoders goes that miss a figure: ``posexport explain --json`` of each, beside the floor's."""
+    lines = [
+        "| | length | ms in kernels | rest | attention | positions | kernels of the last two |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    found = [msgspec.json.decode(path.read_bytes(), type=Explanation) for path in RESULTS.glob("explain/*.json")]
+    for each in sorted(found, key=lambda each: (_length(each), each.parts[0].taken("positions"))):
+        (part,) = each.parts
+        spent = Counter[str]()
+        for kernel in (kernel for row in part.rows if row.share != "rest" for kernel in row.kernels):
+            spent[kernel.op_type] += kernel.ms  # type: ignore[assignment]
+        named = ", ".join(f"{name} {ms / part.kernels_ms:.1%}" for name, ms in spent.most_common(6))
+        shares = [f"{part.taken(share):.0%}" for share in reversed(SHARES)]
+        lines.append(f"| {' | '.join([each.bundle, str(_length(each)), f'{part.kernels_ms:.0f}', *shares, named])} |")
+    return "\n".join(lines)
+
+
+def _length(found: Explanation) -> int:
+    return int(found.fed.rpartition("length ")[2])
+
+
 TABLES: dict[str, Callable[[], str]] = {"encodings": encodings, "families": families} | {
     suite: partial(speed, suite) for suite in SUITES
 }
+TABLES["profiles"] = profiles
 
 
 def filled(text: str) -> str:
