@@ -55,12 +55,13 @@ def _comparison(results: Sequence[Result]) -> str:
     ]
     columns = []
     for result in results:
-        timed = [f.ms for f in result.figures if f.ms is not None and not f.wrong and f.contestant != result.floor]
-        best = min(timed, default=None)
+        timed = [f for f in result.figures if f.ms is not None and not f.wrong and f.contestant != result.floor]
+        # by the ratio: milliseconds of two rows are of different minutes
+        best = min(timed, key=lambda f: f.to_floor or f.ms or 0, default=None)
         columns.append(
             {
                 "the floor, no positions" if f.contestant == result.floor else f.contestant: (
-                    f"**{_both(f)}**" if f.ms == best and f.contestant != result.floor else _both(f)
+                    f"**{_both(f)}**" if f is best else _both(f)
                 )
                 for f in result.figures
             }
