@@ -96,10 +96,11 @@ TABLES["profiles"] = profiles
 def filled(text: str) -> str:
     """The README's text with today's tables; ValueError where a table's place is not found."""
     for name, table in TABLES.items():
-        place = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        # lazily, and nothing at all between the two: else an empty place takes the next table's
+        place = re.compile(rf"(<!-- {name} -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
         if not place.search(text):
             raise ValueError(f"README.md has no place for the table {name}")
-        text = place.sub(lambda found, table=table: found[1] + table() + found[2], text)  # type: ignore[misc]
+        text = place.sub(lambda found, table=table: f"{found[1]}{table()}\n{found[2]}", text)  # type: ignore[misc]
     return text
 
 
