@@ -20,6 +20,7 @@ from posexport.lowering.scores import (
     by_operator,
     by_products,
     cache_refusal,
+    drops_nothing,
     heads,
     operator_refusal,
     prepared_keys,
@@ -107,7 +108,10 @@ def _is_small(kind: AttentionKind) -> list[str]:
 
 def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
     if operator:
-        return [*read_apart(kind), *scaled_keys(kind), *by_operator(kind, "context_at_once")]
+        # where nothing else is added, the mask is; a pass over few scores costs less than the question does
+        asks = kind.mask == "keys" and not (kind.scores or kind.causal)
+        found = [*read_apart(kind), *scaled_keys(kind), *by_operator(kind, "context_at_once", unpadded=asks)]
+        return [*(drops_nothing("mask") if asks else []), *found]
     inner = kind.apart
     found = [*prepared_keys(inner), *by_products(inner, "context_at_once")]
     return around(kind.heads_of, found, "context_at_once") if kind.joined else found
@@ -123,7 +127,9 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
         filled, step_kind = _all_keys(kind)
         keys += named(filled, k=held["k"], v=held["v"])
         held = {name: f"{name}_all" for name in held}
-    outside: list[str] = []
+    # keys that are filled up stand after all queries: order alone drops them
+    asks = step_kind.mask == "keys"
+    outside = drops_nothing("mask" if kind.causal else held["mask"]) if asks else []
     step: list[str] = []
     if kind.causal:
         # keys that no query of the block can see are left out, in whole chunks
@@ -140,7 +146,7 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
             f"kpos_seen = Slice({held['kpos']}, zero, seen_keys, zero)",
             *([f"mask_seen = Slice({held['mask']}, zero, seen_keys, last_axis)"] if step_kind.mask != "none" else []),
         ]
-        outside = [
+        outside += [
             f"first_key = Slice({held['kpos']}, zero, one)",
             "before_first_key = Sub(first_key, one)",
             f"key_total = Shape({held['kpos']})",
@@ -148,7 +154,7 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
         ]
         held = {name: f"{name}_seen" for name in held}
     inside = scaled_keys(step_kind) if operator else prepared_keys(step_kind)
-    block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb")
+    block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb", unpadded=asks)
     if kind.causal:
         step += named([*inside, *block], **held)
     else:

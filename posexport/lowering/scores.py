@@ -4,6 +4,9 @@ All work on names in scope: ``q, k, v`` and what else the kind's node takes (`po
 scale.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from posexport.lowering.heads import apart
 from posexport.ops.attention import AttentionKind
 from posexport.ops.base import DOMAIN
@@ -138,10 +141,16 @@ def additive(kind: AttentionKind, *, q: str, qs: str, qpos: str, like: str = "q"
         else:
             lines.append(f"dropped = Where(later, low, {found})")
         found = "dropped"
+    masks, found = with_mask(kind, found, q=q)
+    return [*lines, *masks], found
+
+
+def with_mask(kind: AttentionKind, found: str | None, *, q: str) -> tuple[list[str], str | None]:
+    """Statements that add the mask to what ``found`` names, if anything; the name of all that is added."""
     if kind.mask != "none" and found is not None:
-        return [*lines, f"with_mask = Add({found}, mask)"], "with_mask"
+        return [f"with_mask = Add({found}, mask)"], "with_mask"
     if kind.mask == "keys":
-        lines += [
+        lines = [
             "mask_batch = Shape<start = 0, end = 2>(mask)",
             f"mask_queries = {queries(kind, q)}",
             "mask_keys = Shape<start = 3, end = 4>(mask)",
@@ -149,13 +158,33 @@ def additive(kind: AttentionKind, *, q: str, qs: str, qpos: str, like: str = "q"
             "mask_rows = Expand(mask, mask_shape)",
         ]
         return lines, "mask_rows"
-    return lines, "mask" if kind.mask == "pairs" else found
+    return [], "mask" if kind.mask == "pairs" else found
 
 
-def probabilities(kind: AttentionKind, score: str) -> list[str]:
-    """Statements that give ``probs`` from the value named ``score``, [B, H, T, S]."""
+def drops_nothing(mask: str) -> list[str]:
+    """Statements that give ``unpadded``, bool: whether the mask over keys drops none of them."""
+    return [
+        f"mask_least = ReduceMin<keepdims = 0>({mask})",
+        "mask_nothing1 = Constant<value_float = 0.0>()",
+        "mask_nothing = CastLike(mask_nothing1, mask_least)",
+        "unpadded = GreaterOrEqual(mask_least, mask_nothing)",
+    ]
+
+
+def either(condition: str, to: str, then: Sequence[str], otherwise: Sequence[str]) -> list[str]:
+    """Statements that give ``to`` from those that give ``<to>_then`` or ``<to>_else``, by the bool ``condition``."""
+    return [
+        f"{to} = If({condition}) <",
+        f"  then_branch = then_{to} () => ({to}_then) {{ {' '.join(then)} }},",
+        f"  else_branch = else_{to} () => ({to}_else) {{ {' '.join(otherwise)} }}",
+        ">",
+    ]
+
+
+def probabilities(kind: AttentionKind, score: str, to: str = "probs") -> list[str]:
+    """Statements that give ``to`` from the value named ``score``, [B, H, T, S]."""
     if not kind.sink:
-        return [f"probs = Softmax<axis = -1>({score})"]
+        return [f"{to} = Softmax<axis = -1>({score})"]
     return [
         "sink_heads = Constant<value_ints = [1, -1, 1, 1]>()",
         "sink_each = Reshape(sink, sink_heads)",
@@ -167,31 +196,48 @@ def probabilities(kind: AttentionKind, score: str) -> list[str]:
         "probs_and_sink = Softmax<axis = -1>(with_sink)",
         "sink_zero = Constant<value_ints = [0]>()",
         "sink_last = Constant<value_ints = [-1]>()",
-        "probs = Slice(probs_and_sink, sink_zero, sink_last, sink_last)",
+        f"{to} = Slice(probs_and_sink, sink_zero, sink_last, sink_last)",
     ]
 
 
-def by_products(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos") -> list[str]:
-    """From queries ``q`` to the value called ``to``, by products, sums and a softmax; ``kt`` and ``ks`` in scope."""
+def by_products(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos", unpadded: bool = False) -> list[str]:
+    """From queries ``q`` to the value called ``to``, by products, sums and a softmax; ``kt`` and ``ks`` in scope.
+
+    With ``unpadded``, `drops_nothing` is in scope too: no pass is spent on a mask that drops nothing.
+    """
     lines = [f"qs = Mul({q}, s)", *base_scores(kind, q=q, qs="qs", qpos=qpos)]
-    summed, score = added(kind, "score", q=q, qs="qs", qpos=qpos)
-    lines += [*summed, *probabilities(kind, score)]
+    if unpadded:
+        summed, score = added(replace(kind, mask="none"), "score", q=q, qs="qs", qpos=qpos)
+        masked = [f"masked = Add({score}, mask)", *probabilities(kind, "masked", "probs_else")]
+        lines += [*summed, *either("unpadded", "probs", probabilities(kind, score, "probs_then"), masked)]
+    else:
+        summed, score = added(kind, "score", q=q, qs="qs", qpos=qpos)
+        lines += [*summed, *probabilities(kind, score)]
     if kind.values is None:
         return [*lines, *multiplied(kind, to, "probs", "v")]
     extra = f"extra = {call(kind, 'values', qpos=qpos)}"
     return [*lines, *multiplied(kind, "plain", "probs", "v"), extra, f"{to} = Add(plain, extra)"]
 
 
-def by_operator(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos") -> list[str]:
+def by_operator(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos", unpadded: bool = False) -> list[str]:
     """The same by ai.onnx Attention (opset 23), for kinds that `operator_refusal` lets pass.
 
     ``ks``, and what `read_apart` gives, in scope. ONNX Runtime's kernel starts the product of queries and keys from
     what is added to it, which then costs no pass.
     """
-    lines, mask = summands(kind, q=q, qpos=qpos)
-    given = ", ".join([q, "k", "v", *([] if mask is None else [mask])])
-    counts = ", q_num_heads: int = @heads, kv_num_heads: int = @groups" * kind.joined
-    return [*lines, f"{to} = Attention<scale: float = @scale{counts}>({given})"]
+
+    def attention(to: str, mask: str | None) -> str:
+        given = ", ".join([q, "k", "v", *([] if mask is None else [mask])])
+        counts = ", q_num_heads: int = @heads, kv_num_heads: int = @groups" * kind.joined
+        return f"{to} = Attention<scale: float = @scale{counts}>({given})"
+
+    if not unpadded:
+        lines, mask = summands(kind, q=q, qpos=qpos)
+        return [*lines, attention(to, mask)]
+    lines, found = summands(replace(kind, mask="none"), q=q, qpos=qpos)
+    masks, mask = with_mask(kind, found, q=q)
+    otherwise = [*masks, attention(f"{to}_else", mask)]
+    return [*lines, *either("unpadded", to, [attention(f"{to}_then", found)], otherwise)]
 
 
 def summands(kind: AttentionKind, *, q: str = "q", qpos: str = "qpos") -> tuple[list[str], str | None]:

@@ -85,7 +85,7 @@ def DisentangledScores(
     query_term = Skew(op.MatMul(q, query_window), S)
     # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size + 1 distances each,
     # least first, in which keys and queries have changed places
-    size = KeysOfBlock(T, S)
+    size = KeysOfBlock(T, S, [64])
     blocks = (S + size - 1) / size
     width = T + size + 1
     k_blocks = op.Reshape(FilledUp(k, blocks * size), op.Concat(lead, blocks, size, [-1], axis=0))

@@ -11,7 +11,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
-from posexport.ops.skew import Skew
+from posexport.ops.skew import SkewOfRow
 from posexport.ops.window import BLOCK, columns, skew
 
 
@@ -47,7 +47,6 @@ def _(by_distance: Tensor, _lowest: Tensor, qpos: Tensor, kpos: Tensor) -> Tenso
 def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
     T = op.Shape(qpos)
     S = op.Shape(kpos)
-    H = op.Shape(by_distance, start=0, end=1)
     W = op.Shape(by_distance, start=1, end=2)
     # the columns of `Distances`: a run of by_distance, its ends repeated where the run is longer; copied as one,
     # because a Gather copies number by number
@@ -58,7 +57,7 @@ def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...]
     # the end is counted from the back: -1 would mean the last
     end = first - T - S - 1 - W - over
     by_column = op.Unsqueeze(op.Slice(wide, first + under, end, [1], [-1]), [1])
-    return Skew(op.Expand(by_column, op.Concat([1], H, T, T + S + 1, axis=0)), S)
+    return op.Unsqueeze(SkewOfRow(by_column, T, S), [0])
 
 
 DISTANCE_SCORES = register(

@@ -66,7 +66,7 @@ def RelativeKeyQueryScores(
     query_term = Skew(op.MatMul(q, op.Transpose(op.Gather(table, query_row), perm=[1, 0])), S)
     # the key term: blocks of `size` keys, the last one filled up with zeros; a window of T + size + 1 rows each, least
     # distance first, in which keys and queries have changed places
-    size = KeysOfBlock(T, S)
+    size = KeysOfBlock(T, S, [32])
     blocks = (S + size - 1) / size
     width = T + size + 1
     k_blocks = op.Reshape(FilledUp(k, blocks * size), op.Concat(lead, blocks, size, [-1], axis=0))
