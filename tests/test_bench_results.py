@@ -14,10 +14,10 @@ import onnx.parser
 import pytest
 from click.testing import CliRunner
 
-from posexport.bench import measurement, nodes, recipes, resume, suites
+from posexport.bench import checkpoints, measurement, nodes, recipes, resume, suites
 from posexport.bench import run as running
 from posexport.bench.chart import draw
-from posexport.bench.contestants import Contestant
+from posexport.bench.contestants import Checkpoint, Contestant
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
 from posexport.bench.environments import FailedError
 from posexport.bench.machine import available, machine
@@ -27,6 +27,7 @@ from posexport.bench.records import Document, Figure, Point, Result, figure
 from posexport.bench.run import Heat, bench
 from posexport.bench.table import shown
 from posexport.bench.turns import Effort
+from posexport.bench.workers import reading
 from posexport.bench.workers.job import Job
 from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
@@ -233,6 +234,27 @@ def test_ours_are_made_for_the_target():
     assert [heat.within is None for heat in suites.paper("cpu")] == [True, False]
     names = [who.name for who in suites.decode("cpu")[0].contestants]
     assert {"decoder-nope", "decoder-nope static", "posexport static"} <= set(names)
+
+
+def test_an_encoder_below_a_decoder_has_the_weights_it_has_alone() -> None:
+    alone, below = (list(checkpoints.tensors(checkpoints.CONFIGS[name])) for name in ("t5", "t5-with-decoder"))
+    assert below[: len(alone)] == alone
+    assert {name.split(".")[0] for name, _ in below[len(alone) :]} == {"decoder"}
+    optimum = Checkpoint.drawn("t5").optimum()
+    assert optimum.recipe
+    assert optimum.recipe.checkpoint
+    assert optimum.recipe.checkpoint.name == "checkpoint-t5-with-decoder"
+    assert (optimum.model, optimum.weights) == ("encoder_model.onnx", "t5")
+
+
+def test_reading_reads_what_a_step_reads() -> None:
+    made = Checkpoint.drawn("llama").reading()
+    layer = 768 * (768 + 2 * 256) + 768 * 768 + 3 * 768 * 2048 + 2 * 768
+    assert made.options == {"numbers": 12 * layer + 768 + 768 * 32000, "per_token": 12 * 2 * 4 * 64}
+    options = {"numbers": 70, "per_token": 30}
+    sizes = {"batch": 3, "past": 1, "new": 1, "runs": 1, "warmup": 0, "threads": 1, "vocab": 9}
+    reader = reading.load(Job(model="", answer="", options=options, **sizes))
+    assert np.allclose(reader.read(np.zeros((3, 1), np.int64)), np.full((3, 1), 0.1))
 
 
 def _document(suite: str, *results: Result, left_out: tuple[str, ...] = ()) -> Document:

@@ -65,12 +65,23 @@ T5: dict[str, Any] = {
     "eos_token_id": 1,
     "torch_dtype": "float32",
 }
+#: the same encoder below a decoder of one layer, for exporters that take no encoder alone
+T5_WITH_DECODER = {
+    **T5,
+    "architectures": ["T5ForConditionalGeneration"],
+    "is_encoder_decoder": True,
+    "use_cache": True,
+    "num_decoder_layers": 1,
+    "decoder_start_token_id": 0,
+    "tie_word_embeddings": True,
+}
 CONFIGS = {
     "llama": LLAMA,
     "bert-absolute": {**BERT, "position_embedding_type": "absolute"},
     "bert-relative-key": {**BERT, "position_embedding_type": "relative_key"},
     "bert-relative-key-query": {**BERT, "position_embedding_type": "relative_key_query"},
     "t5": T5,
+    "t5-with-decoder": T5_WITH_DECODER,
 }
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
@@ -157,21 +168,29 @@ def _bert(config: dict[str, Any]) -> Shapes:
 
 
 def _t5(config: dict[str, Any]) -> Shapes:
+    yield "shared.weight", (config["vocab_size"], config["d_model"])
+    yield from _t5_stack(config, "encoder", config["num_layers"], ("SelfAttention",))
+    if config["is_encoder_decoder"]:  # after the encoder, which then has the weights it has alone
+        yield from _t5_stack(config, "decoder", config["num_decoder_layers"], ("SelfAttention", "EncDecAttention"))
+
+
+def _t5_stack(config: dict[str, Any], stack: str, layers: int, attentions: tuple[str, ...]) -> Shapes:
     hidden, inner, width = config["d_model"], config["d_ff"], config["num_heads"] * config["d_kv"]
-    yield "shared.weight", (config["vocab_size"], hidden)
-    for i in range(config["num_layers"]):
-        at = f"encoder.block.{i}"
-        for which in "qkv":
-            yield f"{at}.layer.0.SelfAttention.{which}.weight", (width, hidden)
-        yield f"{at}.layer.0.SelfAttention.o.weight", (hidden, width)
-        if i == 0:
-            buckets = config["relative_attention_num_buckets"]
-            yield f"{at}.layer.0.SelfAttention.relative_attention_bias.weight", (buckets, config["num_heads"])
-        yield f"{at}.layer.0.layer_norm.weight", (hidden,)
-        yield f"{at}.layer.1.DenseReluDense.wi.weight", (inner, hidden)
-        yield f"{at}.layer.1.DenseReluDense.wo.weight", (hidden, inner)
-        yield f"{at}.layer.1.layer_norm.weight", (hidden,)
-    yield "encoder.final_layer_norm.weight", (hidden,)
+    for i in range(layers):
+        for sublayer, attention in enumerate(attentions):
+            at = f"{stack}.block.{i}.layer.{sublayer}"
+            for which in "qkv":
+                yield f"{at}.{attention}.{which}.weight", (width, hidden)
+            yield f"{at}.{attention}.o.weight", (hidden, width)
+            if i == sublayer == 0:
+                buckets = config["relative_attention_num_buckets"]
+                yield f"{at}.{attention}.relative_attention_bias.weight", (buckets, config["num_heads"])
+            yield f"{at}.layer_norm.weight", (hidden,)
+        at = f"{stack}.block.{i}.layer.{len(attentions)}"
+        yield f"{at}.DenseReluDense.wi.weight", (inner, hidden)
+        yield f"{at}.DenseReluDense.wo.weight", (hidden, inner)
+        yield f"{at}.layer_norm.weight", (hidden,)
+    yield f"{stack}.final_layer_norm.weight", (hidden,)
 
 
 if __name__ == "__main__":

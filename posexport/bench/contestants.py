@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +72,26 @@ class Checkpoint:
         name = "transformers, PyTorch eager"
         return self.contestant(name, "transformers", self.recipe, model, rival="torch", environment=environment)
 
+    def reading(self) -> Contestant:
+        """No model: what a step of these weights has to read, once. Of the embeddings that is a row."""
+        sizes = {name: prod(shape) for name, shape in checkpoints.tensors(self.config) if "embed_tokens" not in name}
+        cached = 2 * self.config["num_hidden_layers"] * self.config["num_key_value_heads"] * self.config["head_dim"]
+        read = {"numbers": sum(sizes.values()), "per_token": cached}
+        made = self.contestant("reading weights and cache once", "reading", None, "", options=read)
+        return replace(made, weights="none")
+
     def optimum(self) -> Contestant:
         """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own.
 
         Of a checkpoint that holds the encoder alone, version 0.1 writes one file with a decoder of invented weights,
-        for any task: no graph of the same model, so the file asked for here is not there.
+        for any task. It is given a drawn encoder below a drawn decoder; of the user's own there is no such file.
         """
         t5 = self.config["model_type"] == "t5"
         task = "text2text-generation" if t5 else "text-generation-with-past" if self.decoder else "feature-extraction"
         arguments = ("--model", self.path, "--task", task, OUT)
-        made = self._rival("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
-        return replace(made, model="encoder_model.onnx") if t5 else made
+        whole = Checkpoint.drawn(f"{self.name}-with-decoder") if t5 and self.recipe else self
+        made = whole._rival("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
+        return replace(made, model="encoder_model.onnx", weights=self.name) if t5 else made
 
     def exporters(self, fusions: str = "") -> Contestant:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""

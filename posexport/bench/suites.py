@@ -92,6 +92,7 @@ def decode(target: str = "cpu") -> list[Heat]:
     ours = llama.ours("--for", target)
     taking_part = [
         decoder("nope", target),
+        llama.reading(),
         llama.transformers(),
         ours,
         llama.ours("--for", target, "--cache", "static", name="posexport static", shared=True),

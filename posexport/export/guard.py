@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnx_ir.tape
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND, Bound
+from posexport.graph import integers
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, InputSpec
 
 
@@ -32,7 +33,7 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
                 def wrong(tape: "ir.tape.Tape", bound: Bound = bound, own: ir.Value = value) -> ir.Value:
                     length = places.total(tape) if bound.axis == SEQUENCE and not bound.least else None
                     length = length or places.size(tape, bound.axis, own)
-                    return tape.op("Less" if bound.least else "Greater", [length, _ints(tape, [bound.number])])
+                    return tape.op("Less" if bound.least else "Greater", [length, integers(graph, [bound.number])])
 
                 _refuse(graph, value, spec.axes.index(bound.axis), text, wrong)
                 text = f"{bound.message}: {value.name}"  # node names must differ
@@ -43,9 +44,9 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
         if spec.role == "positions" and spec.size is not None and value.uses():
 
             def beyond(tape: "ir.tape.Tape", own: ir.Value = value, limit: int = spec.size) -> ir.Value:
-                flat = tape.op("Reshape", [own, _ints(tape, [-1])])
+                flat = tape.op("Reshape", [own, integers(graph, [-1])])
                 most = tape.op("ReduceMax", [flat], {"keepdims": 1})
-                return tape.op("GreaterOrEqual", [most, _ints(tape, [limit])])
+                return tape.op("GreaterOrEqual", [most, integers(graph, [limit])])
 
             _refuse(graph, value, 1, f"{POSITION_BEYOND} {spec.size - 1}", beyond)
 
@@ -95,7 +96,7 @@ def _refuse(
     bump = over
     if rank > 1:
         # `over` at the guarded axis, 0 at the others
-        zeros = [_ints(tape, [0] * n) if n else None for n in (position, rank - position - 1)]
+        zeros = [integers(graph, [0] * n) if n else None for n in (position, rank - position - 1)]
         bump = tape.op("Concat", [part for part in (zeros[0], over, zeros[1]) if part is not None], {"axis": 0})
     target = tape.op("Add", [shape, bump])
     base = f"{value.name}_guard_{len(users)}_{text.replace(' ', '_')}"
@@ -114,7 +115,3 @@ def _refuse(
     for user, place in users:
         user.replace_input_with(place, guarded)
     graph.insert_before(graph[0], tape.nodes)
-
-
-def _ints(tape: "ir.tape.Tape", values: list[int]) -> ir.Value:
-    return tape.op("Constant", [], {"value_ints": values})

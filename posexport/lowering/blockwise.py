@@ -20,7 +20,7 @@ from posexport.lowering.scores import (
     by_operator,
     by_products,
     cache_refusal,
-    drops_nothing,
+    drops_some,
     heads,
     operator_refusal,
     prepared_keys,
@@ -62,6 +62,7 @@ class Blockwise:
         return f"""
   zero = Constant<value_ints = [0]>()
   length = {queries(kind)}
+  {lines(drops_some("mask", "drops") if kind.mask == "keys" else [])}
   {lines(_is_small(kind))}
   small0 = Squeeze(small, zero)
   context = If(small0) <
@@ -109,9 +110,8 @@ def _is_small(kind: AttentionKind) -> list[str]:
 def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
     if operator:
         # where nothing else is added, the mask is; a pass over few scores costs less than the question does
-        asks = kind.mask == "keys" and not (kind.scores or kind.causal)
-        found = [*read_apart(kind), *scaled_keys(kind), *by_operator(kind, "context_at_once", unpadded=asks)]
-        return [*(drops_nothing("mask") if asks else []), *found]
+        drops = "drops" if kind.mask == "keys" and not (kind.scores or kind.causal) else None
+        return [*read_apart(kind), *scaled_keys(kind), *by_operator(kind, "context_at_once", drops=drops)]
     inner = kind.apart
     found = [*prepared_keys(inner), *by_products(inner, "context_at_once")]
     return around(kind.heads_of, found, "context_at_once") if kind.joined else found
@@ -127,9 +127,11 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
         filled, step_kind = _all_keys(kind)
         keys += named(filled, k=held["k"], v=held["v"])
         held = {name: f"{name}_all" for name in held}
-    # keys that are filled up stand after all queries: order alone drops them
-    asks = step_kind.mask == "keys"
-    outside = drops_nothing("mask" if kind.causal else held["mask"]) if asks else []
+    outside: list[str] = []
+    drops = "drops" if step_kind.mask == "keys" else None
+    if drops and whole and not kind.causal:
+        # so are those that were filled up; where order drops them, it does so alone
+        outside, drops = drops_some("mask_all", "drops_or_fills"), "drops_or_fills"
     step: list[str] = []
     if kind.causal:
         # keys that no query of the block can see are left out, in whole chunks
@@ -154,7 +156,7 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
         ]
         held = {name: f"{name}_seen" for name in held}
     inside = scaled_keys(step_kind) if operator else prepared_keys(step_kind)
-    block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb", unpadded=asks)
+    block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb", drops=drops)
     if kind.causal:
         step += named([*inside, *block], **held)
     else:

@@ -151,24 +151,18 @@ def with_mask(kind: AttentionKind, found: str | None, *, q: str) -> tuple[list[s
         return [f"with_mask = Add({found}, mask)"], "with_mask"
     if kind.mask == "keys":
         lines = [
-            "mask_batch = Shape<start = 0, end = 2>(mask)",
             f"mask_queries = {queries(kind, q)}",
-            "mask_keys = Shape<start = 3, end = 4>(mask)",
-            "mask_shape = Concat<axis = 0>(mask_batch, mask_queries, mask_keys)",
+            "mask_key = Constant<value_ints = [1]>()",
+            "mask_shape = Concat<axis = 0>(mask_queries, mask_key)",
             "mask_rows = Expand(mask, mask_shape)",
         ]
         return lines, "mask_rows"
     return [], "mask" if kind.mask == "pairs" else found
 
 
-def drops_nothing(mask: str) -> list[str]:
-    """Statements that give ``unpadded``, bool: whether the mask over keys drops none of them."""
-    return [
-        f"mask_least = ReduceMin<keepdims = 0>({mask})",
-        "mask_nothing1 = Constant<value_float = 0.0>()",
-        "mask_nothing = CastLike(mask_nothing1, mask_least)",
-        "unpadded = GreaterOrEqual(mask_least, mask_nothing)",
-    ]
+def drops_some(mask: str, to: str) -> list[str]:
+    """Statements that give the bool ``to``: whether the mask over keys drops any of them."""
+    return [f"{to}_least = ReduceMin<keepdims = 0>({mask})", f"{to} = Cast<to = 9>({to}_least)"]
 
 
 def either(condition: str, to: str, then: Sequence[str], otherwise: Sequence[str]) -> list[str]:
@@ -200,16 +194,18 @@ def probabilities(kind: AttentionKind, score: str, to: str = "probs") -> list[st
     ]
 
 
-def by_products(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos", unpadded: bool = False) -> list[str]:
+def by_products(
+    kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos", drops: str | None = None
+) -> list[str]:
     """From queries ``q`` to the value called ``to``, by products, sums and a softmax; ``kt`` and ``ks`` in scope.
 
-    With ``unpadded``, `drops_nothing` is in scope too: no pass is spent on a mask that drops nothing.
+    ``drops`` names what `drops_some` gives, where no pass is to be spent on a mask that drops nothing.
     """
     lines = [f"qs = Mul({q}, s)", *base_scores(kind, q=q, qs="qs", qpos=qpos)]
-    if unpadded:
+    if drops:
         summed, score = added(replace(kind, mask="none"), "score", q=q, qs="qs", qpos=qpos)
-        masked = [f"masked = Add({score}, mask)", *probabilities(kind, "masked", "probs_else")]
-        lines += [*summed, *either("unpadded", "probs", probabilities(kind, score, "probs_then"), masked)]
+        masked = [f"masked = Add({score}, mask)", *probabilities(kind, "masked", "probs_then")]
+        lines += [*summed, *either(drops, "probs", masked, probabilities(kind, score, "probs_else"))]
     else:
         summed, score = added(kind, "score", q=q, qs="qs", qpos=qpos)
         lines += [*summed, *probabilities(kind, score)]
@@ -219,7 +215,9 @@ def by_products(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos
     return [*lines, *multiplied(kind, "plain", "probs", "v"), extra, f"{to} = Add(plain, extra)"]
 
 
-def by_operator(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos", unpadded: bool = False) -> list[str]:
+def by_operator(
+    kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos", drops: str | None = None
+) -> list[str]:
     """The same by ai.onnx Attention (opset 23), for kinds that `operator_refusal` lets pass.
 
     ``ks``, and what `read_apart` gives, in scope. ONNX Runtime's kernel starts the product of queries and keys from
@@ -231,13 +229,13 @@ def by_operator(kind: AttentionKind, to: str, *, q: str = "q", qpos: str = "qpos
         counts = ", q_num_heads: int = @heads, kv_num_heads: int = @groups" * kind.joined
         return f"{to} = Attention<scale: float = @scale{counts}>({given})"
 
-    if not unpadded:
+    if not drops:
         lines, mask = summands(kind, q=q, qpos=qpos)
         return [*lines, attention(to, mask)]
     lines, found = summands(replace(kind, mask="none"), q=q, qpos=qpos)
     masks, mask = with_mask(kind, found, q=q)
-    otherwise = [*masks, attention(f"{to}_else", mask)]
-    return [*lines, *either("unpadded", to, [attention(f"{to}_then", found)], otherwise)]
+    masked = [*masks, attention(f"{to}_then", mask)]
+    return [*lines, *either(drops, to, masked, [attention(f"{to}_else", found)])]
 
 
 def summands(kind: AttentionKind, *, q: str = "q", qpos: str = "qpos") -> tuple[list[str], str | None]:
