@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.save import save
 from posexport.export.trace import trace
+from posexport.lowering import bias
 from posexport.lowering.bias import BLOCK
 from posexport.lowering.plan import ATTENTION, choose, family_of
 from posexport.lowering.target import Target
@@ -37,7 +38,7 @@ WHOLE = ("formula", "blockwise", "attention", "multi-head")
 def source(name: str, *settings: str) -> Source:
     """With a table that holds the lengths, where there is one."""
     try:
-        return builtin.load(name, task=None, settings_given=(*SIZES, *settings, "max_positions=140"))
+        return builtin.load(name, task=None, settings_given=(*SIZES, *settings, "max_positions=200"))
     except PosexportError:
         return builtin.load(name, task=None, settings_given=(*SIZES, *settings))
 
@@ -89,13 +90,18 @@ class Lowered:
 
 ENCODERS = [name for name in MODELS if name.startswith("encoder-") and not name.startswith("encoder-decoder")]
 DECODERS = [name for name in MODELS if name.startswith("decoder-")]
+#: blocks that no key is dropped from, and none filled up for
+WHOLE_BLOCKS = (GridPoint(batch=2, length=192, padding="none"), ())
+FILLED_BLOCKS = (GridPoint(batch=2, length=161, padding="none"), ())
 PADDED = [(GridPoint(batch=3, length=n, padding="ragged" if n > 2 else "none"), ()) for n in LENGTHS]
+PADDED += [WHOLE_BLOCKS, FILLED_BLOCKS]
 LEFT = [(GridPoint(batch=2, length=n, padding="left" if n > 2 else "none"), ()) for n in LENGTHS]
 #: prompts in parts and steps, over the edge of a block
 CALLS = [
     (GridPoint(batch=2, length=sum(calls), padding="left"), calls)
     for calls in ((BLOCK - 1, 1, 1), (5, BLOCK), (1, BLOCK + 1), (BLOCK + 1, 2))
 ]
+CALLS += [WHOLE_BLOCKS, FILLED_BLOCKS]
 
 
 def applies(made: Lowered, lowering: str) -> bool:
@@ -120,6 +126,13 @@ def test_every_lowering_of_an_encoder(name: str, tmp_path: Path) -> None:
             with pytest.raises(PosexportError, match=f"lowering {lowering} does not apply to .*: .*; use --lowering"):
                 made.check(tmp_path / "x.onnx", lowering, PADDED)
     assert {"formula", "blockwise"} <= took
+
+
+@pytest.mark.parametrize("name", [f"encoder-{each}" for each in ("alibi", "t5", "kerple", "sandwich", "fire")])
+def test_biases_too_large_to_be_shared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bias, "MOST", 0)
+    made = Lowered(source(name), 23)
+    assert made.check(tmp_path / "m.onnx", "blockwise", PADDED) == {"blockwise"}
 
 
 @pytest.mark.parametrize("name", DECODERS)
