@@ -84,28 +84,29 @@ def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict
 
 def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
     """Input and output of each Softmax; one inside a Scan over blocks of queries, or an If, is made an output of it."""
-    import onnx
-
     for node in graph.node:
+        bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
         if node.op_type == "Softmax":
             yield node.input[0], node.output[0]
-        for attribute in node.attribute if node.op_type == "Scan" else ():
-            for inner in list(attribute.g.node):
-                if inner.op_type == "Softmax":
-                    names = (inner.input[0], inner.output[0])
-                    attribute.g.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-                    outside = [f"{_BLOCKS}{node.output[0]}/{name}" for name in names]
-                    node.output.extend(outside)
-                    yield outside[0], outside[1]
-        if node.op_type == "If":
-            branches = [attribute.g for attribute in node.attribute]
-            # the same softmax by other ways
-            for ways in zip(*(list(_softmaxes(branch)) for branch in branches), strict=False):
-                for branch, pair in zip(branches, ways, strict=True):
-                    branch.output.extend(onnx.ValueInfoProto(name=name) for name in pair)
-                outside = [f"{_BLOCKS}{node.output[0]}/{place}" for place in ("entering", "leaving")]
-                node.output.extend(outside)
-                yield outside[0], outside[1]
+        # of an If the same softmax by two ways
+        for number, ways in enumerate(zip(*map(list, map(_softmaxes, bodies)), strict=False)):
+            for body, names in zip(bodies, ways, strict=True):
+                _give(body, names)
+            outside = [f"{_BLOCKS}{node.output[0]}/{place}/{number}" for place in ("entering", "leaving")]
+            node.output.extend(outside)
+            yield outside[0], outside[1]
+
+
+def _give(body: "GraphProto", names: Sequence[str]) -> None:
+    """Make values outputs of a body, those too that it only reads."""
+    import onnx
+
+    own = {name for node in body.node for name in node.output}
+    for name in names:
+        given = name if name in own else f"{_BLOCKS}{name}/given"
+        if given != name:
+            body.node.append(onnx.helper.make_node("Identity", [name], [given]))
+        body.output.append(onnx.ValueInfoProto(name=given))
 
 
 def scopes(node: "NodeProto") -> list[str]:
