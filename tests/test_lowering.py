@@ -90,7 +90,7 @@ class Lowered:
 
 ENCODERS = [name for name in MODELS if name.startswith("encoder-") and not name.startswith("encoder-decoder")]
 DECODERS = [name for name in MODELS if name.startswith("decoder-")]
-#: blocks that no key is dropped from, and none filled up for
+#: without padding: keys in whole chunks, and keys that have to be filled up
 WHOLE_BLOCKS = (GridPoint(batch=2, length=192, padding="none"), ())
 FILLED_BLOCKS = (GridPoint(batch=2, length=161, padding="none"), ())
 PADDED = [(GridPoint(batch=3, length=n, padding="ragged" if n > 2 else "none"), ()) for n in LENGTHS]
