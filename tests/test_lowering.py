@@ -32,7 +32,7 @@ from posexport.sources.cached import cached
 MODELS = [row["name"] for row in catalogue("models")]
 SIZES = ("layers=2", "hidden=40", "heads=5", "feedforward=24", "vocab=61")
 LENGTHS = (1, 2, BLOCK - 1, BLOCK, BLOCK + 1)
-WHOLE = ("formula", "blockwise", "attention", "multi-head")
+WHOLE = ("formula", "chunked", "blockwise", "attention", "multi-head")
 
 
 def source(name: str, *settings: str) -> Source:
@@ -125,7 +125,7 @@ def test_every_lowering_of_an_encoder(name: str, tmp_path: Path) -> None:
         else:
             with pytest.raises(PosexportError, match=f"lowering {lowering} does not apply to .*: .*; use --lowering"):
                 made.check(tmp_path / "x.onnx", lowering, PADDED)
-    assert {"formula", "blockwise"} <= took
+    assert {"formula", "chunked", "blockwise"} <= took
 
 
 @pytest.mark.parametrize("name", [f"encoder-{each}" for each in ("alibi", "t5", "kerple", "sandwich", "fire")])

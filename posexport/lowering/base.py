@@ -58,13 +58,13 @@ class Lowering(Protocol[K]):
 
     Attributes:
         name: what ``--lowering`` takes and the manifest records.
-        scans: its body holds a Scan.
+        cuts: it takes some queries at a time, and does without a bias of all pairs where that is too much to hold.
         joins: its body takes heads side by side as they are; for others they are taken apart.
         beaten: where it applies and another one is taken, why.
     """
 
     name: str
-    scans: bool
+    cuts: bool
     joins: bool
     beaten: str
 

@@ -24,7 +24,7 @@ class SharedBias:
     """One value for many layers; empty where it would be too large, if the attention that takes it can do without."""
 
     name = "shared"
-    scans = False
+    cuts = False
     joins = False
     beaten = ""
 

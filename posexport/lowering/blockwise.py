@@ -39,7 +39,7 @@ class Blockwise:
     """The formula, one block of queries at a time."""
 
     name = "blockwise"
-    scans = True
+    cuts = True
     joins = True
     beaten = "a Scan goes step by step, which an accelerator does slowly"
 

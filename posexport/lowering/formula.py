@@ -14,7 +14,7 @@ class Formula:
     """``softmax(scale * (q k^T + scores) + mask) v + values``, over whole matrices."""
 
     name = "formula"
-    scans = False
+    cuts = False
     joins = False
     beaten = "it holds the scores of all pairs at once"
 

@@ -24,7 +24,7 @@ class GroupQuery:
     """The operator, for causal attention to a cache of fixed size."""
 
     name = "group-query"
-    scans = False
+    cuts = False
     joins = True
     beaten = ""
 

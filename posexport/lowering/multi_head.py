@@ -12,7 +12,7 @@ class MultiHead:
     """The operator, over whole matrices; on CUDA the way to its memory-efficient kernels."""
 
     name = "multi-head"
-    scans = False
+    cuts = False
     joins = True
     beaten = "on the CPU ai.onnx Attention is faster at short lengths, and blockwise at long ones"
 

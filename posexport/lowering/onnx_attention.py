@@ -11,7 +11,7 @@ class OnnxAttention:
     """The operator, over whole matrices: ONNX Runtime holds the scores of all pairs, and what is added to them."""
 
     name = "attention"
-    scans = False
+    cuts = False
     joins = True
     beaten = "it holds the scores of all pairs at once, which blockwise does only where they are few"
 

@@ -7,6 +7,7 @@ from typing import Any
 from posexport.errors import PosexportError
 from posexport.lowering.base import Kind, Lowering
 from posexport.lowering.blockwise import Blockwise
+from posexport.lowering.chunked import Chunked
 from posexport.lowering.formula import Formula
 from posexport.lowering.group_query import GroupQuery
 from posexport.lowering.multi_head import MultiHead
@@ -53,7 +54,7 @@ class Choice:
 GROUP_QUERY = GroupQuery()
 ATTENTION = Family(
     attention_kinds,
-    (GROUP_QUERY, Static(), Blockwise(), OnnxAttention(), MultiHead(), Formula()),
+    (GROUP_QUERY, Static(), Blockwise(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
     {"cuda": ("group-query", "static", "multi-head", "attention", "formula")},
 )
 #: the first that has a kind decides: rotations that all rows share stand before rotations of any kind

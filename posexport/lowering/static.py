@@ -17,7 +17,7 @@ class Static:
     """The formula, over the taken places or over all of them."""
 
     name = "static"
-    scans = False
+    cuts = False
     joins = False
     beaten = ""
 

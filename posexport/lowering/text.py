@@ -11,6 +11,13 @@ def named(statements: Sequence[str], **names: str) -> list[str]:
     return list(statements)
 
 
+def numbered(statements: Sequence[str], number: int) -> list[str]:
+    """Statements with ``number`` behind every name that they give, to stand beside others like them."""
+    given = {name for line in statements for name in re.split(r", *", line.partition(" = ")[0])}
+    found = re.compile(rf"\b({'|'.join(sorted(given))})\b")
+    return [found.sub(rf"\1_{number}", line) for line in statements]
+
+
 def lines(statements: Sequence[str]) -> str:
     """Statements one below the other."""
     return "\n    ".join(statements)

@@ -50,27 +50,37 @@ def _(probs: Tensor, table: Tensor, _qpos: Tensor, _kpos: Tensor) -> Tensor:
 
 @script(OPSET, default_opset=op)
 def ClippedValues(probs: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
-    T = op.Shape(probs, start=2, end=3)
+    T = op.Shape(qpos)
     S = op.Shape(kpos)
-    width = T + S
+    last = op.Shape(table, start=0, end=1) - 1
+    first_query = op.Slice(qpos, [0], [1])
+    first_key = op.Slice(kpos, [0], [1])
+    # Keys that stand k or more before every query, or behind every one, share a row: one product sums them. What is
+    # left are at most T + 2k - 2 keys from `near` on, and one at least.
+    near = op.Max(op.Min(first_query - first_key - last / 2 + 1, S - 1), [0])
+    far = op.Min(op.Max(first_query + T - 1 - first_key + last / 2, near + 1), S)
+    key = op.Unsqueeze(op.Range(0, op.Squeeze(S, [0]), 1), [1])
+    outside = op.Concat(op.Less(key, near), op.GreaterOrEqual(key, far), axis=1)
+    before_and_behind = op.MatMul(probs, op.CastLike(outside, probs))
     # the skew undone: T - 1 zeros after every row and before the first move each row by one more
-    lead = op.Shape(probs, start=0, end=2)
-    spaced = op.Pad(probs, op.Concat([0], T - 1, axis=0), None, [3])
+    rest = op.Slice(probs, near, far, [3])
+    width = T + op.Shape(rest, start=3)
+    lead = op.Shape(probs, end=2)
+    spaced = op.Pad(rest, op.Concat([0], T - 1, axis=0), None, [3])
     flat = op.Reshape(spaced, op.Concat(lead, T * (width - 1), axis=0), allowzero=1)
     shifted = op.Pad(flat, op.Concat(T - 1, [1], axis=0), None, [2])
     by_column = op.Reshape(shifted, op.Concat(lead, T, width, axis=0), allowzero=1)
-    # Column c of the T + S distances, greatest first (see window.py), takes row `first + c`, clipped to the table.
-    # Columns before `start` all have the row of column 0, those from `end` on the row of the last column.
-    last = op.Shape(table, start=0, end=1) - 1
-    first = last / 2 - op.Slice(qpos, T - 1, T) + op.Slice(kpos, [0], [1])
+    # Column c of the distances, greatest first (see window.py), takes row `first + c`, clipped to the table. Columns
+    # before `start` all have the row of column 0, those from `end` on the row of the last column.
+    first = last / 2 - first_query - T + 1 + first_key + near
     start = op.Max(op.Min(1 - first, width - 1), [1])
     end = op.Max(op.Min(last - first, width - 1), start)
     inner = op.Range(op.Squeeze(start, [0]), op.Squeeze(end, [0]), 1)
     row = op.Max(op.Min(first + op.Concat([0], inner, width - 1, axis=0), last), [0])
     left = op.ReduceSum(op.Slice(by_column, [0], start, [3]), [3])
     right = op.ReduceSum(op.Slice(by_column, end, width, [3]), [3])
-    by_row = op.Concat(left, op.Slice(by_column, start, end, [3]), right, axis=3)
-    return op.MatMul(by_row, op.Gather(table, row))
+    by_row = op.Concat(before_and_behind, left, op.Slice(by_column, start, end, [3]), right, axis=3)
+    return op.MatMul(by_row, op.Gather(table, op.Concat([0], last, row, axis=0)))
 
 
 CLIPPED_VALUES = register(

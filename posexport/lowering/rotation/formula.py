@@ -10,7 +10,7 @@ class Turned:
     """``a cos - b sin`` and ``b cos + a sin``: standard operators of any opset."""
 
     name = "turned"
-    scans = False
+    cuts = False
     joins = False
     beaten = "it passes several times over queries and keys where one operator passes once"
 

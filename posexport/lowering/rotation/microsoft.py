@@ -15,7 +15,7 @@ class MicrosoftRotary:
     """The operator, on tables of this call's tokens."""
 
     name = "ms-rotary"
-    scans = False
+    cuts = False
     joins = True
     beaten = "ai.onnx RotaryEmbedding is as fast and needs no numbers of the tokens"
 

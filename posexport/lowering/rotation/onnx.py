@@ -19,7 +19,7 @@ class OnnxRotary:
     """The operator, with a row of cosines and sines for every token of every row of the batch."""
 
     name = "rotary"
-    scans = False
+    cuts = False
     joins = True
     beaten = "cosines and sines that all rows share would be copied for every row, in every layer"
 

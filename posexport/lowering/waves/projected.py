@@ -10,7 +10,7 @@ class Projected:
     """Standard operators of any opset: an outer product, sine, cosine, and a product with the weight."""
 
     name = "projected"
-    scans = False
+    cuts = False
     joins = False
     beaten = "it projects the distances anew in every call"
 

@@ -26,7 +26,7 @@ class Tabulated:
     """Rows of the table, where it has all of a call's distances."""
 
     name = "tabulated"
-    scans = False
+    cuts = False
     joins = False
     beaten = ""
 
