@@ -108,7 +108,7 @@ def test_refusal_of_a_lowering_says_why() -> None:
     assert choice.lowering.name == "formula"
     assert choice.refused["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
     assert "--for cpu or cuda" in choice.refused["multi-head"]
-    with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, formula"):
+    with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, chunked, f"):
         check_name("fast")
 
 

@@ -16,15 +16,18 @@ from posexport.export import functions
 from posexport.export.save import save
 from posexport.export.trace import trace
 from posexport.lowering import bias
-from posexport.lowering.bias import BLOCK
+from posexport.lowering.base import function
+from posexport.lowering.blocks import BLOCK
 from posexport.lowering.plan import ATTENTION, choose, family_of
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
+from posexport.ops.base import DOMAIN
 from posexport.parity.calls import in_calls
 from posexport.parity.draw import draw, token_mask
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import Runner
 from posexport.parity.reference import Reference
+from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.base import Source
 from posexport.sources.cached import cached
@@ -166,11 +169,47 @@ def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path) -> Non
     assert lowered.check(tmp_path / "m.onnx", "auto", CALLS[:1]) == {"static"}
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("heads", [1, 5])
+@pytest.mark.parametrize("lowering", ["formula", "chunked", "attention"])
+def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int) -> None:
+    kind, target = kinds()["CausalPairMaskedAttention"], Target("cpu", 23)
+    rng = np.random.default_rng(4)
+    T, S, lowest = BLOCK + 9, BLOCK + 14, -1e30
+    fed: dict[str, np.ndarray[Any, Any]] = {
+        name: rng.standard_normal((3, 5, length, 4)).astype("f") for name, length in zip("qkv", (T, S, S), strict=True)
+    }
+    fed["mask"] = np.where(rng.random((rows, heads, T, S)) < 0.3, lowest, rng.standard_normal((1, 1, 1, S))).astype("f")
+    fed |= {"qpos": np.arange(5, 5 + T), "kpos": np.arange(S)}
+    body = function(choose(ATTENTION, kind, target, lowering).lowering, kind, target)
+    node = onnx.helper.make_node(
+        kind.name, kind.inputs, ["context"], domain=DOMAIN, scale=0.5, lowest=lowest, heads=5, groups=5
+    )
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in fed.items()
+    ]
+    graph = onnx.helper.make_graph([node], "g", ends, [onnx.helper.make_empty_tensor_value_info("context")])
+    graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    domains = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid(DOMAIN, 1)]
+    model = onnx.helper.make_model(graph, opset_imports=domains, functions=[body], ir_version=10)
+    got = make_session(model.SerializeToString(), threads=1).run(None, fed)[0]
+    q, k, v, mask = (fed[name].astype(np.float64) for name in ("q", "k", "v", "mask"))
+    scores = 0.5 * q @ k.swapaxes(2, 3) + mask
+    scores[..., fed["kpos"][None] > fed["qpos"][:, None]] = lowest
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    want = shares / shares.sum(-1, keepdims=True) @ v
+    assert np.abs(got - want).max() <= 16 * np.finfo(np.float32).eps * np.abs(want).max()
+
+
 def test_reasons_are_given_for_what_is_not_taken() -> None:
     kind = kinds()["MaskedDistanceAttention"]
     choice = choose(ATTENTION, kind, Target("cpu", 23))
     assert choice.lowering.name == "blockwise"
     assert choice.refused["formula"] == "it holds the scores of all pairs at once"
+    assert choice.refused["chunked"] == "blockwise cuts finer on the CPU, and nothing was measured on CUDA"
+    with pytest.raises(PosexportError, match=r"chunked does not apply to \w+: the graph may hold no If"):
+        choose(ATTENTION, kind, Target("cpu", 23, flat=True), "chunked")
     assert choice.refused["group-query"] == "it is for caches of fixed size that the attention writes to itself"
     assert all(choice.refused.values())
     assert {choice.lowering.name, *choice.refused} == {each.name for each in ATTENTION.lowerings}

@@ -137,7 +137,7 @@ def lowerings(target: str = "cpu") -> list[Heat]:
         options = (*of.settings(FEW_LAYERS), "--for", target, "--lowering")
         taking_part = [
             of.convert(source, *options, name, vocab=30522, name=f"{source} {name}")
-            for name in ("auto", "formula", "blockwise", "attention", "multi-head")
+            for name in ("auto", "formula", "chunked", "blockwise", "attention", "multi-head")
         ]
         points = [Point(new=length) for length in (32, *LENGTHS, 4096)]
         same = [replace(who, weights=source) for who in taking_part]

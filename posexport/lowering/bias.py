@@ -7,21 +7,33 @@ padding alone, which every block can cheaply compute, only where attention holds
 
 from collections.abc import Mapping
 
+from posexport.lowering.blocks import BLOCK
+from posexport.lowering.moved import first_rows
 from posexport.lowering.scores import additive
 from posexport.lowering.target import Target
+from posexport.lowering.text import lines
 from posexport.ops.attention import BiasKind
+from posexport.ops.skew import CHUNK
 
-#: numbers of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by blocks
+#: numbers of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by blocks, but
+#: for a few queries, such as a step of a large batch, which are not worth cutting
 MOST = 1 << 24
 #: pairs of all heads up to which all scores are computed at once, without a term that has to be computed for it
 AT_ONCE = 1 << 22
-#: queries of a block; more than one of causal attention are better cut: half of their keys are never looked at, and a
-#: softmax over dropped ones is slow (what they come to is too small for a normal number)
-BLOCK = 128
+#: statements that give ``held``, bool [1]: a bias stands ready for all pairs, [B or 1, H or 1, T, S]
+HELD = [
+    "bias_shape = Shape(bias)",
+    "bias_axes = Shape(bias_shape)",
+    "axes_of_all = Constant<value_ints = [4]>()",
+    "held = Equal(bias_axes, axes_of_all)",
+]
 
 
 class SharedBias:
-    """One value for many layers; empty where it would be too large, if the attention that takes it can do without."""
+    """One value for many layers; where it would be too large, if the attention that takes it can do without, less.
+
+    Of a term of distances alone that is the rows of the first queries (`posexport.lowering.moved`), else nothing.
+    """
 
     name = "shared"
     cuts = False
@@ -47,17 +59,18 @@ class SharedBias:
         like = "mask" if kind.of.mask != "none" else f"scores_{kind.of.scores.own[0]}" if kind.of.scores else "kpos"
         sums, found = additive(kind.of, q="", qs="", qpos="qpos", like=like)
         scale = ["s1 = Constant<value_float: float = @scale>()", f"s = CastLike(s1, {like})"]
-        lines = [*(scale if kind.of.scores and kind.of.scores.scaled else []), *sums]
+        every = [*(scale if kind.of.scores and kind.of.scores.scaled else []), *sums]
         if not self.limited:
-            return "\n".join([*lines, f"bias = Identity({found})"])
+            return "\n".join([*every, f"bias = Identity({found})"])
         batch = "Shape<start = 0, end = 1>(mask)" if kind.of.mask != "none" else "Constant<value_ints = [1]>()"
-        computed = "\n    ".join(lines)
-        fits = "fits = LessOrEqual(numbers, most)"
-        if kind.of.causal:
-            fits = f"""few = LessOrEqual(numbers, most)
-  block = Constant<value_ints = [{BLOCK}]>()
-  one_block = LessOrEqual(queries, block)
-  fits = And(few, one_block)"""
+        nothing = ["nothing1 = ConstantOfShape(zero)", f"bias_of_some = CastLike(nothing1, {like})"]
+        some = [*first_rows(kind.of), "bias_of_some = Identity(first_rows)"] if kind.of.shifts else nothing
+        one_block = [
+            f"block = Constant<value_ints = [{BLOCK}]>()",
+            "one_block = LessOrEqual(queries, block)",
+            "fits = And(small, one_block)",
+        ]
+        fits = one_block if kind.of.causal else ["fits = Identity(small)"]
         return f"""
   batch = {batch}
   heads = Constant<value_int: int = @heads>()
@@ -67,16 +80,19 @@ class SharedBias:
   pairs = Mul(queries, keys)
   numbers = Mul(rows, pairs)
   most = Constant<value_ints = [{MOST if kind.of.scores else AT_ONCE}]>()
-  {fits}
+  few_numbers = LessOrEqual(numbers, most)
+  chunk = Constant<value_ints = [{CHUNK}]>()
+  few_queries = LessOrEqual(queries, chunk)
+  small = Or(few_numbers, few_queries)
+  {lines(fits)}
   zero = Constant<value_ints = [0]>()
   fits0 = Squeeze(fits, zero)
   bias = If(fits0) <
     then_branch = once () => (bias_of_all) {{
-    {computed}
+    {lines(every)}
     bias_of_all = Identity({found})
     }},
-    else_branch = by_block () => (bias_of_none) {{
-    nothing1 = ConstantOfShape(zero)
-    bias_of_none = CastLike(nothing1, {like})
+    else_branch = by_block () => (bias_of_some) {{
+    {lines(some)}
     }}
   >"""

@@ -13,8 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from posexport.lowering.bias import AT_ONCE, BLOCK
+from posexport.lowering.bias import AT_ONCE, HELD
+from posexport.lowering.blocks import BLOCK
 from posexport.lowering.heads import apart, around
+from posexport.lowering.moved import first_rows, moved, places
 from posexport.lowering.scores import (
     SCALE,
     by_operator,
@@ -70,7 +72,7 @@ class Blockwise:
     {lines(at_once)}
     }},
     else_branch = by_blocks () => (context_by_blocks) {{
-    {_by_blocks(replace(kind, biased=False), operator=operator)}
+    {_by_blocks(kind, operator=operator)}
     }}
   >"""
 
@@ -78,11 +80,7 @@ class Blockwise:
 def _is_small(kind: AttentionKind) -> list[str]:
     """Statements that give ``small``, bool [1]: whether all is computed at once."""
     if kind.biased:
-        return [
-            "size_of_bias = Size(bias)",
-            "has_bias = Cast<to = 9>(size_of_bias)",
-            "small = Unsqueeze(has_bias, zero)",
-        ]
+        return [*HELD, "small = Identity(held)"]
     if kind.operators or kind.causal:
         return [f"most = Constant<value_ints = [{BLOCK}]>()", "small = LessOrEqual(length, most)"]
     if kind.joined:
@@ -119,12 +117,12 @@ def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
 
 def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
     """Statements from the node's inputs to ``context_by_blocks``."""
-    kind = of.apart
+    kind = replace(of.apart, biased=False)
     whole = kind.base is None and any(skews(operator) for operator in kind.operators.values())
     held = {name: heads(of, name) for name in ("k", "v")} | {"mask": "mask", "kpos": "kpos"}
     keys, step_kind = apart({name: of.heads_of[name] for name in "kv" if of.joined}), kind
     if whole:
-        filled, step_kind = _all_keys(kind)
+        filled, step_kind = _all_keys(replace(kind, termed=kind.shifts))
         keys += named(filled, k=held["k"], v=held["v"])
         held = {name: f"{name}_all" for name in held}
     outside: list[str] = []
@@ -155,6 +153,10 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
             "chunk_or_all = Min(chunk, key_total)",
         ]
         held = {name: f"{name}_seen" for name in held}
+    if step_kind.termed:
+        rows = "bias" if of.biased else "first_rows"
+        outside += [*([] if of.biased else first_rows(kind)), *places(rows)]
+        step += moved(rows, qpos="pb", kpos=held["kpos"])
     inside = scaled_keys(step_kind) if operator else prepared_keys(step_kind)
     block = (by_operator if operator else by_products)(step_kind, "out_block", q="qb", qpos="pb", drops=drops)
     if kind.causal:

@@ -79,6 +79,8 @@ def term(kind: AttentionKind, *, q: str, qs: str, qpos: str) -> list[str]:
     is linear in both takes them scaled: that saves a pass over the scores.
     """
     assert kind.scores is not None
+    if kind.termed:
+        return []
     if not kind.scores.scaled:
         return [f"term = {call(kind, 'scores', q=q, k=heads(kind, 'k'), qpos=qpos)}"]
     if not kind.scores.linear or not kind.scores.takes:

@@ -49,6 +49,8 @@ class AttentionKind:
     joined: bool = False
     #: D, where all nodes have the same; not part of the name
     head_size: int | None = None
+    #: the score term stands ready in the scope, as ``term``; not part of the name
+    termed: bool = False
 
     @property
     def operators(self) -> dict[str, Operator]:
@@ -60,6 +62,11 @@ class AttentionKind:
     def ordered(self) -> bool:
         """Positions take part."""
         return self.causal or bool(self.operators)
+
+    @property
+    def shifts(self) -> bool:
+        """The score term is of distances alone."""
+        return self.scores is not None and self.scores.shifts
 
     @property
     def name(self) -> str:

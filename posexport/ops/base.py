@@ -62,6 +62,7 @@ class Operator:
         scaled_along: names of own tensors that have to be scaled with q and k (a bias that is added to q).
         wide: names of own tensors that stay float32 (or wider) in a model of half precision.
         inner: names of own tensors [..., H, E] or [..., H, T, E] of which every pair of tokens costs a product over E.
+        shifts: scores depend on the distance i - j alone: those of a few queries are, moved, those of all.
         lead: of an operator that takes nothing, batch size and heads of its scores, from its own tensors.
     """
 
@@ -79,6 +80,7 @@ class Operator:
     scaled_along: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
+    shifts: bool = False
     lead: Callable[..., tuple[int, int]] = lambda first, *_: (1, first.shape[0])
 
     def __call__(self, *tensors: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from onnxscript import opset18 as op
 from torch import Tensor
 
 from posexport.ops.base import OPSET, Array, Case, Operator, register
-from posexport.ops.skew import SkewOfRow
+from posexport.ops.skew import Skew
 from posexport.ops.window import BLOCK, columns, skew
 
 
@@ -57,7 +57,8 @@ def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...]
     # the end is counted from the back: -1 would mean the last
     end = first - T - S - 1 - W - over
     by_column = op.Unsqueeze(op.Slice(wide, first + under, end, [1], [-1]), [1])
-    return op.Unsqueeze(SkewOfRow(by_column, T, S), [0])
+    rows = op.Expand(by_column, op.Concat(op.Shape(by_column, end=-2), T, T + S + 1, axis=0))
+    return op.Unsqueeze(Skew(rows, S), [0])
 
 
 DISTANCE_SCORES = register(
@@ -81,5 +82,6 @@ DISTANCE_SCORES = register(
         gives="scores",
         own=("by_distance", "lowest"),
         scaled=False,
+        shifts=True,
     )
 )

@@ -50,28 +50,6 @@ def WholeSkew(by_column: FLOAT[...], keys: INT64[...]) -> FLOAT[...]:
     return op.Reshape(found, op.Concat(op.Shape(by_column, end=-2), T, keys, axis=0))
 
 
-# A row that all queries share, [..., 1, T + S + 1], moved for each of them.
-
-
-@helper
-@script(OPSET, default_opset=op)
-def SkewOfRow(row: FLOAT[...], T: INT64[...], keys: INT64[...]) -> FLOAT[...]:
-    return Skew(op.Expand(row, op.Concat(op.Shape(row, end=-2), T, T + keys + 1, axis=0)), keys)
-
-
-@helper
-@script(OPSET, default_opset=op)
-def WholeSkewOfRow(row: FLOAT[...], T: INT64[...], keys: INT64[...]) -> FLOAT[...]:
-    # the first 32 queries, with all the keys that any chunk of queries reaches: the others have the same chunks
-    reach = T + keys - 32
-    front = op.Expand(row, op.Concat(op.Shape(row, end=-2), [32], T + keys + 1, axis=0))
-    chunks = op.Reshape(WholeSkew(front, reach), op.Concat([-1], reach, [32], axis=0))
-    query = op.Unsqueeze(op.Range(0, op.Squeeze(T, [0]), 1), [1])
-    first = op.Mod(query, [32]) * (reach / 32) + T / 32 - 1 - query / 32
-    found = op.Gather(chunks, first + op.Range(0, op.Squeeze(keys / 32, [0]), 1), axis=1)
-    return op.Reshape(found, op.Concat(op.Shape(row, end=-2), T, keys, axis=0))
-
-
 # Terms of a key go by blocks of keys, each against the distances that the queries have from it. Whole blocks have 32
 # keys, or 64 where S allows and ``most`` says so: a distance more is multiplied, but a row of it copied less often.
 
