@@ -1,7 +1,7 @@
 """What positions, order and padding add to the scores, computed once for all layers that share it.
 
 A bias of T5's kind costs a pass over all pairs in every layer, unless it stands ready and the product of queries and
-keys starts from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MOST` bytes, and for order and
+keys starts from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MOST` numbers, and for order and
 padding alone, which every block can cheaply compute, only where attention holds all scores at once anyway.
 """
 

@@ -48,7 +48,6 @@ class Chunked:
     def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
         operator = target.opset >= ATTENTION_OPSET and operator_refusal(kind) is None
-        way, prepared = (by_operator, scaled_keys) if operator else (by_products, prepared_keys)
         few = [f"most = Constant<value_ints = [{BLOCK}]>()", "few = LessOrEqual(length, most)"]
         if kind.biased:
             few = [*HELD, "few = Identity(held)"]
@@ -60,7 +59,7 @@ class Chunked:
   few0 = Squeeze(few, only)
   context = If(few0) <
     then_branch = at_once () => (context_at_once) {{
-    {lines([*prepared(kind), *way(kind, "context_at_once")])}
+    {lines(_attention(kind, "context_at_once", operator=operator))}
     }},
     else_branch = by_chunks () => (context_by_chunks) {{
     {lines(_by_chunks(replace(kind, biased=False), operator=operator))}
@@ -116,5 +115,12 @@ def _chunk(kind: AttentionKind, number: int, *, operator: bool) -> list[str]:
             found.append(f"mask_seen = Slice({held.get('mask', 'mask')}, zero, seen_keys, last_axis)")
             held["mask"] = "mask_seen"
         held |= {name: f"{name}_seen" for name in ("k", "v", "kpos")}
-    way, prepared = (by_operator, scaled_keys) if operator else (by_products, prepared_keys)
-    return [*found, *named([*prepared(kind), *way(kind, "out", q="q_part", qpos="qpos_part")], **held)]
+    attended = _attention(kind, "out", operator=operator, q="q_part", qpos="qpos_part")
+    return [*found, *named(attended, **held)]
+
+
+def _attention(kind: AttentionKind, to: str, *, operator: bool, **queries: str) -> list[str]:
+    """Statements that give ``to``, the context of the ``queries`` named, or of all."""
+    if operator:
+        return [*scaled_keys(kind), *by_operator(kind, to, **queries)]
+    return [*prepared_keys(kind), *by_products(kind, to, **queries)]

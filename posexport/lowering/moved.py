@@ -16,7 +16,8 @@ from posexport.ops.skew import CHUNK
 def first_rows(kind: AttentionKind) -> list[str]:
     """Statements that give ``first_rows``, [H, chunks, CHUNK], from the term's own tensors, qpos and kpos."""
     assert kind.scores is not None
-    rows = named(term(kind, q="", qs="", qpos="rows_qpos"), kpos="rows_kpos")
+    # a block's term has its own name: a Scan's body may not give what its surroundings do
+    rows = [line.replace("term = ", "rows_term = ") for line in term(kind, q="", qs="", qpos="rows_qpos")]
     return [
         "rows_zero = Constant<value_ints = [0]>()",
         "rows_one = Constant<value_ints = [1]>()",
@@ -33,11 +34,11 @@ def first_rows(kind: AttentionKind) -> list[str]:
         *_counted("rows_kpos", "rows_from", "rows_to"),
         "rows_after = Add(rows_first_query, rows_chunk)",
         *_counted("rows_qpos", "rows_first_query", "rows_after"),
-        *(line.replace(f"{DOMAIN}.", f"{DOMAIN}.{WHOLE}") for line in rows),
-        "rows_heads = Shape<start = 1, end = 2>(term)",
+        *(line.replace(f"{DOMAIN}.", f"{DOMAIN}.{WHOLE}") for line in named(rows, kpos="rows_kpos")),
+        "rows_heads = Shape<start = 1, end = 2>(rows_term)",
         "rows_rest = Constant<value_ints = [-1]>()",
         "rows_shape = Concat<axis = 0>(rows_heads, rows_rest, rows_chunk)",
-        "first_rows = Reshape(term, rows_shape)",
+        "first_rows = Reshape(rows_term, rows_shape)",
     ]
 
 

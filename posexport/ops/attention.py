@@ -10,7 +10,8 @@ softmax as a key without a value. A cached one takes the
 new tokens' k and v and buffers ``past_k, past_v`` [B, H, C, D] after them, writes the former into the latter at the
 places from ``qpos`` on, attends to the first S of these, and gives the buffers too; it also takes what
 `posexport.ops.cached_calls` says of the call. In a biased one all that is added to the scores stands ready in ``bias``,
-[B or 1, H or 1, T, S], computed once for many layers, or ``bias`` is empty because that would be too much to hold.
+[B or 1, H or 1, T, S], computed once for many layers. Where that would be too much to hold, ``bias`` has other axes:
+of a term of distances alone it is what `posexport.lowering.moved` gives, of others nothing.
 A joined one takes q, k and v, and gives the context, with the heads side by side: [B, T, H D], as the maps before and
 after it have them.
 """
