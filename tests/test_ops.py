@@ -261,6 +261,15 @@ def test_eager_makes_no_tensor_per_pair_and_channel(operator, case):
     assert output <= largest < 8 * case.queries * case.keys * case.head_size
 
 
+@pytest.mark.parametrize("operator", [p for p in EVERY if p.values[0].shifts])
+def test_a_term_that_shifts_depends_on_the_distance_alone(operator):
+    assert not operator.takes
+    for case in operator.cases:
+        given = inputs(operator, case)
+        moved = {**given, "qpos": given["qpos"] + 1009, "kpos": given["kpos"] + 1009}
+        assert np.array_equal(operator.oracle(*given.values()), operator.oracle(*moved.values()))
+
+
 @pytest.mark.parametrize("operator", EVERY)
 def test_torch_contract(operator):
     given = [torch.from_numpy(a) for a in inputs(operator, operator.cases[2]).values()]

@@ -42,7 +42,7 @@ class Chunked:
 
     def refusal(self, kind: AttentionKind, target: Target) -> str | None:
         """Not where some keys do not count, nor without If."""
-        flat = "the graph may hold no If (--inline): OpenVINO 2026.4 computes one wrongly" if target.flat else None
+        flat = "the graph may hold no If (--inline): OpenVINO 2026.4 gave wrong numbers" if target.flat else None
         return cache_refusal(kind) or flat
 
     def body(self, kind: AttentionKind, target: Target) -> str:
