@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posexport.encodings.base import ENCODINGS, Encoding, Entry, Term, register
+from posexport.encodings.base import ENCODINGS, Encoding, Entry, register
 from posexport.encodings.beyond import extend
 from posexport.encodings.build import build
 from posexport.encodings.positions import Grid, Positions
@@ -89,14 +89,11 @@ def hook_answers(entry: Entry, case: dict, dtype: torch.dtype, queries: Position
     where = (shown(queries), shown(keys))
     taken = {"q": q, "k": k, "probs": probs}
 
-    def dense(term: Term) -> torch.Tensor:
-        return term.dense(*(taken[name] for name in term.operator.takes))
-
     calls = {
         "embed": lambda: (module.embed(x, queries), (x, where[0])),
         "rotate": lambda: (module.rotate(q, queries, "query"), (q, where[0])),
-        "scores": lambda: (dense(module.scores(q, k, queries, keys)), (q, k, *where)),
-        "values": lambda: (dense(module.values(queries, keys)), (probs, *where)),
+        "scores": lambda: (module.scores(q, k, queries, keys).dense(**taken), (q, k, *where)),
+        "values": lambda: (module.values(queries, keys).dense(**taken), (probs, *where)),
     }
     with torch.no_grad():
         for hook, oracle in entry.oracles.items():
@@ -260,7 +257,7 @@ def test_clipped_takes_the_last_rows(name, agree):
     q, k = torch.randn(2, BATCH, HEADS, 97, 4, dtype=torch.float64).unbind()
     here = positions_from(0, 97)
     term = clipped.scores(q, k, here, here)
-    got = term.dense(*{"relative-key": (q,), "relative-key-query": (q, k)}[name]).detach()
+    got = term.dense(q=q, k=k).detach()
     # as if the table had been built for length 97, every farther distance holding the nearest row's vector
     table = trained.table.detach().numpy()
     wide = np.concatenate([np.repeat(table[:1], 57, 0), table, np.repeat(table[-1:], 57, 0)])

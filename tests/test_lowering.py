@@ -164,6 +164,12 @@ def test_every_lowering_of_a_cache_of_fixed_size(name: str, tmp_path: Path) -> N
         assert "group-query" not in took
 
 
+@pytest.mark.parametrize("name", ["decoder-rope", "decoder-alibi", "decoder-relative-key"])
+def test_groups_share_a_cache_of_fixed_size(name: str, tmp_path: Path) -> None:
+    made = Lowered(cached(source(name, "kv_heads=1"), "static", "at-write"), 24)
+    assert made.check(tmp_path / "m.onnx", "auto", CALLS) == {"group-query"}
+
+
 def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path) -> None:
     made = builtin.load("decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61"))
     lowered = Lowered(cached(made, "static", "at-write"), 24)

@@ -1,5 +1,6 @@
 """Terms that depend on queries and keys: what holds for one of them and is not in the generic tests."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.export.build import build
 from posexport.models.encoder import EncoderConfig
+from posexport.nn.attention import attend
 from posexport.sources import builtin
 from posexport.sources.base import Source
 from posexport.sources.example import example
@@ -32,9 +34,7 @@ def made(name: str, **arguments) -> Encoding:
 
 
 def scores(encoding: Encoding, q: torch.Tensor, k: torch.Tensor, queries: Positions, keys: Positions) -> torch.Tensor:
-    term = encoding.scores(q, k, queries, keys)
-    given = {"q": q, "k": k}
-    return term.dense(*(given[name] for name in term.operator.takes)).detach()
+    return encoding.scores(q, k, queries, keys).dense(q=q, k=k).detach()
 
 
 def source(encoding: str, *given: str) -> Source:
@@ -72,6 +72,24 @@ def test_memory_is_keys_before_the_queries(agree):
     whole = scores(encoding, q, k, Positions.counted(9), Positions.counted(9))
     late = Positions(ids_BT=torch.arange(6, 9)[None], slots_T=torch.arange(6, 9))
     agree(scores(encoding, q[:, :, 6:], k, late, Positions.counted(9)), whole[:, :, 6:], "encoding", np.float64)
+
+
+def test_attention_adds_the_key_bias_to_its_queries(agree):
+    encoding = made("transformer-xl", **SIZES)
+    q, k, v = torch.randn(3, 2, 5, 9, 4, dtype=torch.float64).unbind()
+    here = Positions.counted(9)
+    weights = (0.3 * (q @ k.mT + scores(encoding, q, k, here, here))).softmax(-1)
+    term = encoding.scores(q, k, here, here)
+    agree(attend(q, k, v, scale=0.3, scores=term).detach(), weights @ v, "attention", np.float64)
+    without = replace(term, content_bias=None)
+    assert (attend(q, k, v, scale=0.3, scores=without) - weights @ v).abs().max() > 0.1
+
+
+def test_a_key_bias_needs_products_of_queries_and_keys():
+    says = r"content bias.* is a part of q k\^T, which AdditiveScores replaces; use score=dot or score=general"
+    given = source("transformer-xl", "score=additive")
+    with pytest.raises(PosexportError, match=says), torch.no_grad():
+        given.module(**example(given.inputs, {"batch_size": 1, "sequence_length": 3}))
 
 
 def test_layouts_differ_by_the_order_of_channels(agree):

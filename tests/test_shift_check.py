@@ -116,8 +116,8 @@ class _Fixed:
         self.operator, self.tensors, self.queries, self.keys = term.operator, term.tensors, term.queries, term.keys
         self.term, self.factor, self.lowest = term, factor, lowest
 
-    def dense(self, *inputs):
-        return self.term.dense(*inputs) * self.factor
+    def dense(self, **given):
+        return self.term.dense(**given) * self.factor
 
 
 class _AbsoluteValues(ShawKV):

@@ -38,6 +38,7 @@ def count(model: onnx.ModelProto) -> Counter[str]:
         ("encoder-nope", (), "", "JoinedMaskedAttention", 0),
         ("encoder-rope", ("rotary_dim=6",), "", "JoinedMaskedAttention", 4),
         ("encoder-shaw-kv", (), "", "JoinedMaskedClippedClippedValuesAttention", 0),
+        ("encoder-transformer-xl", (), "", "JoinedMaskedHeadDistanceAttention", 0),
         ("decoder-rope", ("kv_heads=1",), "static", "JoinedCachedGrouped", 4),
     ],
 )

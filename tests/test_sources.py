@@ -41,7 +41,7 @@ class Dense(Own):
     def forward(self, ids, mask):
         x = self.token(ids).unflatten(-1, (3, 4)).transpose(1, 2)
         at = Positions.counted(ids.shape[1])
-        scores = x @ x.mT + self.encoding.scores(x, x, at, at).dense(x)
+        scores = x @ x.mT + self.encoding.scores(x, x, at, at).dense(q=x)
         return (scores * mask[:, None, None, :]) @ x
 
 EXAMPLE = {"ids": torch.arange(22).reshape(2, 11), "mask": torch.ones(2, 11, dtype=torch.int64)}

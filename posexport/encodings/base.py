@@ -15,7 +15,7 @@ the one to use in layer ``i``; one whose parameters are shared by all layers (or
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -41,10 +41,26 @@ class Term:
     tensors: tuple[Tensor, ...]
     queries: Positions
     keys: Positions
+    #: of scores, [H, 1, D]: what every query meets the keys with beside itself, ``content_bias . k_j``. Attention adds
+    #: it to the queries of ``q k^T``, so that it costs nothing a pair; the operator gets the same queries
+    content_bias: Tensor | None = None
 
-    def dense(self, *inputs: Tensor) -> Tensor:
-        """The term as a tensor; ``inputs`` are what the operator takes: q, or q and k, or the probabilities."""
-        return self.operator(*inputs, *self.tensors, self.queries.slots_T, self.keys.slots_T)
+    def dense(self, **given: Tensor) -> Tensor:
+        """The term as a tensor, from ``q``, ``k`` or ``probs``: what the operator takes of them.
+
+        ``k`` too where there is a content bias, whose part of the scores is then in it.
+        """
+        if self.content_bias is None:
+            taken = (given[name] for name in self.operator.takes)
+            return self.operator(*taken, *self.tensors, self.queries.slots_T, self.keys.slots_T)
+        q_BHTD, rest = self.biased(given["q"])
+        return rest.dense(q=q_BHTD, k=given["k"]) + self.content_bias @ given["k"].mT
+
+    def biased(self, q_BHTD: Tensor) -> tuple[Tensor, Self]:
+        """The queries with the content bias, if there is one, and the term without it."""
+        if self.content_bias is None:
+            return q_BHTD, self
+        return q_BHTD + self.content_bias, replace(self, content_bias=None)
 
 
 class Encoding(nn.Module):

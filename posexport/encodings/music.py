@@ -68,10 +68,10 @@ class Music(Clippable):
         self.table = self._drawn(heads, max_positions, head_size)
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """``q_i . E[h, j - i]``: the operator of Transformer-XL without its two biases."""
+        """``q_i . E[h, j - i]``: the operator of Transformer-XL without its bias."""
         del q_BHTD, k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         row_W = (self.max_positions - 1 - distance_W).clamp(0, self.max_positions - 1)
         by_distance_HWD = self.table[:, row_W]
         none_HD = torch.zeros_like(self.table[:, 0])
-        return Term(HEAD_DISTANCE_SCORES, (by_distance_HWD, none_HD, none_HD, lowest_1), queries, keys)
+        return Term(HEAD_DISTANCE_SCORES, (by_distance_HWD, none_HD, lowest_1), queries, keys)

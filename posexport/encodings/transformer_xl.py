@@ -76,7 +76,10 @@ class ProjectedSinusoids(Encoding):
         by_distance_HWD = project(
             distance_W, self.frequencies, self.project.weight, heads=self.heads, layout=self.layout
         )
-        return Term(HEAD_DISTANCE_SCORES, (by_distance_HWD, self.key_bias, self.query_bias, lowest_1), queries, keys)
+        # the operator is given q + u, as the keys are: q + v is that and what v differs by
+        rest_HD = self.query_bias - self.key_bias
+        tensors = (by_distance_HWD, rest_HD, lowest_1)
+        return Term(HEAD_DISTANCE_SCORES, tensors, queries, keys, content_bias=self.key_bias[:, None])
 
 
 @register(

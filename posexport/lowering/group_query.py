@@ -4,6 +4,10 @@ Its own rotation and its own idea of padding (row by row, on the right) are not 
 every position, the second is wrong for prompts that are padded on the left. What positions and padding add to the
 scores is given as its ``attention_bias``. Of several rows it takes several tokens only as a first prompt; a later part
 of a prompt goes by the formula there, in the same graph.
+
+One new token, behind a cache that is mostly taken, goes by products of all places, the free ones masked: the operator
+spends several times as long on a query's products as reading keys and values takes. Each head's are products of their
+own, with a single row, which ONNX Runtime multiplies without copying the other factor.
 """
 
 from collections.abc import Mapping
@@ -50,11 +54,11 @@ class GroupQuery:
         del target
         # the operator is causal by itself
         sums, bias = summands(replace(kind, causal=False))
+        given = [*read_apart(kind), *sums]
         taken = {name: name if kind.joined else f"{name}_joined" for name in "qkv"}
         gives = "context_by_operator" if kind.joined else "context_joined"
         at_once = [
-            *read_apart(kind),
-            *sums,
+            *given,
             *(line for name, to in taken.items() if name != to for line in side_by_side(name, to)),
             f"""{gives}, k_by_operator, v_by_operator = {MICROSOFT}.GroupQueryAttention<
       num_heads: int = @heads, kv_num_heads: int = @groups, scale: float = @scale
@@ -64,35 +68,92 @@ class GroupQuery:
         inner = kind.apart
         plain = [
             "zero = Constant<value_ints = [0]>()",
-            "one = Constant<value_ints = [1]>()",
             "axis = Constant<value_ints = [2]>()",
             "keys = Shape(kpos)",
-            "batch = Shape<start = 0, end = 1>(mask)",
-            "first = Slice(qpos, zero, one)",
-            "first_of_rows = Expand(first, batch)",
-            "k_written = TensorScatter<axis = 2>(past_k, k, first_of_rows)",
-            "v_written = TensorScatter<axis = 2>(past_v, v, first_of_rows)",
+            "k_written = TensorScatter<axis = 2>(past_k, k, write_at)",
+            "v_written = TensorScatter<axis = 2>(past_v, v, write_at)",
             "k_taken = Slice(k_written, zero, keys, axis)",
             "v_taken = Slice(v_written, zero, keys, axis)",
             *named([*prepared_keys(inner), *by_products(inner, "context_by_formula")], k="k_taken", v="v_taken"),
         ]
         if kind.joined:
             plain = around(kind.heads_of, plain, "context_by_formula")
+        axes = 3 if kind.joined else 4
+        operator_gives = [_typed("context_by_operator", axes), _typed("k_by_operator"), _typed("v_by_operator")]
         return f"""
   {lines(SCALE)}
-  context, present_k, present_v = If(takes) <
-    then_branch = by_operator () => ({_typed("context", 3 if kind.joined else 4)}, {_typed("k")}, {_typed("v")}) {{
-    {lines(at_once)}
+  context, present_k, present_v = If(step) <
+    then_branch = of_step () => ({_typed("context_of_step", axes)}, k_after_step, v_after_step) {{
+    {lines(_step(kind, given, bias))}
     }},
-    else_branch = by_formula () => (context_by_formula, k_written, v_written) {{
-    {lines(plain)}
+    else_branch = of_others () => (context_of_others, k_of_others, v_of_others) {{
+    context_of_others, k_of_others, v_of_others = If(takes) <
+      then_branch = by_operator () => ({", ".join(operator_gives)}) {{
+      {lines(at_once)}
+      }},
+      else_branch = by_formula () => (context_by_formula, k_written, v_written) {{
+      {lines(plain)}
+      }}
+    >
     }}
   >"""
 
 
-def _typed(name: str, axes: int = 4) -> str:
-    """``<name>_by_operator`` with its type, which nothing infers from an operator of this domain."""
-    return f"float[{', '.join(f'{name}_axis_{axis}' for axis in range(axes))}] {name}_by_operator"
+def _step(kind: AttentionKind, given: list[str], bias: str | None) -> list[str]:
+    """Statements that give ``context_of_step`` and the buffers after one new token.
+
+    ``given``: those that give ``bias``, which is added to the scores of the keys.
+    """
+    found = [
+        "same = Constant<value_ints = [0]>()",
+        "single = Constant<value_ints = [1]>()",
+        "group_axis = Constant<value_ints = [2]>()",
+        "others = Constant<value_ints = [-1]>()",
+        "head_count0 = Constant<value_int: int = @heads>()",
+        "head_count = Reshape(head_count0, single)",
+        "group_count0 = Constant<value_int: int = @groups>()",
+        "group_count = Reshape(group_count0, single)",
+        "heads_each = Div(head_count, group_count)",
+        "of_group = Concat<axis = 0>(same, group_count, single, others)",
+        "of_each = Concat<axis = 0>(same, group_count, heads_each, single, others)",
+        "of_heads = Concat<axis = 0>(same, head_count, single, others)",
+        "k_new = Reshape(k, of_group)",
+        "v_new = Reshape(v, of_group)",
+        "k_after_step = TensorScatter<axis = 2>(past_k, k_new, write_at)",
+        "v_after_step = TensorScatter<axis = 2>(past_v, v_new, write_at)",
+        "k_each = Unsqueeze(k_after_step, group_axis)",
+        "v_each = Unsqueeze(v_after_step, group_axis)",
+        "q_scaled = Mul(q, s)",
+        "q_each = Reshape(q_scaled, of_each)",
+        f"score_each = {MICROSOFT}.FusedMatMul<transB = 1>(q_each, k_each)",
+    ]
+    if kind.scores is None:
+        found += ["summed_each = Add(score_each, mask_of_places)", "probs_each = Softmax<axis = -1>(summed_each)"]
+    else:
+        found += [
+            *given,
+            "before_free = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()",
+            "of_free = Concat<axis = 0>(before_free, free)",
+            "free_score1 = Constant<value_float: float = @lowest>()",
+            "free_score = CastLike(free_score1, q)",
+            f"bias_of_places = Pad({bias}, of_free, free_score)",
+            "score_of_heads = Reshape(score_each, of_heads)",
+            "summed = Add(score_of_heads, bias_of_places)",
+            "probs = Softmax<axis = -1>(summed)",
+            "probs_each = Reshape(probs, of_each)",
+        ]
+    together = "Concat<axis = 0>(same, single, others)" if kind.joined else "Identity(of_heads)"
+    return [
+        *found,
+        "context_each = MatMul(probs_each, v_each)",
+        f"of_context = {together}",
+        "context_of_step = Reshape(context_each, of_context)",
+    ]
+
+
+def _typed(value: str, axes: int = 4) -> str:
+    """``value`` with its type, which nothing infers from operators of this domain."""
+    return f"float[{', '.join(f'{value}_axis_{axis}' for axis in range(axes))}] {value}"
 
 
 def _apart() -> list[str]:

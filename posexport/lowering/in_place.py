@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import take_place
+from posexport.graph import sizes, take_place
 from posexport.lowering.base import Lowering
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.base import DOMAIN
+from posexport.ops.cached_calls import OF_CALL
 
 
 def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> int:
     """Put the writing into attention nodes that ``lowering`` then applies to; how many it was."""
     known = kinds()
     joined = 0
-    calls: dict[tuple[ir.Value | None, ...], ir.Node] = {}
+    calls: dict[tuple[object, ...], ir.Node] = {}
     for node in list(model.graph):
         kind = known.get(node.op_type) if node.domain == DOMAIN else None
         if kind is None or kind.cached:
@@ -33,14 +34,24 @@ def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) ->
             continue
         named = dict(zip(kind.inputs, node.inputs, strict=True))
         about = tuple(named[name] for name in ("mask", "qpos", "kpos"))
-        if about not in calls:
-            calls[about] = ir.node("CachedCalls", about, domain=DOMAIN, version=1, num_outputs=3)
-            for output, name in zip(calls[about].outputs, ("takes", "last_keys", "key_total"), strict=True):
+        past_k = k_written.inputs[0]
+        # layers whose caches have the same places share what is said of a call
+        alike = (*about, ((sizes(past_k) if past_k is not None else None) or (past_k,) * 3)[2])
+        if alike not in calls:
+            calls[alike] = ir.node(
+                "CachedCalls",
+                [*about, past_k],
+                {"lowest": node.attributes["lowest"]},
+                domain=DOMAIN,
+                version=1,
+                num_outputs=len(OF_CALL),
+            )
+            for output, name in zip(calls[alike].outputs, OF_CALL, strict=True):
                 output.name = f"{node.name}_{name}"
-            calls[about].name = f"{node.name}_calls"
-            model.graph.insert_before(node, calls[about])
+            calls[alike].name = f"{node.name}_calls"
+            model.graph.insert_before(node, calls[alike])
         given = [node.inputs[0], k_written.inputs[1], v_written.inputs[1], k_written.inputs[0], v_written.inputs[0]]
-        given += calls[about].outputs
+        given += calls[alike].outputs
         made = ir.node(
             whole.name,
             [*given, *node.inputs[3:]],

@@ -23,8 +23,9 @@ class _Heads:
 
     map: ir.Value
     reshape: ir.Node
-    #: what turns them then
+    #: what turns them then, or adds [H, 1, D] to them
     rotation: ir.Node | None
+    bias: ir.Node | None
 
     @property
     def shape(self) -> tuple[int | str, ...]:
@@ -61,6 +62,11 @@ def _heads(value: ir.Value | None) -> _Heads | None:
         if only(value) is None:
             return None
         rotation, value = before, before.inputs[0]
+    bias = producer(value, "Add") if rotation is None else None
+    if bias is not None:
+        value = bias.inputs[0]
+        if not _is_bias(bias):
+            return None
     turned = _turned(producer(value, "Transpose"))
     reshape = producer(turned.inputs[0], "Reshape") if turned is not None else None
     source = reshape.inputs[0] if reshape is not None else None
@@ -72,7 +78,13 @@ def _heads(value: ir.Value | None) -> _Heads | None:
     same = len(source.shape) == 2 or (before_it is not None and before_it[:2] == after[:2])
     if len(source.shape) not in (2, 3) or width(source) != after[2] * after[3] or not same:
         return None
-    return _Heads(source, reshape, rotation)
+    return _Heads(source, reshape, rotation, bias)
+
+
+def _is_bias(add: ir.Node) -> bool:
+    """Whether ``add`` adds [H, 1, D], a vector for every head, to what comes first."""
+    to, added = (sizes(value) for value in add.inputs)
+    return to is not None and len(to) == 4 and added == (to[1], 1, to[3])
 
 
 def _back(attention: ir.Node) -> ir.Node | None:
@@ -148,6 +160,8 @@ def _side_by_side(attention: ir.Node, heads: _Heads, leads: dict[ir.Value, ir.Va
     batch, tokens, count, size = heads.shape
     if value.shape is not None and len(value.shape) == 2:
         value = _with_tokens(heads, leads)
+    if heads.bias is not None:
+        return _biased(heads.bias, value)
     if heads.rotation is None:
         return value
     old = heads.rotation
@@ -159,6 +173,22 @@ def _side_by_side(attention: ir.Node, heads: _Heads, leads: dict[ir.Value, ir.Va
     made = node.outputs[0]
     made.name, made.type = old.outputs[0].name, old.outputs[0].type
     made.shape = ir.Shape([batch, tokens, int(count) * int(size)])
+    return made
+
+
+def _biased(old: ir.Node, value: ir.Value) -> ir.Value:
+    """``value`` [B, T, H D] with what ``old`` adds to its heads."""
+    graph, bias = old.graph, old.inputs[1]
+    assert graph is not None
+    flat = ir.node("Reshape", [bias, integers(graph, [-1])], name=f"{old.name}_of_heads")
+    node = ir.node("Add", [value, flat.outputs[0]], name=f"{old.name}_side_by_side")
+    made = flat.outputs[0]
+    made.name, made.type, made.shape = f"{flat.name}_value", old.outputs[0].type, ir.Shape([width(value)])
+    made = node.outputs[0]
+    made.name, made.type, made.shape = f"{old.outputs[0].name}_side_by_side", old.outputs[0].type, value.shape
+    for each in (flat, node):
+        each.metadata_props.update(old.metadata_props)
+        graph.insert_before(old, each)
     return made
 
 
@@ -189,7 +219,7 @@ def _with_tokens(heads: _Heads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
 
 def _drop(heads: _Heads) -> None:
     """Remove what nothing reads any more."""
-    nodes = [heads.rotation, *(user for user, _ in heads.reshape.outputs[0].uses()), heads.reshape]
+    nodes = [heads.rotation, heads.bias, *(user for user, _ in heads.reshape.outputs[0].uses()), heads.reshape]
     for node in nodes:
         if node is not None and node.graph is not None and not any(output.uses() for output in node.outputs):
             node.graph.remove(node, safe=True)

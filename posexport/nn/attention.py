@@ -8,6 +8,7 @@ from torch import Tensor
 
 from posexport.encodings.base import Term
 from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
 from posexport.ops.attention import AttentionKind, Mask
 from posexport.ops.base import Operator, emit
 
@@ -43,6 +44,14 @@ def attend(
     terms = {"base": base, "scores": scores, "values": values}
     if any(term is not None and "k" in term.operator.takes for term in terms.values()):
         k_BHSD, v_BHSD = shared(k_BHSD, q_BHTD.shape[1]), shared(v_BHSD, q_BHTD.shape[1])
+    if scores is not None:
+        if base is not None and scores.content_bias is not None:
+            raise PosexportError(
+                f"a content bias, as Transformer-XL has it, is a part of q k^T, which {base.operator.name} replaces; "
+                "use score=dot or score=general and no cap of the scores"
+            )
+        q_BHTD, scores = scores.biased(q_BHTD)
+        terms["scores"] = scores
     if torch.onnx.is_in_onnx_export():
         static = places is not None and not (scores or values or base)
         if places is not None and static:
@@ -52,11 +61,11 @@ def attend(
     if scores is None and base is None:
         s_BHTS = by_group(q_BHTD * scale, k_BHSD.mT)
     else:
-        s_BHTS = by_group(q_BHTD, k_BHSD.mT) if base is None else base.dense(*(given[n] for n in base.operator.takes))
+        s_BHTS = by_group(q_BHTD, k_BHSD.mT) if base is None else base.dense(**given)
         if scores is None:
             s_BHTS = s_BHTS * scale
         else:
-            term = scores.dense(*(given[name] for name in scores.operator.takes))
+            term = scores.dense(**given)
             s_BHTS = (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
     if causal is not None:
         queries, keys = causal
@@ -71,7 +80,7 @@ def attend(
     else:
         p_BHTS = s_BHTS.softmax(-1)
     context_BHTD = by_group(p_BHTS, v_BHSD)
-    return context_BHTD if values is None else context_BHTD + values.dense(p_BHTS)
+    return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
 
 
 def shared(x_BGSD: Tensor, heads: int) -> Tensor:

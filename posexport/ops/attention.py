@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from posexport.ops.base import OPERATORS, Operator
+from posexport.ops.cached_calls import OF_CALL
 
 #: ``keys``: one row for all queries, [B, 1, 1, S]; ``pairs``: [B or 1, 1 or H, T, S].
 Mask = Literal["none", "keys", "pairs"]
@@ -95,9 +96,7 @@ class AttentionKind:
         given = {
             "past_k": self.cached,
             "past_v": self.cached,
-            "takes": self.cached,
-            "last_keys": self.cached,
-            "key_total": self.cached,
+            **dict.fromkeys(OF_CALL, self.cached),
             "bias": self.biased,
             "mask": self.mask != "none",
             "sink": self.sink,

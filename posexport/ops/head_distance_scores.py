@@ -1,8 +1,9 @@
-"""Scores of a query against a vector for every head and distance, with a bias for queries and one for keys.
+"""Scores of a query, with a bias, against a vector for every head and distance.
 
-Dai et al., "Transformer-XL" (arXiv:1901.02860), section 3.3, terms b, c and d of the four:
-``scores[i, j] += (q_i + v) . R[i - j] + u . k_j``, with ``R``, ``u`` and ``v`` of every head. The caller computes ``R``
-for the distances of a call; distances it does not list are taken as its nearest.
+Dai et al., "Transformer-XL" (arXiv:1901.02860), section 3.3, terms b and d of the four:
+``scores[i, j] += (q_i + v) . R[i - j]``, with ``R`` and ``v`` of every head. (The others, ``(q_i + u) . k_j``, are
+attention's own with a content bias.) The caller computes ``R`` for the distances of a call; distances it does not list
+are taken as its nearest.
 """
 
 import numpy as np
@@ -16,63 +17,42 @@ from posexport.ops.skew import Distances, Skew
 from posexport.ops.window import blocks, columns, skew
 
 
-def oracle(
-    q: Array, k: Array, by_distance: Array, key_bias: Array, query_bias: Array, lowest: Array, qpos: Array, kpos: Array
-) -> Array:
-    """One pair at a time: q [B, H, T, D], k [B, H, S, D], by_distance [H, W, D] from the distance lowest [1] up.
+def oracle(q: Array, by_distance: Array, query_bias: Array, lowest: Array, qpos: Array, kpos: Array) -> Array:
+    """One pair at a time: q [B, H, T, D], by_distance [H, W, D] from the distance lowest [1] up, query_bias [H, D].
 
-    key_bias and query_bias [H, D], qpos [T], kpos [S] -> [B, H, T, S].
+    qpos [T], kpos [S] -> [B, H, T, S].
     """
     out = np.zeros((*q.shape[:3], len(kpos)))
     for i, t in enumerate(qpos):
         for j, s in enumerate(kpos):
             vector = by_distance[:, min(max(int(t) - int(s) - int(lowest[0]), 0), by_distance.shape[1] - 1)]
-            out[:, :, i, j] = ((q[:, :, i] + query_bias) * vector + key_bias * k[:, :, j]).sum(-1)
+            out[:, :, i, j] = ((q[:, :, i] + query_bias) * vector).sum(-1)
     return out
 
 
 @torch.library.custom_op("posexport::head_distance_scores", mutates_args=())
 def head_distance_scores(
-    q: Tensor,
-    k: Tensor,
-    by_distance: Tensor,
-    key_bias: Tensor,
-    query_bias: Tensor,
-    lowest: Tensor,
-    qpos: Tensor,
-    kpos: Tensor,
+    q: Tensor, by_distance: Tensor, query_bias: Tensor, lowest: Tensor, qpos: Tensor, kpos: Tensor
 ) -> Tensor:
-    """q [B, H, T, D], k [B, H, S, D], by_distance [H, W, D], biases [H, D], lowest [1] -> [B, H, T, S]."""
+    """q [B, H, T, D], by_distance [H, W, D], query_bias [H, D], lowest [1], qpos [T], kpos [S] -> [B, H, T, S]."""
     last = by_distance.shape[1] - 1
-    of_key = (k @ key_bias[:, :, None]).mT
     out = q.new_empty(*q.shape[:3], kpos.shape[0])
     for q_block, t, out_block in zip(blocks(q, 2), blocks(qpos), blocks(out, 2), strict=True):
         window = by_distance[:, (columns(t, kpos) - lowest).clamp(0, last)]
         by_column = (q_block + query_bias[:, None]) @ window.mT
-        torch.add(skew(by_column, kpos.shape[0]), of_key, out=out_block)
+        out_block.copy_(skew(by_column, kpos.shape[0]))
     return out
 
 
 @head_distance_scores.register_fake
-def _(
-    q: Tensor,
-    _k: Tensor,
-    _by_distance: Tensor,
-    _key_bias: Tensor,
-    _query_bias: Tensor,
-    _lowest: Tensor,
-    _qpos: Tensor,
-    kpos: Tensor,
-) -> Tensor:
+def _(q: Tensor, _by_distance: Tensor, _query_bias: Tensor, _lowest: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
     return q.new_empty(*q.shape[:3], kpos.shape[0])
 
 
 @script(OPSET, default_opset=op)
 def HeadDistanceScores(
     q: FLOAT[...],
-    k: FLOAT[...],
     by_distance: FLOAT[...],
-    key_bias: FLOAT[...],
     query_bias: FLOAT[...],
     lowest: INT64[...],
     qpos: INT64[...],
@@ -82,8 +62,7 @@ def HeadDistanceScores(
     index = op.Max(op.Min(Distances(qpos, kpos) - lowest, last), [0])
     window = op.Transpose(op.Gather(by_distance, index, axis=1), perm=[0, 2, 1])
     by_column = op.MatMul(q + op.Unsqueeze(query_bias, [1]), window)
-    of_key = op.Transpose(op.MatMul(k, op.Unsqueeze(key_bias, [2])), perm=[0, 1, 3, 2])
-    return Skew(by_column, op.Shape(kpos)) + of_key
+    return Skew(by_column, op.Shape(kpos))
 
 
 HEAD_DISTANCE_SCORES = register(
@@ -104,12 +83,12 @@ HEAD_DISTANCE_SCORES = register(
         ],
         draw=lambda case, rng: [
             rng.standard_normal((case.heads, case.table, case.head_size)),
-            *rng.standard_normal((2, case.heads, case.head_size)),
+            rng.standard_normal((case.heads, case.head_size)),
             np.array([-case.table // 2]),
         ],
-        takes=("q", "k"),
+        takes=("q",),
         gives="scores",
-        own=("by_distance", "key_bias", "query_bias", "lowest"),
+        own=("by_distance", "query_bias", "lowest"),
         scaled_along=("query_bias",),
     )
 )

@@ -40,8 +40,7 @@ def drawn(subject: EncodingAlone, length: int, seed: int = 1) -> tuple[Tensor, T
 
 def dense(term: Term, q_BHTD: Tensor, k_BHSD: Tensor) -> Tensor:
     """A score term as a tensor, for every head."""
-    given = {"q": q_BHTD, "k": k_BHSD}
-    return term.dense(*(given[name] for name in term.operator.takes))
+    return term.dense(q=q_BHTD, k=k_BHSD)
 
 
 def check_scores(subject: EncodingAlone) -> Check:
@@ -68,7 +67,7 @@ def check_values(subject: EncodingAlone) -> Check:
         at = positions_from(first, length, subject.layer)
         term = subject.layer.double().values(at, at)
         assert term is not None
-        return term.dense(probs)
+        return term.dense(probs=probs)
 
     here, there = values(0), values(far)
     return Check(claim=VALUES, figure=_relative(there - here, here), detail=f"{length} tokens moved by {far}")
