@@ -5,9 +5,7 @@ every position, the second is wrong for prompts that are padded on the left. Wha
 scores is given as its ``attention_bias``. Of several rows it takes several tokens only as a first prompt; a later part
 of a prompt goes by the formula there, in the same graph.
 
-One new token, behind a cache that is mostly taken, goes by products of all places, the free ones masked: the operator
-spends several times as long on a query's products as reading keys and values takes. Each head's are products of their
-own, with a single row, which ONNX Runtime multiplies without copying the other factor.
+One new token, behind a cache that is mostly taken, goes by `posexport.lowering.step`.
 """
 
 from collections.abc import Mapping
@@ -15,6 +13,7 @@ from dataclasses import replace
 
 from posexport.lowering.heads import around, side_by_side
 from posexport.lowering.scores import SCALE, by_products, operator_refusal, prepared_keys, read_apart, summands
+from posexport.lowering.step import step
 from posexport.lowering.target import MICROSOFT, Target
 from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
@@ -84,7 +83,7 @@ class GroupQuery:
   {lines(SCALE)}
   context, present_k, present_v = If(step) <
     then_branch = of_step () => ({_typed("context_of_step", axes)}, k_after_step, v_after_step) {{
-    {lines(_step(kind, given, bias))}
+    {lines(step(kind, given, bias))}
     }},
     else_branch = of_others () => (context_of_others, k_of_others, v_of_others) {{
     context_of_others, k_of_others, v_of_others = If(takes) <
@@ -97,58 +96,6 @@ class GroupQuery:
     >
     }}
   >"""
-
-
-def _step(kind: AttentionKind, given: list[str], bias: str | None) -> list[str]:
-    """Statements that give ``context_of_step`` and the buffers after one new token.
-
-    ``given``: those that give ``bias``, which is added to the scores of the keys.
-    """
-    found = [
-        "same = Constant<value_ints = [0]>()",
-        "single = Constant<value_ints = [1]>()",
-        "group_axis = Constant<value_ints = [2]>()",
-        "others = Constant<value_ints = [-1]>()",
-        "head_count0 = Constant<value_int: int = @heads>()",
-        "head_count = Reshape(head_count0, single)",
-        "group_count0 = Constant<value_int: int = @groups>()",
-        "group_count = Reshape(group_count0, single)",
-        "heads_each = Div(head_count, group_count)",
-        "of_group = Concat<axis = 0>(same, group_count, single, others)",
-        "of_each = Concat<axis = 0>(same, group_count, heads_each, single, others)",
-        "of_heads = Concat<axis = 0>(same, head_count, single, others)",
-        "k_new = Reshape(k, of_group)",
-        "v_new = Reshape(v, of_group)",
-        "k_after_step = TensorScatter<axis = 2>(past_k, k_new, write_at)",
-        "v_after_step = TensorScatter<axis = 2>(past_v, v_new, write_at)",
-        "k_each = Unsqueeze(k_after_step, group_axis)",
-        "v_each = Unsqueeze(v_after_step, group_axis)",
-        "q_scaled = Mul(q, s)",
-        "q_each = Reshape(q_scaled, of_each)",
-        f"score_each = {MICROSOFT}.FusedMatMul<transB = 1>(q_each, k_each)",
-    ]
-    if kind.scores is None:
-        found += ["summed_each = Add(score_each, mask_of_places)", "probs_each = Softmax<axis = -1>(summed_each)"]
-    else:
-        found += [
-            *given,
-            "before_free = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()",
-            "of_free = Concat<axis = 0>(before_free, free)",
-            "free_score1 = Constant<value_float: float = @lowest>()",
-            "free_score = CastLike(free_score1, q)",
-            f"bias_of_places = Pad({bias}, of_free, free_score)",
-            "score_of_heads = Reshape(score_each, of_heads)",
-            "summed = Add(score_of_heads, bias_of_places)",
-            "probs = Softmax<axis = -1>(summed)",
-            "probs_each = Reshape(probs, of_each)",
-        ]
-    together = "Concat<axis = 0>(same, single, others)" if kind.joined else "Identity(of_heads)"
-    return [
-        *found,
-        "context_each = MatMul(probs_each, v_each)",
-        f"of_context = {together}",
-        "context_of_step = Reshape(context_each, of_context)",
-    ]
 
 
 def _typed(value: str, axes: int = 4) -> str:

@@ -36,7 +36,8 @@ def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) ->
         about = tuple(named[name] for name in ("mask", "qpos", "kpos"))
         past_k = k_written.inputs[0]
         # layers whose caches have the same places share what is said of a call
-        alike = (*about, ((sizes(past_k) if past_k is not None else None) or (past_k,) * 3)[2])
+        shape = sizes(past_k)
+        alike = (*about, shape[2] if shape else past_k)
         if alike not in calls:
             calls[alike] = ir.node(
                 "CachedCalls",
