@@ -10,6 +10,7 @@ from typing import Any
 
 from posexport.bench import checkpoints
 from posexport.bench.recipes import OUT, Recipe
+from posexport.bench.records import READING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Checkpoint:
         sizes = {name: prod(shape) for name, shape in checkpoints.tensors(self.config) if "embed_tokens" not in name}
         cached = 2 * self.config["num_hidden_layers"] * self.config["num_key_value_heads"] * self.config["head_dim"]
         read = {"numbers": sum(sizes.values()), "per_token": cached}
-        made = self.contestant("reading weights and cache once", "reading", None, "", options=read)
+        made = self.contestant(READING, "reading", None, "", options=read)
         return replace(made, weights="none")
 
     def optimum(self) -> Contestant:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
-from posexport.bench.records import Document, Figure, Result
+from posexport.bench.records import READING, Document, Figure, Result
 
 _NOT_VALID = " \\*"
 
@@ -55,7 +55,8 @@ def _comparison(results: Sequence[Result]) -> str:
     ]
     columns = []
     for result in results:
-        timed = [f for f in result.figures if f.ms is not None and not f.wrong and f.contestant != result.floor]
+        models = [f for f in result.figures if f.contestant not in (result.floor, READING)]
+        timed = [f for f in models if f.ms is not None and not f.wrong]
         # by the ratio: milliseconds of two rows are of different minutes
         best = min(timed, key=lambda f: f.to_floor or f.ms or 0, default=None)
         columns.append(

@@ -10,6 +10,8 @@ import msgspec
 LARGEST_DIFFERENCE = 1e-3
 #: two runs of the floor, call by call in turn, that differ by more say that the machine was not quiet
 LARGEST_SPREAD = 0.05
+#: a row that is no model, for a bound that none can undercut
+READING = "reading weights and cache once"
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
