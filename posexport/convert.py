@@ -151,6 +151,7 @@ def _into(
     from posexport.sources.cached import cached
     from posexport.sources.extend import extend
     from posexport.sources.load import load
+    from posexport.sources.mapped import drop
 
     tell = progress or (lambda *_: None)
     opset = negotiate.opset(options.opset, static_cache=options.cache == "static", made_for=options.made_for)
@@ -177,6 +178,9 @@ def _into(
         )
         for file, graph in source.graphs.items()
     ]
+    if not options.verify:
+        # nothing asks the module for its numbers any more, and the check's session holds the same
+        drop(source.module.parameters())
     check_axes(source, model_of(directory, source.parts))
     report = _prove(source, directory, options, progress) if options.verify else None
     if report is not None and not report.passed and not options.keep:

@@ -55,6 +55,12 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
             pages.map.madvise(advise, start, end - start)
 
 
+def drop(parameters: Iterable[nn.Parameter]) -> None:
+    """Give the memory of all parameters back, for good: their numbers are gone."""
+    for parameter in parameters:
+        parameter.data = parameter.data.new_empty(0)
+
+
 def trim() -> None:
     """Let the C library give back what it holds of freed memory, where it can be asked to (glibc)."""
     if sys.platform.startswith("linux"):
