@@ -8,6 +8,7 @@ from posexport.bounds import bounds_of
 from posexport.export import functions, guard, metadata
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
+from posexport.export.names import name_control_flow
 from posexport.export.save import save
 from posexport.export.trace import trace
 from posexport.lowering.target import Target, TargetName
@@ -48,6 +49,7 @@ def build(
     chosen = functions.attach(model, made_for, lowering)
     if inline:
         inline_functions(model)
+    name_control_flow(model)
     metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()})
     save(model, path, source.module)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)

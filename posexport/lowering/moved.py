@@ -50,7 +50,9 @@ def places(rows: str) -> list[str]:
     return [
         "key_chunk_total = Shape(kpos_all)",
         "key_chunk_count = Div(key_chunk_total, chunk)",
-        f"chunk_total = Shape<start = 1, end = 2>({rows})",
+        # not Shape<start, end>: a shared bias has no known rank, and neither would what follows
+        f"rows_sizes = Shape({rows})",
+        "chunk_total = Gather(rows_sizes, one)",
         "row_chunks = Div(chunk_total, chunk)",
         "chunks_before = Sub(row_chunks, key_chunk_count)",
         "first_query_of_all = Slice(qpos, zero, one)",
@@ -77,7 +79,7 @@ def moved(rows: str, *, qpos: str, kpos: str) -> list[str]:
         "moved_seen = Slice(places, zero, moved_key_chunks, one)",
         "moved_places = Sub(moved_seen, moved_chunks)",
         f"moved_found = Gather<axis = 1>({rows}, moved_places)",
-        f"moved_heads = Shape<end = 1>({rows})",
+        "moved_heads = Gather(rows_sizes, zero)",
         f"moved_queries = Shape({qpos})",
         "moved_shape = Concat<axis = 0>(one, moved_heads, moved_queries, moved_keys)",
         "term = Reshape(moved_found, moved_shape)",

@@ -1,9 +1,10 @@
 """The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from posexport.parity.remembered import RememberingSession
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import make_session
 from posexport.spec import PartSpec
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 _DTYPES |= {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -26,6 +30,7 @@ class RunError(Exception):
 class Runner:
     """A model that is fed by name and asked for outputs by name. ``parts``: ``model`` is the directory of their files.
 
+    ``make`` opens the sessions, where they are not to be plain ones.
     Raises PosexportError where the model's inputs or outputs are not the ones asked for.
     """
 
@@ -39,11 +44,12 @@ class Runner:
         provider: str = "cpu",
         threads: int = 0,
         level: str = "all",
+        make: "Callable[[Path | bytes], InferenceSession] | None" = None,
     ) -> None:
         import onnxruntime
 
         # PyTorch runs in turn with it: threads that wait busily would take its processors
-        make = partial(make_session, provider=provider, threads=threads, level=level, spinning=False)
+        make = make or partial(make_session, provider=provider, threads=threads, level=level, spinning=False)
         self.chain = open_chain(model, parts, make)
         if parts:
             first, *others = self.chain.links
