@@ -14,6 +14,7 @@ from posexport.export.trace import trace
 from posexport.lowering.target import Target, TargetName
 from posexport.ops.base import DOMAIN
 from posexport.sources.base import Source
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,13 @@ def build(
     """
     model = trace(source, opset)
     model.ir_version = ir_version
-    made_for = Target(target, opset, flat=inline, steps=any(spec.role == "cache" for spec in source.inputs))
+    made_for = Target(
+        target,
+        opset,
+        flat=inline,
+        steps=any(spec.role == "cache" for spec in source.inputs),
+        longest=_longest(source),
+    )
     rewrites.apply(model, made_for)
     guard.insert(model, source.inputs, bounds_of(source.envelope))
     chosen = functions.attach(model, made_for, lowering)
@@ -54,3 +61,10 @@ def build(
     save(model, path, source.module)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(functions=names, chosen=chosen, opset=model.opset_imports[""], ir_version=model.ir_version)
+
+
+def _longest(source: Source) -> int | None:
+    """The most tokens that any sequence of the inputs may have; None where one has no limit."""
+    sequences = {axis for spec in source.inputs for axis in spec.axes} & {SEQUENCE, ENCODER_SEQUENCE}
+    limited = bool(sequences) and sequences <= set(source.envelope.limited_axes)
+    return source.envelope.limit if limited else None

@@ -64,7 +64,8 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
             choice = plan.choose(family, kind, target, lowering)
             chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)
             _need(needed, choice.lowering, kind, target)
-            if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not choice.lowering.cuts:
+            cuts = choice.lowering.cuts and target.tiles
+            if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not cuts:
                 unlimited.add(kind.bias.name)
         elif name in OPERATORS:
             needed |= {proto.name: proto for proto in protos(OPERATORS[name].function, target.opset)}

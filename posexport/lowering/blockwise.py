@@ -6,7 +6,8 @@ the cache. Standard operators only; from opset 23 on a step's attention is ai.on
 
 The block is computed in the graph: the fewest blocks of at most 128 queries, all of one size, so that no length pays
 for more than a few padded queries. What is small, such as a decoder's step, is computed at once: it would pay for
-cutting, padding and joining. (An If costs little around nodes without weights.)
+cutting, padding and joining. (An If costs little around nodes without weights.) A model whose inputs are never longer
+than one block gets no blocks: a branch that no input reaches could not be proven.
 """
 
 import re
@@ -61,6 +62,9 @@ class Blockwise:
         operator = target.opset >= ATTENTION_OPSET and operator_refusal(kind) is None
         # few queries that share keys: the operator would copy these for every head
         at_once = [*SCALE, *_at_once(kind, operator=operator and not kind.grouped)]
+        if not target.tiles:
+            asked = drops_some("mask", "drops") if kind.mask == "keys" else []
+            return "\n".join([*asked, *at_once, "context = Identity(context_at_once)"])
         return f"""
   zero = Constant<value_ints = [0]>()
   length = {queries(kind)}

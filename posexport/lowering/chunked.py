@@ -51,6 +51,8 @@ class Chunked:
         few = [f"most = Constant<value_ints = [{BLOCK}]>()", "few = LessOrEqual(length, most)"]
         if kind.biased:
             few = [*HELD, "few = Identity(held)"]
+        if not target.tiles:
+            return "\n".join([*SCALE, *_attention(kind, "context", operator=operator)])
         return f"""
   {lines(SCALE)}
   length = Shape<start = 2, end = 3>(q)

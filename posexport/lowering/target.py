@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from posexport.lowering.blocks import BLOCK
+
 TargetName = Literal["portable", "cpu", "cuda"]
 TARGETS: tuple[TargetName, ...] = get_args(TargetName)
 #: the domain of ONNX Runtime's own operators
@@ -15,7 +17,8 @@ ATTENTION_OPSET = 23
 class Target:
     """``portable``: any runtime of standard ONNX operators; ``cpu``, ``cuda``: ONNX Runtime's provider of that name.
 
-    ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO.
+    ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO. ``longest``: the most
+    tokens of a row that the graph takes (None: any number), so that no branch is written for longer ones.
     """
 
     name: TargetName = "portable"
@@ -23,11 +26,17 @@ class Target:
     flat: bool = False
     #: most calls are of one new token, behind a cache
     steps: bool = False
+    longest: int | None = None
 
     @property
     def microsoft(self) -> bool:
         """ONNX Runtime's own operators may stand in the graph."""
         return self.name != "portable"
+
+    @property
+    def tiles(self) -> bool:
+        """Queries may be more than a tile holds: only then a graph has branches that cut them."""
+        return self.longest is None or self.longest > BLOCK
 
     def needs(self, opset: int, what: str) -> str | None:
         """Why an operator of a later opset cannot be used; None where it can."""

@@ -81,6 +81,17 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class BranchRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch of the graph (one side of an If, the body of a Scan or Loop) and the first point that ran it.
+
+    ``reached`` is None for a branch that no checked point ran; ``note`` says why.
+    """
+
+    branch: str
+    reached: str | None
+    note: str = ""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
 
@@ -96,6 +107,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     strays: list[str] = []
     stateful: bool = False
     located: str | None = None
+    #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
+    coverage: list[BranchRun] = []
 
     @property
     def passed(self) -> bool:
@@ -103,6 +116,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
+
+    @property
+    def unreached(self) -> list[BranchRun]:
+        """The branches that no checked point ran, which are not proven."""
+        return [branch for branch in self.coverage if branch.reached is None]
 
     @property
     def worst(self) -> Point | None:
@@ -150,6 +168,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
         parts += [f"{_count(held, 'invariant')} held"] if held else []
+        ran = len(self.coverage) - len(self.unreached)
+        parts += [f"{ran} of {_count(len(self.coverage), 'branch', 'branches')} of the graph ran"] if self.coverage else []
         sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
         return ", ".join(parts) + (sample if self.scope == "sample" else "")
 
@@ -174,8 +194,8 @@ def _point_failure(point: Point) -> str:
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or f'{noun}s'}"
 
 
 def _listed(sizes: list[str]) -> str:

@@ -16,6 +16,7 @@ from posexport.bounds import bounds_of
 from posexport.errors import PosexportError
 from posexport.parity import invariants, memory, steps
 from posexport.parity.calls import in_calls, whole
+from posexport.parity.coverage import Coverage, cover
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
 from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.grid import GridPoint, grid
@@ -95,9 +96,22 @@ def prove(
         threads=threads,
     )
     points = grid(source.envelope, source.inputs, lengths=lengths)
-    job = _Job(
-        source, runner, provider, precision, progress or (lambda *_: None), 0, points, sample, _heads(source.module)
-    )
+    heads = _heads(source.module)
+    tell = progress or (lambda *_: None)
+    coverage = Coverage([])
+    if lengths is None:
+        coverage = cover(
+            source,
+            model,
+            points,
+            provider=provider,
+            threads=threads,
+            heads=heads,
+            memory_limit=_memory_limit(memory_limit),
+            progress=lambda text: tell(0, 0, text),
+        )
+        points += coverage.added
+    job = _Job(source, runner, provider, precision, tell, 0, points, sample, heads)
     with torch_threads(threads):
         values, worst, stateful = _values(job, memory_limit, fresh=False)
         if stateful:
@@ -115,6 +129,7 @@ def prove(
             invariants=[*_invariants(job, tolerances, stateful), *_steps(job, stateful)],
             strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
             stateful=stateful,
+            coverage=coverage.runs(list(job.skipped)),
         )
         failed = [p for p in judged if p.verdict == "fail" and p.tolerance is not None]
         if failed:
@@ -135,7 +150,7 @@ def _values(
     truth = Reference(source.module, torch.float64, outputs=count, fresh=fresh)
     own = Reference(source.module, DTYPES[job.precision], outputs=count, fresh=fresh)
     # asked when the copies exist, so that what is free is free for the points
-    job.limit_bytes = int(memory.available() * memory.SHARE) if memory_limit is None else memory_limit
+    job.limit_bytes = _memory_limit(memory_limit)
     job.skipped = {}
     values: list[_Value] = []
     worst: dict[tuple[int, str], float] = defaultdict(float)
@@ -183,6 +198,10 @@ def _values(
         stateful = fingerprint([*truth_whole(first_feeds), *own_whole(first_feeds)]) != first
     job.progress(len(taken), len(taken), "")
     return values, dict(worst), stateful
+
+
+def _memory_limit(given: int | None) -> int:
+    return int(memory.available() * memory.SHARE) if given is None else given
 
 
 def _plain(point: GridPoint) -> bool:
