@@ -76,7 +76,7 @@ class Blockwise:
     {lines(at_once)}
     }},
     else_branch = by_blocks () => (context_by_blocks) {{
-    {_by_blocks(kind, operator=operator)}
+    {_by_blocks(kind, target, operator=operator)}
     }}
   >"""
 
@@ -119,7 +119,7 @@ def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
     return around(kind.heads_of, found, "context_at_once") if kind.joined else found
 
 
-def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
+def _by_blocks(of: AttentionKind, target: Target, *, operator: bool) -> str:
     """Statements from the node's inputs to ``context_by_blocks``."""
     kind = replace(of.apart, biased=False)
     whole = kind.base is None and any(skews(operator) for operator in kind.operators.values())
@@ -131,7 +131,9 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
         held = {name: f"{name}_all" for name in held}
     outside: list[str] = []
     drops = "drops" if step_kind.mask == "keys" else None
-    if drops and whole and not kind.causal:
+    if drops and whole and not kind.causal and not of.biased and _always_fills(target):
+        drops = None
+    elif drops and whole and not kind.causal:
         # so are those that were filled up; where order drops them, it does so alone
         outside, drops = drops_some("mask_all", "drops_or_fills"), "drops_or_fills"
     step: list[str] = []
@@ -198,6 +200,11 @@ def _by_blocks(of: AttentionKind, *, operator: bool) -> str:
     {lines(step)}
   }}> (q_blocks{", p_blocks" * kind.ordered})
   {lines(_uncut(of))}"""
+
+
+def _always_fills(target: Target) -> bool:
+    """No length of more than one block is a whole number of chunks: the mask always drops the keys that fill it up."""
+    return target.longest is not None and target.longest < BLOCK + CHUNK
 
 
 def _positions() -> list[str]:

@@ -166,7 +166,9 @@ class _Watcher:
 
     def _control_flow(self, nodes: "MutableSequence[NodeProto]", node: "NodeProto", scope: str) -> list[Probe]:
         own = node.name or f"{scope}/{node.output[0]}"
-        graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.name in _BODIES[node.op_type]}
+        graphs = {
+            attribute.name: attribute.g for attribute in node.attribute if attribute.name in _BODIES[node.op_type]
+        }
         inner = {name: self.graph(graph.node, own) for name, graph in graphs.items()}
         if node.op_type == "If":
             taken = self._name()

@@ -143,7 +143,9 @@ class _Search:
     def _kinds(self) -> Iterator[GridPoint]:
         """One point of each kind to grow: without padding first, then as the model takes it."""
         envelope = self._source.envelope
-        paddings: list[Padding] = ["none", *envelope.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
+        paddings: list[Padding] = (
+            ["none", *envelope.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
+        )
         for padding in paddings:
             found = [p for p in self._points if p.padding == padding and not (p.calls or p.numbered)]
             if found:
@@ -155,7 +157,8 @@ class _Search:
         self._rising(lambda n: self._sized(point, length=n), lengths, _STEP)
         longest = next((n for n in reversed(lengths) if self._fits(self._sized(point, length=n))), point.length)
         rows = [point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS]
-        self._rising(lambda n: self._sized(point, length=longest, batch=n), rows, 1)
+        for length in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
+            self._rising(lambda n, length=length: self._sized(point, length=length, batch=n), rows, 1)  # type: ignore[misc]
 
     def _lengths(self, point: GridPoint) -> list[int]:
         """Lengths to try, ascending; none where the length cannot be chosen."""

@@ -169,7 +169,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         held = sum(item.verdict == "pass" for item in self.invariants)
         parts += [f"{_count(held, 'invariant')} held"] if held else []
         ran = len(self.coverage) - len(self.unreached)
-        parts += [f"{ran} of {_count(len(self.coverage), 'branch', 'branches')} of the graph ran"] if self.coverage else []
+        parts += (
+            [f"{ran} of {_count(len(self.coverage), 'branch', 'branches')} of the graph ran"] if self.coverage else []
+        )
         sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
         return ", ".join(parts) + (sample if self.scope == "sample" else "")
 
