@@ -36,7 +36,10 @@ main (float[n] x, float[n] y) => (float[n] z)
   [outer] z = If(negative) <
     then_branch = below () => (c) {
       positive = Greater(most, zero)
-      [inner] c = If(positive) <then_branch = mixed () => (d) { d = Add(a, b) }, else_branch = all () => (e) { e = Sub(a, b) }>
+      [inner] c = If(positive) <
+        then_branch = mixed () => (d) { d = Add(a, b) },
+        else_branch = all () => (e) { e = Sub(a, b) }
+      >
     },
     else_branch = above () => (f) { f = Mul(a, b) }
   >

@@ -18,7 +18,7 @@ from posexport.parity.report import BranchRun
 from posexport.sources.base import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding
 
-#: tiled attention cuts queries and fills up keys in multiples of this (`posexport.lowering.blocks`, `posexport.ops.skew`)
+#: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)
 _STEP = 32
 #: the first length with more than one tile and no key that fills up
 _FIRST = 160
@@ -27,7 +27,7 @@ _LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
 
 
 class Coverage(msgspec.Struct):
-    """``reached``: the first point that ran each branch. ``added``: points that the grid lacks. ``lacking``: why not."""
+    """``reached``: the first point that ran each branch; ``lacking``: why none did. ``added``: not in the grid."""
 
     branches: list[Branch]
     reached: dict[Branch, GridPoint] = {}
