@@ -1,0 +1,134 @@
+"""What ships is right on both sides of every switch: conversions by the command line's defaults, compared with PyTorch.
+
+Every built-in model and every golden checkpoint, as users convert them (portable and default opset), then for the CPU
+and with a static KV cache. No proof is run: a graph that says which branches run finds the sizes at which each one
+does, and the values there, and at lengths around a tile of attention, are compared by the proof's criterion.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from posexport.bundle.manifest import model_of
+from posexport.cli import group
+from posexport.parity.calls import in_calls
+from posexport.parity.coverage import cover
+from posexport.parity.criterion import measure, tolerance
+from posexport.parity.draw import draw, token_mask
+from posexport.parity.grid import GridPoint, grid
+from posexport.parity.ort import Runner
+from posexport.parity.reference import Reference, torch_threads
+from posexport.sources import builtin
+from posexport.sources.base import Source
+from posexport.sources.cached import cached
+from posexport.sources.load import LoadOptions, load
+
+GOLDEN = Path(__file__).parent / "golden"
+CHECKPOINTS = sorted(path.name for path in GOLDEN.iterdir() if (path / "config.json").is_file())
+#: around a tile of 128 queries, and the first length of whole chunks behind it
+LENGTHS = (1, 17, 127, 128, 129, 160)
+#: one model for each way to compute its attention by default, and one for each way to call it
+FEW = ["encoder-t5", "encoder-relative-key", "decoder-alibi", "decoder-rope", "encoder-decoder-t5"]
+
+
+def layers(name: str) -> tuple[str, ...]:
+    """Two, where the model lets one say so: what a second layer shares with the first takes part."""
+    if name not in builtin.models():
+        return ()
+    return ("layers=2",) if "layers" in builtin.models()[name][0].config.__dataclass_fields__ else ()
+
+
+def convert(name: str, folder: Path, *options: str) -> Path:
+    """The bundle that a user gets from the command line, without its proof."""
+    given = [word for setting in layers(name) for word in ("--set", setting)]
+    argument = str(GOLDEN / name) if name in CHECKPOINTS else name
+    ran = CliRunner().invoke(group, ["convert", argument, *given, *options, "--no-verify", "-o", str(folder / "bundle")])
+    assert ran.exit_code == 0, ran.exception or ran.output
+    return folder / "bundle"
+
+
+def points_of(source: Source) -> list[GridPoint]:
+    """Of the grid, few: rows of different lengths, no padding, and each way to split a sequence into calls."""
+    envelope = source.envelope
+    chosen = None
+    if not (envelope.images or envelope.lengths):
+        limit = envelope.limit
+        chosen = [n for n in LENGTHS if n >= envelope.minimum and (limit is None or n <= limit)]
+    points = [p for p in grid(envelope, source.inputs, lengths=chosen) if not p.refusal]
+    few = {"none", envelope.ragged}
+    return [p for p in points if (p.batch > 1 and p.padding in few) or (p.calls and p.batch == 1)]
+
+
+def check(name: str, folder: Path, *options: str) -> None:
+    bundle = convert(name, folder, *options)
+    argument = str(GOLDEN / name) if name in CHECKPOINTS else name
+    source = load(argument, LoadOptions(settings=layers(name)))
+    source = cached(source, "static" if "static" in options else "growing", "at-write")
+    model = model_of(bundle, source.parts)
+    points = points_of(source)
+    heads = max((m for p in source.module.modules() if isinstance(m := getattr(p, "heads", 0), int)), default=1)
+    found = cover(source, model, points, provider="cpu", threads=1, heads=heads, memory_limit=4 << 30)
+    assert not found.lacking, found.lacking
+    names = [spec.name for spec in source.inputs], [spec.name for spec in source.outputs]
+    specs = [part.spec for part in source.parts]
+    run = Runner(model, inputs=names[0], outputs=names[1], parts=specs, threads=1)
+    with torch_threads(1):
+        compare(source, run, sorted({*points, *found.added}, key=lambda p: (p.length, p.batch)))
+
+
+def compare(source: Source, run: Runner, points: list[GridPoint]) -> None:
+    """Values at every point by the criterion, PyTorch's own error being its largest at that length."""
+    truth, own = (
+        Reference(source.module, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32)
+    )
+    worst: dict[tuple[int, str], float] = {}
+    errors: list[tuple[GridPoint, str, float, str]] = []
+    for point in points:
+        feeds = draw(point, source.inputs)
+        same = point.calls if source.envelope.length_dependent else ()
+        y64, y32 = (in_calls(each, feeds, source.inputs, source.outputs, same) for each in (truth, own))
+        got = in_calls(run, feeds, source.inputs, source.outputs, point.calls)
+        for spec, t, o, y in zip(source.outputs, y64, y32, got, strict=True):
+            keep_BT = token_mask(point, source.inputs, spec)
+            key = point.length, spec.name
+            worst[key] = max(worst.get(key, 0.0), measure(o, t, spec.axes, keep_BT).error)
+            measured = measure(y, t, spec.axes, keep_BT)
+            errors.append((point, spec.name, measured.error, measured.note))
+    missed = [
+        f"{output} at {point}: {error:.2g} {note}"
+        for point, output, error, note in errors
+        if not error <= tolerance("fp32", output, worst[point.length, output])
+    ]
+    assert not missed, "\n".join(missed[:5])
+    assert np.isfinite([error for *_, error, _ in errors]).all()
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_ships_is_right(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.parametrize("options", [("--for", "cpu"), ("--cache", "static"), ("--for", "cpu", "--cache", "static")])
+def test_what_ships_for_a_decoder_is_right(options: tuple[str, ...], tmp_path: Path) -> None:
+    check("decoder-alibi", tmp_path, *options)
+
+
+def _everything() -> Iterator[tuple[str, ...]]:
+    for name in [*builtin.models(), *CHECKPOINTS]:
+        yield (name,)
+        yield name, "--for", "cpu"
+        if name in CHECKPOINTS:
+            continue
+        if name.startswith(("decoder-", "encoder-decoder-")):
+            yield name, "--cache", "static"
+            yield name, "--cache", "static", "--for", "cpu"
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("case", list(_everything()), ids=" ".join)
+def test_everything_that_ships_is_right(case: tuple[str, ...], tmp_path: Path) -> None:
+    check(case[0], tmp_path, *case[1:])
