@@ -22,9 +22,9 @@ def used_scores(to: str, score: str, used: str) -> list[str]:
 
 
 def used_context(to: str, *, probs: str, v: str, used: str, unused: str, axes: int, product: Product) -> list[str]:
-    """Statements that give ``to``, the context of ``probs [..., T, S]`` and ``v [..., C, V]``, whose first S slots count.
+    """Statements that give ``to``, [..., T, V], from ``probs [..., T, S]`` and the first S slots of ``v [..., C, V]``.
 
-    ``used``, ``unused``: S and C - S, int64 [1]. ``axes``: how many both have.
+    ``used``, ``unused``: S and C - S, int64 [1]. ``axes``: the rank of both.
     """
     before = ", ".join(["0"] * (2 * axes - 1))
     return [
