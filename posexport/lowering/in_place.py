@@ -42,7 +42,6 @@ def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) ->
             calls[alike] = ir.node(
                 "CachedCalls",
                 [*about, past_k],
-                {"lowest": node.attributes["lowest"]},
                 domain=DOMAIN,
                 version=1,
                 num_outputs=len(OF_CALL),

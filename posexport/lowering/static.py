@@ -1,20 +1,24 @@
-"""Attention to the first places of a cache of fixed size, without terms.
+"""Attention to the used slots of a static KV cache, without position terms.
 
-Copying these places out of the cache costs a step more than its arithmetic: where at least half of the places are
-taken, all are attended to and the free ones masked; otherwise they are copied, so that a step costs what is taken, not
-what there is room for.
+Copying these slots out of the cache costs a decode step more than its arithmetic: where at least half of the capacity
+is used, a call of few tokens attends to the whole capacity and drops the unused slots' scores and values; all other
+calls copy the used slots, so that a step costs what is used, not what there is room for.
 """
 
 from collections.abc import Mapping
 
-from posexport.lowering.scores import SCALE, by_products, prepared_keys
+from posexport.lowering.scores import SCALE, added, by_products, multiplied, prepared_keys, probabilities
+from posexport.lowering.slots import used_context, used_scores
 from posexport.lowering.target import Target
 from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
 
+#: more new tokens than these have more scores to copy than there are keys and values
+_FEW_TOKENS = 16
+
 
 class Static:
-    """The formula, over the taken places or over all of them."""
+    """The formula, over copies of the used slots or over the whole capacity."""
 
     name = "static"
     cuts = False
@@ -27,40 +31,58 @@ class Static:
         return {}
 
     def refusal(self, kind: AttentionKind, target: Target) -> str | None:
-        """For caches of fixed size alone."""
+        """For static KV caches alone."""
         del target
         return None if kind.static else "keys and values do not stand in a cache of fixed size"
 
     def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
         del target
-        some, every = (
-            [*SCALE, *prepared_keys(kind), *by_products(kind, to)] for to in ("context_of_taken", "context_of_all")
-        )
-        some = named(some, k="k_taken", v="v_taken")
-        every = named(every, mask="mask_of_all", kpos="kpos_of_all")
+        copied = [*SCALE, *prepared_keys(kind), *by_products(kind, "context_of_copies")]
+        copied = named(copied, k="k_used", v="v_used")
         return f"""
   zero = Constant<value_ints = [0]>()
   axis = Constant<value_ints = [2]>()
-  taken = Shape(kpos)
-  places = Shape<start = 2, end = 3>(k)
-  free = Sub(places, taken)
-  few = Less(taken, free)
-  few0 = Squeeze(few, zero)
-  context = If(few0) <
-    then_branch = of_taken () => (context_of_taken) {{
-    k_taken = Slice(k, zero, taken, axis)
-    v_taken = Slice(v, zero, taken, axis)
-    {lines(some)}
+  used = Shape(kpos)
+  capacity = Shape<start = 2, end = 3>(k)
+  unused = Sub(capacity, used)
+  mostly_unused = Less(used, unused)
+  tokens = Shape(qpos)
+  few_tokens = Constant<value_ints = [{_FEW_TOKENS}]>()
+  many_tokens = Less(few_tokens, tokens)
+  copies = Or(mostly_unused, many_tokens)
+  copies0 = Squeeze(copies, zero)
+  context = If(copies0) <
+    then_branch = of_copies () => (context_of_copies) {{
+    k_used = Slice(k, zero, used, axis)
+    v_used = Slice(v, zero, used, axis)
+    {lines(copied)}
     }},
-    else_branch = of_all () => (context_of_all) {{
-    seven = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()
-    pads = Concat<axis = 0>(seven, free)
-    mask_of_all = Pad(mask, pads)
-    start = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    places0 = Squeeze(places, zero)
-    kpos_of_all = Range(start, places0, one)
-    {lines(every)}
+    else_branch = of_capacity () => (context_of_capacity) {{
+    {lines(_over_capacity(kind))}
     }}
   >"""
+
+
+def _over_capacity(kind: AttentionKind) -> list[str]:
+    """Statements that give ``context_of_capacity`` without a copy of the cache."""
+    sums, score = added(kind, "score", q="q", qs="qs", qpos="qpos")
+    context = used_context(
+        "context_of_capacity",
+        probs="probs",
+        v="v",
+        used="used",
+        unused="unused",
+        axes=4,
+        product=lambda to, probs, v: multiplied(kind, to, probs, v),
+    )
+    return [
+        *SCALE,
+        *prepared_keys(kind),
+        "qs = Mul(q, s)",
+        *multiplied(kind, "score_of_slots", "qs", "kt"),
+        *used_scores("score", "score_of_slots", "used"),
+        *sums,
+        *probabilities(kind, score),
+        *context,
+    ]

@@ -1,10 +1,11 @@
-"""Attention of one new token to a cache of fixed size that is mostly taken: products of all places, free ones masked.
+"""Decode step against a static KV cache that is mostly used: batched MatMul over the whole capacity.
 
 GroupQueryAttention spends several times as long on these products as reading keys and values takes. Here every head has
 a product of its own, of a single row, for which ONNX Runtime has a kernel; with the scale as the product's own factor
-it would take longer. Free places count nothing but have to hold finite numbers.
+it would take longer. What unused slots hold never matters (`posexport.lowering.slots`).
 """
 
+from posexport.lowering.slots import used_context, used_scores
 from posexport.lowering.target import MICROSOFT
 from posexport.ops.attention import AttentionKind
 
@@ -13,8 +14,7 @@ def step(kind: AttentionKind, given: list[str], bias: str | None) -> list[str]:
     """Statements that give ``context_of_step``, and the buffers ``k_after_step`` and ``v_after_step``.
 
     In scope: a cached kind's inputs, and ``s``, the scale. ``given``: statements that give the value called ``bias``,
-    [B or 1, H or 1, 1, S], which is added to the scores. (Of padding alone `posexport.ops.cached_calls` has it for all
-    places.)
+    [B or 1, H or 1, 1, S], which is added to the scores. (Where that is the mask alone, nothing is computed.)
     """
     found = [
         "same = Constant<value_ints = [0]>()",
@@ -37,27 +37,37 @@ def step(kind: AttentionKind, given: list[str], bias: str | None) -> list[str]:
         "v_each = Unsqueeze(v_after_step, group_axis)",
         "q_scaled = Mul(q, s)",
         "q_each = Reshape(q_scaled, of_each)",
-        f"score_each = {MICROSOFT}.FusedMatMul<transB = 1>(q_each, k_each)",
+        f"score_of_slots = {MICROSOFT}.FusedMatMul<transB = 1>(q_each, k_each)",
+        "used = Shape(kpos)",
+        *used_scores("score_each", "score_of_slots", "used"),
     ]
     if kind.scores is None:
-        found += ["summed_each = Add(score_each, mask_of_places)", "probs_each = Softmax<axis = -1>(summed_each)"]
+        found += [
+            "mask_each = Unsqueeze(mask, single)",
+            "summed_each = Add(score_each, mask_each)",
+            "probs_each = Softmax<axis = -1>(summed_each)",
+        ]
     else:
         found += [
             *given,
-            "before_free = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()",
-            "of_free = Concat<axis = 0>(before_free, free)",
-            "free_score1 = Constant<value_float: float = @lowest>()",
-            "free_score = CastLike(free_score1, q)",
-            f"bias_of_places = Pad({bias}, of_free, free_score)",
             "score_of_heads = Reshape(score_each, of_heads)",
-            "summed = Add(score_of_heads, bias_of_places)",
+            f"summed = Add(score_of_heads, {bias})",
             "probs = Softmax<axis = -1>(summed)",
             "probs_each = Reshape(probs, of_each)",
         ]
+    context = used_context(
+        "context_each",
+        probs="probs_each",
+        v="v_each",
+        used="used",
+        unused="unused",
+        axes=5,
+        product=lambda to, probs, v: [f"{to} = MatMul({probs}, {v})"],
+    )
     heads = "" if kind.joined else "head_count, "
     return [
         *found,
-        "context_each = MatMul(probs_each, v_each)",
+        *context,
         f"of_context = Concat<axis = 0>(same, {heads}single, others)",
         "context_of_step = Reshape(context_each, of_context)",
     ]

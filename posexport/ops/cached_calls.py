@@ -9,14 +9,14 @@ from onnxscript import opset18 as op
 from posexport.ops.base import OPSET, helper
 
 #: the outputs, in order
-OF_CALL = ("takes", "last_keys", "key_total", "step", "write_at", "free", "mask_of_places")
+OF_CALL = ("takes", "last_keys", "key_total", "step", "write_at", "unused")
 
 
 @helper
 @script(OPSET, default_opset=op)
 def CachedCalls(
-    mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...], past_k: FLOAT[...], lowest: float
-) -> tuple[BOOL, INT32[...], INT32, BOOL, INT64[...], INT64[...], FLOAT[...]]:
+    mask: FLOAT[...], qpos: INT64[...], kpos: INT64[...], past_k: FLOAT[...]
+) -> tuple[BOOL, INT32[...], INT32, BOOL, INT64[...], INT64[...]]:
     rows = op.Shape(mask, start=0, end=1)
     new = op.Shape(qpos)
     keys = op.Shape(kpos)
@@ -24,12 +24,8 @@ def CachedCalls(
     takes = op.Squeeze(op.Or(op.Or(op.Equal(rows, [1]), one), op.Equal(new, keys)), [0])
     last_keys = op.Cast(op.Expand(keys - 1, rows), to=6)
     key_total = op.Cast(op.Squeeze(keys, [0]), to=6)
-    places = op.Shape(past_k, start=2, end=3)
-    # all places cost as much as the taken ones do in the operator where these are two thirds
-    step = op.Squeeze(op.And(one, op.LessOrEqual(places * 2, keys * 3)), [0])
+    capacity = op.Shape(past_k, start=2, end=3)
+    # the whole capacity costs as much as the used slots do in the operator where these are two thirds
+    step = op.Squeeze(op.And(one, op.LessOrEqual(capacity * 2, keys * 3)), [0])
     write_at = op.Expand(op.Slice(qpos, [0], [1]), rows)
-    free = places - keys
-    nothing = op.Constant(value_ints=[0, 0, 0, 0, 0, 0, 0])
-    low = op.CastLike(op.Constant(value_float=lowest), mask)
-    mask_of_places = op.Unsqueeze(op.Pad(mask, op.Concat(nothing, free, axis=0), low), [1])
-    return takes, last_keys, key_total, step, write_at, free, mask_of_places
+    return takes, last_keys, key_total, step, write_at, capacity - keys

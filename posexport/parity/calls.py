@@ -20,7 +20,8 @@ def in_calls(
 ) -> list[Array]:
     """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of so many new tokens.
 
-    What has a number a new token is put together; caches are those of the last call, without the places that are free.
+    What has a number a new token is put together; caches are those of the last call, without unused slots. Before every
+    call the unused slots of static KV caches hold what they hold in ``feeds``: programs may change them or not.
     No ``calls``: one call.
     """
     if not calls:
@@ -39,7 +40,7 @@ def in_calls(
                 array = np.take(array, range(start, end), axis=spec.axes.index(SEQUENCE))
             elif TOTAL in spec.axes:
                 array = np.take(array, range(end), axis=spec.axes.index(TOTAL))
-            given[spec.name] = held.get(spec.name, array)
+            given[spec.name] = _refilled(held[spec.name], array, spec, start) if spec.name in held else array
         parts.append(run(given))
         presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if set(PRESENT) & set(spec.axes)]
         held = dict(zip(held, presents, strict=True))
@@ -52,8 +53,17 @@ def in_calls(
 
 
 def whole(run: Run, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Run:
-    """``run`` for a sequence in one call, its caches without the places that are free."""
+    """``run`` for a sequence in one call, its caches without unused slots."""
     return partial(in_calls, run, inputs=inputs, outputs=outputs, calls=())
+
+
+def _refilled(cache: Array, first: Array, spec: InputSpec, used: int) -> Array:
+    """``cache`` whose slots from ``used`` on hold what they do in ``first``."""
+    if CAPACITY not in spec.axes or not used:
+        return cache
+    axis = spec.axes.index(CAPACITY)
+    unused = range(used, first.shape[axis])
+    return np.concatenate((np.take(cache, range(used), axis=axis), np.take(first, unused, axis=axis)), axis)
 
 
 def _taken(found: Sequence[Array], outputs: Sequence[OutputSpec], total: int) -> list[Array]:

@@ -27,8 +27,11 @@ from posexport.spec import (
 Feeds = dict[str, Array]
 #: past tokens and the new ones are drawn as one sequence
 _SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE, TOTAL)
-#: a cache of fixed size has so many places that stay free
-_FREE = 3
+#: slots of a static KV cache that no token uses: so many, and in roomy caches as many as there are tokens besides
+_UNUSED = 3
+#: what unused slots hold: N(0, 1) values, or what no result may depend on; infinities stand in turn with values
+UNUSED = ("values", "nan", "large", "infinite")
+_LARGE = 1e38
 #: the share of tokens that an input of role ``flags`` marks
 _FLAGGED = 0.1
 
@@ -117,6 +120,9 @@ def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
         found: Array = real
     elif spec.role == "flags":
         found = real & (rng.random(shape) < _FLAGGED)
+    elif spec.role == "cache" and CAPACITY in spec.axes:
+        # no token is written yet: all slots are unused
+        found = unused_slots(rng.standard_normal(shape), unused_kind(point))
     elif spec.role in ("values", "cache"):
         found = rng.standard_normal(shape)
     elif spec.role == "positions":
@@ -124,6 +130,26 @@ def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
     else:
         found = np.where(real, ids(spec, shape, rng), spec.padding if spec.role == "tokens" else 0)
     return np.ascontiguousarray(found, dtype=spec.dtype)
+
+
+def unused_kind(point: GridPoint) -> str:
+    """Which of `UNUSED` the static KV caches of a point begin with: points of one length have all of them."""
+    turn = point.batch // 2 + point.length + PADDINGS.index(point.padding) + len(point.calls)
+    return UNUSED[turn % len(UNUSED)]
+
+
+def roomy(point: GridPoint) -> bool:
+    """Whether the static KV caches of a point are at most half used; lowerings differ by how much of one is used."""
+    return bool((point.batch // 2 + PADDINGS.index(point.padding) // 2) % 2)
+
+
+def unused_slots(values: Array, kind: str) -> Array:
+    """``values`` as unused slots of one of `UNUSED` hold them."""
+    if kind == "values":
+        return values
+    if kind == "infinite":
+        return np.where(values > 1, np.inf, np.where(values < -1, -np.inf, values))
+    return np.full_like(values, np.nan if kind == "nan" else _LARGE)
 
 
 def _numbers(shape: Sequence[int], limit: int | None) -> NDArray[np.int64]:
@@ -149,7 +175,7 @@ def size_of(axis: Axis, point: GridPoint) -> int:
     if isinstance(axis, int):
         return axis
     sizes = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0, ENCODER_SEQUENCE: point.memory}
-    sizes[CAPACITY] = point.length + _FREE
+    sizes[CAPACITY] = point.length + _UNUSED + point.length * roomy(point)
     if point.image is not None:
         sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
     size = sizes.get(axis)

@@ -138,7 +138,8 @@ def walk(
     """
     given, mask = left_padded(prompts, of.tokens.padding)
     sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: given.shape[1] + steps}
-    held = {s.name: np.zeros([sizes[a] if isinstance(a, str) else a for a in s.axes], s.dtype) for s in of.past}
+    # nothing is in a cache yet: what a static one holds must not matter
+    held = {s.name: np.full([sizes[a] if isinstance(a, str) else a for a in s.axes], np.nan, s.dtype) for s in of.past}
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
