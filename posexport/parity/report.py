@@ -184,12 +184,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def _success(self) -> str:
         counts = self.summary()
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        medians = max((item.ratio for item in self.medians), default=None)
+        parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
         parts += [f"{_count(counts.refused, 'input')} outside the limits refused"] if counts.refused else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
         parts += [f"{_count(held, 'invariant')} held"] if held else []
-        medians = max((item.ratio for item in self.medians), default=None)
-        parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
         sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
         return ", ".join(parts) + (sample if self.scope == "sample" else "")
 
