@@ -56,7 +56,8 @@ def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int
 
     assert [len(set(row[-20:])) >= 10 for row in walked.tokens_BK.tolist()] == [True] * 3
     error = measure(walked.logits_BKV, wanted, outputs[0].axes, None)
-    least = steps.MARGIN * tolerance("fp32", "logits", error.error) * error.scale
+    # both of the two best logits may be off by the tolerance
+    least = 2 * tolerance("fp32", "logits", error.error) * error.scale
     assert steps.gaps(wanted).min() > least
 
     model = exported(source, tmp_path).SerializeToString()

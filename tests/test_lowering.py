@@ -23,6 +23,7 @@ from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.base import DOMAIN
 from posexport.parity.calls import in_calls
+from posexport.parity.criterion import measure, tolerance
 from posexport.parity.draw import draw, token_mask
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import Runner
@@ -74,21 +75,20 @@ class Lowered:
         for point, calls in points:
             feeds = draw(point, inputs)
             truth = self.known[point, calls][0]
-            own = max(self.own(known) for known in self.known.values())
             got = in_calls(runner, feeds, inputs, outputs, calls)
-            kept = token_mask(point, inputs)
-            assert kept is not None
-            y64, y = truth[0], got[0]
-            counts = np.broadcast_to(kept[..., None], y64.shape)
-            worst = np.abs(y - y64)[counts].max() / np.abs(y64[counts]).max()
-            assert worst <= max(32 * np.finfo(np.float32).eps, 2 * own), f"{lowering}, {point}, {calls}: {worst:.2g}"
+            error = measure(got[0], truth[0], outputs[0].axes, token_mask(point, inputs)).error
+            allowed = tolerance("fp32", outputs[0].name, self.baseline(point.length))
+            assert error <= allowed, f"{lowering}, {point}, {calls}: {error:.2g} exceeds {allowed:.2g}"
         return {c.lowering for name, c in chosen.items() if isinstance((family_of(name) or (0, 0))[1], AttentionKind)}
 
-    @staticmethod
-    def own(known: list[list[np.ndarray[Any, Any]]]) -> float:
-        """PyTorch's own error in float32, padding included: the largest of all points counts, as in the proof."""
-        y64, y32 = known[0][0], known[1][0]
-        return float(np.abs(y32 - y64).max() / np.abs(y64).max())
+    def baseline(self, length: int) -> float:
+        """PyTorch's largest error in float32 over the points of a length, as in the proof."""
+        axes = self.source.outputs[0].axes
+        return max(
+            measure(known[1][0], known[0][0], axes, token_mask(point, self.source.inputs)).error
+            for (point, _), known in self.known.items()
+            if point.length == length
+        )
 
 
 ENCODERS = [name for name in MODELS if name.startswith("encoder-") and not name.startswith("encoder-decoder")]

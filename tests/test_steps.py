@@ -59,6 +59,12 @@ def test_a_decoders_proof_has_64_steps(rope: Report) -> None:
     assert "holds: 64 free greedy steps choose PyTorch's tokens (length 80)" in plain(rope)
 
 
+def test_positions_left_out_take_the_tokens_sizes(tmp_path: Path) -> None:
+    """ONNX Runtime reused a buffer of the default's size, [1, 1], for one of [3, 17]."""
+    report = proof(decoder("sparse"), tmp_path)
+    assert report.passed, report.describe()
+
+
 def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     source = decoder("absolute")
     of = steps.ports(source.inputs, source.outputs)

@@ -96,7 +96,8 @@ def _name_axes(model: ir.Model, source: Source) -> None:
 def _default_positions(model: ir.Model, source: Source) -> None:
     """Positions may be left out: their default, one -1 for all tokens, says that the mask counts them.
 
-    An initialiser with an input's name is the input's default; ONNX Runtime takes it at any size that broadcasts.
+    An initialiser with an input's name is the input's default; ONNX Runtime takes it at any size that broadcasts. It is
+    expanded to the tokens' sizes first: ONNX Runtime reuses buffers by declared sizes, which the default does not have.
     """
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         if spec.role == "positions":
@@ -106,6 +107,13 @@ def _default_positions(model: ir.Model, source: Source) -> None:
             ids = next(v for v, s in zip(model.graph.inputs, source.inputs, strict=True) if s.role == "tokens")
             for node in [user for user, _ in value.uses() if user.op_type == "Shape"]:
                 node.replace_input_with(0, ids)
+            sizes = ir.node("Shape", [ids], name="position_ids_sizes")
+            whole = ir.node("Expand", [value, sizes.outputs[0]], name="position_ids_of_all_tokens")
+            for user, index in tuple(value.uses()):
+                if user is not whole:
+                    user.replace_input_with(index, whole.outputs[0])
+            whole.outputs[0].shape, whole.outputs[0].dtype = value.shape, value.dtype
+            model.graph.insert_before(model.graph[0], (sizes, whole))
 
 
 def _cause(err: BaseException) -> str:

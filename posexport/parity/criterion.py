@@ -1,7 +1,9 @@
 """When an output is right: its error, the tolerance, and the one table of floors. Imports no torch.
 
-``error = max |y - y64| / max |y64|`` over entries that are not padding; at most the larger of twice PyTorch's own
-error in the same precision and the floor. So ONNX may not be less accurate than PyTorch.
+``error = max |y - y64| / max |y64|`` over elements that are not padding; at most the larger of `FACTOR` times PyTorch's
+baseline error in the same precision and the floor. That is forgiving: at one point the order of summation, which
+differs from processor to processor, decides. That a bundle is as exact as PyTorch as a whole is the rule of
+`posexport.parity.median`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +19,10 @@ Array = NDArray[Any]
 
 #: unit in the last place of 1.0
 EPS: Mapping[Precision, float] = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+#: an error may be so many times PyTorch's
+FACTOR = 8
 #: an error this small passes whatever PyTorch's is, in eps
-FLOOR: Mapping[Precision, int] = {"fp32": 16, "fp16": 2, "bf16": 2}
+FLOOR: Mapping[Precision, int] = {"fp32": 64, "fp16": 4, "bf16": 4}
 #: (precision, output) -> (floor in eps, reason). Every exception has its reason; there is none now.
 EXCEPTIONS: Mapping[tuple[Precision, str], tuple[int, str]] = {}
 
@@ -37,9 +41,9 @@ def floor(precision: Precision, output: str) -> float:
     return eps * EPS[precision]
 
 
-def tolerance(precision: Precision, output: str, own: float) -> float:
-    """What an error may be, ``own`` being PyTorch's largest error over the points of that length."""
-    return max(2 * own, floor(precision, output))
+def tolerance(precision: Precision, output: str, baseline: float) -> float:
+    """The largest error allowed, ``baseline`` being PyTorch's largest error over the points of that length."""
+    return max(FACTOR * baseline, floor(precision, output))
 
 
 def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> Measured:

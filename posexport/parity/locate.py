@@ -1,7 +1,7 @@
 """Where a wrong output starts: the first module, in order of computation, with right inputs and a wrong answer.
 
 The definition's values come from hooks on a float64 copy, the graph's from extra outputs on the nodes' module paths.
-A value is wrong when its error exceeds `SLACK` times the tolerance it would have as an output, on its own scale.
+A value is wrong when its error exceeds the tolerance it would have as an output, on its own scale.
 """
 
 import copy
@@ -32,7 +32,6 @@ from posexport.spec import ENCODER_SEQUENCE
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-SLACK = 4
 #: scores below this are masked: their exact value is the dtype's affair
 _MASKED = -1e29
 #: protobuf cannot hold more
@@ -117,7 +116,7 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
             continue
         # what enters is any of several values; what leaves is the last one made
         candidates = shaped if item.side == "in" else shaped[:1]
-        allowed = SLACK * tolerance(wrong.precision, "", _error(own[_key(item)], item, keeps))
+        allowed = tolerance(wrong.precision, "", _error(own[_key(item)], item, keeps))
         found.append(_Compared(item, min(_error(value, item, keeps) for value in candidates), allowed))
     return found
 
@@ -200,7 +199,7 @@ def _all_right(compared: list[_Compared], parameters: list[str]) -> str:
     last = compared[-1].checkpoint.module
     return (
         f"{_NOWHERE}: without ONNX Runtime's graph optimisations none of {len(compared)} values, up to {last}, is off "
-        f"by more than {SLACK} times what is allowed; at fault is an optimisation, what follows {last}, or many small "
+        "by more than is allowed; at fault is an optimisation, what follows {last}, or many small "
         "errors."
     )
 

@@ -15,6 +15,8 @@ from posexport.parity.grid import GridPoint
 from posexport.spec import Padding
 
 Verdict = Literal["pass", "fail", "skipped", "refused"]
+#: how a sequence was read; None: either way
+Calls = Literal["one", "several"] | None
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,13 +71,43 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         return float("inf") if self.error is None else self.error / self.tolerance
 
 
+class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """The median, over a group of points, of an output's error relative to PyTorch's (`posexport.parity.median`).
+
+    ``output``: its name, or ``present.*`` for all cache tensors. The group has all points between the lengths
+    ``shortest`` and ``longest``; ``calls`` is None where the group holds sequences in one call and in several.
+    """
+
+    output: str
+    shortest: int
+    longest: int
+    calls: Calls = None
+    points: int
+    ratio: float
+    limit: float
+    verdict: Verdict
+
+    @property
+    def where(self) -> str:
+        """The group in words."""
+        lengths = f"length {self.shortest}" if self.shortest == self.longest else f"{self.shortest} to {self.longest}"
+        calls = {"one": ", in one call", "several": ", in several calls"}.get(self.calls or "", "")
+        return f"{self.points} points ({lengths}{calls})"
+
+    def describe(self) -> str:
+        """The median against its limit, in a sentence."""
+        held = f"{self.limit:.3g} is allowed"
+        return f"the median error of {self.output} over {self.where} is {self.ratio:.2g} times PyTorch's: {held}"
+
+
 class Invariant(msgspec.Struct, frozen=True, kw_only=True):
-    """One property checked between two runs of the model."""
+    """One property checked between two runs of the model; ``torch_change`` is between PyTorch's for the same inputs."""
 
     name: str
     length: int
     output: str
     error: float | None
+    torch_change: float | None = None
     tolerance: float | None
     verdict: Verdict
     note: str = ""
@@ -103,6 +135,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     provider: str
     precision: Precision
     points: list[Point]
+    #: empty where no group has enough points
+    medians: list[MedianRatio] = []
     invariants: list[Invariant] = []
     strays: list[str] = []
     stateful: bool = False
@@ -113,7 +147,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
-        verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
+        verdicts = {item.verdict for item in (*self.points, *self.medians, *self.invariants)}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
 
@@ -154,6 +188,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             return f"{_point_failure(failed[0])}{shorter}; {_count(len(failed), 'failure')} in all.{where}"
         for stray in self.strays:
             return stray
+        missed = [item for item in self.medians if item.verdict == "fail"]
+        if missed:
+            worst = max(missed, key=lambda item: item.ratio)
+            return f"{worst.describe()}; no single point exceeds its own tolerance, all together are less exact"
         for invariant in self.invariants:
             if invariant.verdict == "fail":
                 return f"invariant at length {invariant.length}: {invariant.name}: {invariant.note}"
@@ -164,6 +202,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def _success(self) -> str:
         counts = self.summary()
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        medians = max((item.ratio for item in self.medians), default=None)
+        parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
         parts += [f"{_count(counts.refused, 'input')} outside the limits refused"] if counts.refused else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)

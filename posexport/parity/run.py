@@ -14,7 +14,8 @@ from torch import nn
 
 from posexport.bounds import bounds_of
 from posexport.errors import PosexportError
-from posexport.parity import invariants, memory, steps
+from posexport.parity import invariants, median, memory, steps
+from posexport.parity.baseline_error import errors as more_errors
 from posexport.parity.calls import in_calls, whole
 from posexport.parity.coverage import Coverage, cover
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
@@ -23,11 +24,11 @@ from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
 from posexport.parity.luck import inputs_of
 from posexport.parity.ort import RunError, Runner
-from posexport.parity.own import errors as more_errors
 from posexport.parity.reference import DTYPES, Reference, fingerprint, torch_threads
 from posexport.parity.refusal import refused
 from posexport.parity.report import Invariant, Point, Report
 from posexport.parity.sample import SampleWriter
+from posexport.parity.switches import switches
 from posexport.runtime.placement import placement, strays
 from posexport.runtime.providers import execution_provider
 from posexport.sources.base import Source
@@ -126,6 +127,7 @@ def prove(
             provider=provider,
             precision=precision,
             points=judged,
+            medians=median.check(judged, switches(source.envelope)),
             invariants=[*_invariants(job, tolerances, stateful), *_steps(job, stateful)],
             strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
             stateful=stateful,
@@ -290,6 +292,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         padding_invariant=source.padding_invariant,
         reads_first_token=source.reads_first_token,
         causal=source.causal,
+        precision=job.precision,
         positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
     )
     found: list[Invariant] = []

@@ -47,8 +47,12 @@ def title(report: Report) -> str:
 
 
 def remarks(report: Report) -> list[str]:
-    """Lines below the table: invariants, skipped points, what failed."""
+    """Lines below the table: medians, invariants, skipped points, what failed."""
     lines = []
+    for output in dict.fromkeys(item.output for item in report.medians):
+        # of the groups of points, the one that comes nearest to its limit
+        worst = max((item for item in report.medians if item.output == output), key=lambda item: item.ratio)
+        lines.append(f"{'FAIL' if worst.verdict == 'fail' else 'holds'}: {worst.describe()}")
     for name in dict.fromkeys(item.name for item in report.invariants):
         here = [item for item in report.invariants if item.name == name]
         verdicts = {item.verdict for item in here}

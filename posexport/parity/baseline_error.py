@@ -1,4 +1,4 @@
-"""PyTorch's own error at a length, from more draws where a few points would say little. Imports no torch.
+"""PyTorch's baseline error at a length, from more draws where a few points would say little. Imports no torch.
 
 The error of a small output is the largest of few numbers. Over 200 draws of a right model with three labels, PyTorch's
 and ONNX Runtime's errors have nearly the same median (0.9e-6) and largest value (2.2e-6, 2.5e-6): seven are luck.
@@ -32,7 +32,7 @@ def errors(
     inputs: Sequence[InputSpec],
     outputs: Sequence[OutputSpec],
     truth: Callable[[Feeds], list[Array]],
-    own: Callable[[Feeds], list[Array]],
+    baseline: Callable[[Feeds], list[Array]],
     ragged: Padding | None = "ragged",
 ) -> list[float]:
     """PyTorch's largest error for each output over `more` draws like ``point``, run as one batch."""
@@ -43,7 +43,7 @@ def errors(
     for padding in paddings if times else []:
         many = msgspec.structs.replace(point, batch=times * point.batch, padding=padding)
         feeds = draw(many, inputs)
-        for index, (spec, y, y64) in enumerate(zip(outputs, own(feeds), truth(feeds), strict=True)):
+        for index, (spec, y, y64) in enumerate(zip(outputs, baseline(feeds), truth(feeds), strict=True)):
             keep = token_mask(many, inputs, spec)
             parts: Array | list[Array] = np.arange(many.batch).reshape(times, point.batch) if BATCH in spec.axes else []
             measured = [
