@@ -1,16 +1,19 @@
 """The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.remembered import RememberingSession
+from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import make_session
 from posexport.spec import PartSpec
@@ -69,6 +72,12 @@ class Runner:
         except Exception as err:  # onnxruntime's exceptions share no base class of their own
             raise RunError(" ".join(str(err).split())) from err
         return found
+
+    def cache(
+        self, of: Ports, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
+    ) -> Cache:
+        """An empty cache of the model, as `posexport.runtime.generate` asks for it."""
+        return Cache(self.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
 
 
 def _same(kind: str, wanted: set[str], found: set[str]) -> None:

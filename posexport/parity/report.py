@@ -96,6 +96,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     strays: list[str] = []
     stateful: bool = False
     located: str | None = None
+    #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
+    findings: list[str] = []
+    conclusion: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -127,6 +130,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """The first failure in a sentence or two; the counts where there is none."""
         failed = [point for point in self.points if point.verdict == "fail"]
+        if self.findings and all(point.tolerance is None and not point.output for point in failed):
+            return self.findings[0]
         if failed:
             sizes = {p.length: p.point.size for p in self.points}
             right = sorted({p.length for p in self.points if p.verdict == "pass"} - {p.length for p in failed})
@@ -145,7 +150,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def _success(self) -> str:
         counts = self.summary()
-        parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        parts = [] if self.conclusion is None else [self.conclusion]
+        parts += [f"{_count(counts.passed, 'comparison')} passed"]
         parts += [f"{_count(counts.refused, 'input')} outside the limits refused"] if counts.refused else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
@@ -168,7 +174,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
-        return f"{point.output} at {point.where}: {point.note}"
+        output = f"{point.output} at " if point.output else ""
+        return f"{output}{point.where}: {point.note}"
     own = f", PyTorch's own error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"

@@ -57,7 +57,7 @@ def remarks(report: Report) -> list[str]:
         at = ", ".join(str(item.length) for item in here)
         lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
     lines += [f"skipped: {point.where}: {point.note}" for point in report.points if point.verdict == "skipped"]
-    lines += [f"FAIL: {stray}" for stray in report.strays]
+    lines += [f"FAIL: {line}" for line in (*report.strays, *report.findings)]
     lines.append(("passed: " if report.passed else "FAILED: ") + report.describe())
     return lines
 
