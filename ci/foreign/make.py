@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 import torch
 import transformers
 from optimum.exporters.onnx import main_export
@@ -90,6 +91,14 @@ def randomised(model: torch.nn.Module, seed: int) -> torch.nn.Module:
     return model.eval()
 
 
+def unname(file: Path) -> None:
+    """Take the names of nodes out, which are long paths of modules: the file is to stay below 100 kB."""
+    model = onnx.load(file)
+    for node in model.graph.node:
+        node.name = ""
+    onnx.save(model, file)
+
+
 def by_optimum(class_name: str, config_name: str, sizes: dict, tasks: Sequence[str]) -> Callable[[Path], None]:
     """Several tasks are exported into directories of their names."""
 
@@ -104,6 +113,8 @@ def by_optimum(class_name: str, config_name: str, sizes: dict, tasks: Sequence[s
                 into.mkdir(exist_ok=True)
                 for file in sorted(Path(made).glob("*.onnx*")):
                     shutil.copy(file, into / file.name)
+                    if class_name == "LlamaForCausalLM":
+                        unname(into / file.name)
 
     return make
 

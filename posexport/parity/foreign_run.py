@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Run = Callable[[Feeds], list[Array]]
 #: of a message, so much is quoted
-_QUOTED = 160
+_QUOTED = 200
 
 
 class ForeignRunner(Runner):
@@ -136,7 +136,7 @@ def own_words(message: str) -> str:
     if found := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
         node = f" node {found[2]}" if found[2] else ""
         # files and lines of ONNX Runtime's own sources say nothing to a user
-        said = re.sub(r"^\S*\.(?:cc|h|cu)\S*:\d+ .*?(?=\w[^:]*$)", "", found[3]).strip()
+        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ \S+?\(.*?\) (?:.*? was false\. )?", "", found[3]).strip()
         text = f"{found[1]}{node}: {said or found[3]}"
     else:
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
@@ -152,12 +152,16 @@ def findings(points: Sequence[Point]) -> list[str]:
     return [f"at length {', '.join(dict.fromkeys(sizes))}: {note}" for note, sizes in found.items()]
 
 
-def conclusion(points: Sequence[Point], limit: int | None) -> str | None:
-    """What was shown, in words, where inputs beyond the limit were tried and refused; None where something failed."""
+def conclusion(points: Sequence[Point], limit: int | None, *, chosen: bool) -> str | None:
+    """What was shown, in words, where inputs beyond the limit were tried and refused; None where something failed.
+
+    ``chosen``: the user said at which lengths.
+    """
     refused = [p for p in points if p.verdict == "refused" and limit is not None and p.length > limit]
     right = [p for p in points if p.verdict == "pass"]
     if not (refused and right) or any(point.verdict == "fail" for point in points):
         return None
     words = dict.fromkeys(point.note.removeprefix("refused: ") for point in refused)
-    longest = max(right, key=lambda p: p.length).point.size
-    return f"values right at every length up to {longest}; refuses longer inputs: {'; '.join(list(words)[:1])}"
+    sizes = list(dict.fromkeys(point.point.size for point in right))
+    where = f"length {', '.join(sizes)}" if chosen else f"every length up to {limit}"
+    return f"values right at {where}; refuses longer inputs: {next(iter(words))}"

@@ -150,14 +150,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def _success(self) -> str:
         counts = self.summary()
-        parts = [] if self.conclusion is None else [self.conclusion]
-        parts += [f"{_count(counts.passed, 'comparison')} passed"]
+        parts = [f"{_count(counts.passed, 'comparison')} passed"]
         parts += [f"{_count(counts.refused, 'input')} outside the limits refused"] if counts.refused else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
         parts += [f"{_count(held, 'invariant')} held"] if held else []
         sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
-        return ", ".join(parts) + (sample if self.scope == "sample" else "")
+        shown = "" if self.conclusion is None else f"{self.conclusion}; "
+        return shown + ", ".join(parts) + (sample if self.scope == "sample" else "")
 
     def to_json(self) -> bytes:
         """The report as JSON that people can read, ending in a newline."""

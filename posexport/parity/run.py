@@ -134,8 +134,8 @@ def prove(
             stateful=stateful,
         )
         if foreign is not None:
-            limit = source.envelope.limit
-            report = msgspec.structs.replace(report, findings=findings(judged), conclusion=conclusion(judged, limit))
+            shown = conclusion(judged, source.envelope.limit, chosen=lengths is not None)
+            report = msgspec.structs.replace(report, findings=findings(judged), conclusion=shown)
         failed = [p for p in judged if p.verdict == "fail" and p.tolerance is not None]
         if failed and foreign is None:  # another tool's graph does not say which of its nodes are which module
             # the shortest and simplest shows most
