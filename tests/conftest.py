@@ -59,3 +59,16 @@ def own_helpers(function: FunctionType) -> set[str]:
 def helpers_of() -> Callable[[FunctionType], set[str]]:
     """`own_helpers`."""
     return own_helpers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked all too: they take long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("all")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]

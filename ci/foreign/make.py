@@ -130,7 +130,9 @@ def by_torch(class_name: str, config_name: str, sizes: dict, *, dynamo: bool) ->
         example = {name: torch.ones((2, 7), dtype=torch.int64) for name in names}
         axes = {0: "batch_size", 1: "sequence_length"}
         model.config.return_dict = False
-        kind = {"dynamic_shapes": dict.fromkeys(names, axes)} if dynamo else {"dynamic_axes": dict.fromkeys(names, axes)}
+        kind = (
+            {"dynamic_shapes": dict.fromkeys(names, axes)} if dynamo else {"dynamic_axes": dict.fromkeys(names, axes)}
+        )
         torch.onnx.export(
             model,
             (example["input_ids"], example["attention_mask"]),

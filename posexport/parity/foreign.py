@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
-from posexport.parity.signature import Declared, Signature
 from posexport.parity.halves import half
+from posexport.parity.signature import Declared, Signature
 from posexport.sources.base import Source
 from posexport.spec import (
     PAST,
@@ -276,7 +276,7 @@ def _fixed(taken: Sequence[InputSpec], graph: Signature, name: str) -> list[str]
 
 
 def _own_numbers(source: Source, graph: Signature) -> str | None:
-    """Why positions of left-padded rows are not what posexport and transformers' generate count; None where they are."""
+    """Why positions of left-padded rows are not those that transformers' generate counts; None where they are."""
     port = graph.inputs.get(_POSITIONS)
     if port is not None:
         return f"{_POSITIONS} has one row for all" if _shared(port) else None

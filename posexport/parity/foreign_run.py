@@ -55,7 +55,9 @@ class ForeignRunner(Runner):
 class FedCache(Cache):
     """A `Cache` whose calls go through a runner, array by array."""
 
-    def __init__(self, runner: ForeignRunner, of: Ports, *, rows: int, fixed: Mapping[str, NDArray[Any]] | None) -> None:
+    def __init__(
+        self, runner: ForeignRunner, of: Ports, *, rows: int, fixed: Mapping[str, NDArray[Any]] | None
+    ) -> None:
         self._runner, self._ports = runner, of
         self._given = dict(fixed or {})
         self._names = list(runner.outputs)
@@ -136,7 +138,7 @@ def own_words(message: str) -> str:
     if found := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
         node = f" node {found[2]}" if found[2] else ""
         # files and lines of ONNX Runtime's own sources say nothing to a user
-        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ \S+?\(.*?\) (?:.*? was false\. )?", "", found[3]).strip()
+        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ [^()]*\([^()]*\)\s*(?:.*? was false\. )?", "", found[3]).strip()
         text = f"{found[1]}{node}: {said or found[3]}"
     else:
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
