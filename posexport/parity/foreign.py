@@ -7,8 +7,9 @@ out of the source too. Imports torch for the source's side only.
 Shape letters: B batch, T new tokens, S past and new tokens.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
-from posexport.parity.halves import half
+from posexport.parity.halves import STATES, half
 from posexport.parity.signature import Declared, Signature
 from posexport.sources.base import Source
 from posexport.spec import (
@@ -41,13 +42,15 @@ class Foreign:
     """How a graph is compared with ``source``, which has the graph's inputs and outputs only.
 
     ``declared``: the graph's inputs. ``outputs``: its names of the source's outputs, in their order. ``extra``: the
-    outputs that are not compared. ``remarks``: sentences for the user.
+    outputs that are not compared. ``crossed``: inputs that take keys and values of an encoder's states, to the outputs
+    that give them in a call without a past. ``remarks``: sentences for the user.
     """
 
     source: Source
     declared: Mapping[str, Declared]
     outputs: Sequence[str]
     extra: Sequence[str] = ()
+    crossed: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
     def feeds(self, feeds: Feeds) -> Feeds:
@@ -59,6 +62,8 @@ class Foreign:
                 found[name] = _positions(call, feeds.get(name), port)
             elif name in feeds:
                 found[name] = feeds[name]
+            elif name in self.crossed:
+                found[name] = _unread(port, feeds[STATES])
             else:
                 found[name] = _DERIVED[name](call)
         return found
@@ -102,12 +107,13 @@ class Call:
     def positions_BT(self) -> Array:
         """As transformers counts them where none are given: by the mask (decoders), by place, or by ids (RoBERTa)."""
         if self.overhead is None:
-            return np.maximum(self.mask_BS.cumsum(1) - 1, 0)[:, self.past :]
+            counted_BS: Array = np.maximum(self.mask_BS.cumsum(1) - 1, 0)
+            return counted_BS[:, self.past :]
         if self.overhead == 0:
             return np.broadcast_to(self.places_T, self.ids_BT.shape)
         real_BT = self.ids_BT != self.overhead - 1
-        found: Array = real_BT.cumsum(1) * real_BT + self.overhead - 1
-        return found
+        counted_BT: Array = real_BT.cumsum(1) * real_BT
+        return counted_BT + self.overhead - 1
 
 
 def _positions(call: Call, given: Array | None, port: Declared) -> Array:
@@ -116,6 +122,14 @@ def _positions(call: Call, given: Array | None, port: Declared) -> Array:
     if given is None:
         return call.positions_BT
     return np.where(given < 0, call.positions_BT, given)
+
+
+def _unread(port: Declared, states_BSC: Array) -> Array:
+    """For keys or values [B, H, S, D] of a call without a past, which takes the states instead."""
+    shape = port.shape or ()
+    rows, length = states_BSC.shape[:2]
+    sizes = [size if isinstance(size, int) else (rows, 1, length, 1)[axis] for axis, size in enumerate(shape)]
+    return np.zeros(sizes, dtype=np.float32)
 
 
 def _shared(port: Declared) -> bool:
@@ -128,6 +142,7 @@ _DERIVED: Mapping[str, Callable[[Call], Array]] = {
     "token_type_ids": lambda call: np.zeros_like(call.ids_BT),
     "attention_mask": lambda call: call.mask_BS,
     "decoder_attention_mask": lambda call: call.mask_BS,
+    "use_cache_branch": lambda call: np.array([call.past > 0]),
     "cache_position": lambda call: call.places_T,
     "logits_to_keep": lambda _: np.zeros((), dtype=np.int64),  # all
     "num_logits_to_keep": lambda _: np.zeros((), dtype=np.int64),
@@ -141,7 +156,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
         PosexportError: the graph takes what cannot be derived, or lacks what the source cannot do without; ``name`` is
             what the graph is called there.
     """
-    source = half(source, graph, name)
+    source = half(source, graph)
     main = source.outputs[0].name
     if main not in graph.outputs:
         raise PosexportError(
@@ -149,16 +164,19 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
             f"{source.task}; name that output {main}, or choose another --task"
         )
     cached = _cached(source, graph, name)
-    _check_inputs(source, graph, name)
+    crossed = _crossed(graph)
+    _check_inputs(source, graph, name, list(crossed))
     taken = [spec for spec in source.inputs if spec.name in graph.inputs]
     left_out = [spec for spec in source.inputs if spec.name not in graph.inputs]
-    given = [spec for spec in source.outputs if spec.name in graph.outputs]
+    # where a later call takes keys and values of states, it does not give them
+    given = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
     remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role != "cache"]
     missing = [spec.name for spec in source.outputs if spec.name not in graph.outputs]
     missing = [] if not cached and all(m.startswith("present") for m in missing) else missing
-    extra = [output for output in graph.outputs if output not in {spec.name for spec in source.outputs}]
+    extra = [output for output in graph.outputs if output not in {spec.name for spec in given}]
     remarks += [f"not compared, {name} does not give it: {', '.join(missing)}"] if missing else []
-    remarks += [f"not compared, {source.name} does not give it: {', '.join(extra)}"] if extra else []
+    strange = [output for output in extra if output not in crossed.values()]
+    remarks += [f"not compared, {source.name} does not give it: {', '.join(strange)}"] if strange else []
     remarks += _fixed(taken, graph, name)
     paddings = list(source.envelope.paddings)
     if reason := _own_numbers(source, graph):
@@ -176,7 +194,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
         parts=[],
     )
     names = [spec.name for spec in given]
-    return Foreign(source=adapted, declared=graph.inputs, outputs=names, extra=extra, remarks=remarks)
+    return Foreign(source=adapted, declared=graph.inputs, outputs=names, extra=extra, crossed=crossed, remarks=remarks)
 
 
 class Neutral(nn.Module):
@@ -233,14 +251,25 @@ def _cached(source: Source, graph: Signature, name: str) -> bool:
     return True
 
 
-def _check_inputs(source: Source, graph: Signature, name: str) -> None:
+def _crossed(graph: Signature) -> dict[str, str]:
+    """Inputs for keys and values of an encoder's states, where it takes the states too, to the outputs of these."""
+    found = {}
+    for name in graph.inputs if STATES in graph.inputs else ():
+        given = re.sub(r"^past_key_values(\.\d+\.encoder\.)", r"present\1", name)
+        if given != name and given in graph.outputs:
+            found[name] = given
+    return found
+
+
+def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence[str]) -> None:
     """Every input can be fed, and fits; nothing that the source needs is missing."""
     known = {spec.name: spec for spec in source.inputs}
     for port in graph.inputs.values():
         spec = known.get(port.name)
         if port.element is None:
             raise PosexportError(f"{name} takes {port.name} in a type that NumPy does not have; export it in float32")
-        if spec is None and not (port.name in _DERIVED or (port.name == _POSITIONS and _tokens(source.inputs))):
+        counted = port.name == _POSITIONS and _tokens(source.inputs)
+        if spec is None and not (counted or port.name in (*_DERIVED, *derived)):
             hint = "export it without a cache" if port.name.startswith("past_") else "export it without that input"
             raise PosexportError(
                 f"{name} takes {port}, which {source.name} does not have for the task {source.task} and which cannot "

@@ -13,7 +13,7 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.models.encoder_decoder import EncoderDecoderModel, decode
+from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel, decode
 from posexport.parity.signature import Signature
 from posexport.sources.base import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
@@ -22,8 +22,8 @@ from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
 STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 
-def half(source: Source, graph: Signature, name: str) -> Source:
-    """``source``, or the half of it whose inputs ``graph`` has; ``name`` is what the graph is called in errors."""
+def half(source: Source, graph: Signature) -> Source:
+    """``source``, or the half of it whose inputs ``graph`` has: the encoder; the decoder of states; the one of caches."""
     if not source.parts or "decoder_input_ids" in graph.inputs:
         return source
     if not isinstance(source.module, EncoderDecoderModel):
@@ -31,10 +31,9 @@ def half(source: Source, graph: Signature, name: str) -> Source:
     if STATES in graph.inputs:
         return _decoder(source, source.module)
     if any(one.startswith("past_key_values") for one in graph.inputs):
-        raise PosexportError(
-            f"{name} is a decoder that takes the keys and values of the encoder's states, which only another graph "
-            f"gives; verify the decoder that takes {STATES} (optimum: decoder_model.onnx), and encoder_model.onnx"
-        )
+        # keys and values of the states are inputs, and have no positions
+        later = source.graphs[DECODER_FILE]
+        return replace(later, envelope=msgspec.structs.replace(later.envelope, limited_axes=[SEQUENCE]))
     return _encoder(source)
 
 

@@ -265,7 +265,8 @@ def _refusal(job: _Job, point: GridPoint, fresh: bool) -> Point:
         )
         fits = memory.needed(point, source.outputs, job.heads) <= job.limit_bytes
         answer = beyond.judge(feeds, " or ".join(bound.message for bound in bounds), fits=fits)
-    return _point(job, point, "", verdict="refused" if answer.good else "fail", note=answer.note)
+    verdict = "fail" if not answer.good else "pass" if answer.answered else "refused"
+    return _point(job, point, "", verdict=verdict, note=answer.note)
 
 
 def _unchecked(job: _Job, point: GridPoint, reason: str) -> Point:
