@@ -107,19 +107,69 @@ def test_one_other_weight_is_found(name: str, output: str, tmp_path: Path) -> No
 
 
 def test_positions_that_are_ignored_are_found(tmp_path: Path) -> None:
-    def by_place(graph: onnx.GraphProto) -> None:
+    def from_zero(graph: onnx.GraphProto) -> None:
         ones = helper.make_node("Equal", ["input_ids", "input_ids"], ["same"])
         counted = helper.make_node("Cast", ["same"], ["ones"], to=TensorProto.INT64)
         axis = helper.make_node("Constant", [], ["along"], value_int=1)
         place = helper.make_node("CumSum", ["ones", "along"], ["place"], exclusive=1)
         read_instead(graph, "position_ids", [ones, counted, axis, place])
 
-    report = checked(changed("llama", tmp_path, by_place), "llama", 5)
+    report = checked(changed("llama", tmp_path, from_zero), "llama", 5)
     wrong = [point for point in report.points if point.verdict == "fail"]
     assert {"left", "ragged"} <= {point.padding for point in wrong}
     assert any(point.numbered for point in wrong)
     assert any(point.calls for point in wrong if point.padding == "none")
     assert not any(p.padding in ("none", "right") for p in wrong if not (p.calls or p.numbered))
+
+
+def by_place(graph: onnx.GraphProto) -> None:
+    """Positions of the graph's own: past and new tokens, padding counted."""
+    nodes = [
+        helper.make_node("Constant", [], ["along"], value_int=1),
+        helper.make_node("Equal", ["input_ids", "input_ids"], ["same"]),
+        helper.make_node("Cast", ["same"], ["ones"], to=TensorProto.INT64),
+        helper.make_node("CumSum", ["ones", "along"], ["new"], exclusive=1),
+        helper.make_node("Shape", ["attention_mask"], ["total"], start=1, end=2),
+        helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
+        helper.make_node("Sub", ["total", "length"], ["before"]),
+        helper.make_node("Add", ["new", "before"], ["place"]),
+    ]
+    read_instead(graph, "position_ids", nodes)
+
+
+def test_a_decoder_that_numbers_tokens_itself_is_not_tried_with_padding_on_the_left(tmp_path: Path) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        by_place(graph)
+        graph.input.remove(next(value for value in graph.input if value.name == "position_ids"))
+
+    remarks: list[str] = []
+    report = checked(changed("llama", tmp_path, change), "llama", 5, remarks=remarks)
+    assert report.passed, report.describe()
+    assert {point.padding for point in report.points} == {"none", "right", "ragged-right"}
+    assert remarks[0] == "not fed, model.onnx does not take it: position_ids"
+    assert remarks[1].startswith("padding on the left is not tried: it takes no position_ids")
+
+
+def test_positions_that_rows_share_are_fed_by_place(tmp_path: Path) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        value = next(value for value in graph.input if value.name == "position_ids")
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+
+    remarks: list[str] = []
+    report = checked(changed("llama", tmp_path, change), "llama", 5, remarks=remarks)
+    assert report.passed, report.describe()
+    assert not any(point.numbered or point.padding == "left" for point in report.points)
+    assert remarks == ["padding on the left is not tried: position_ids has one row for all"]
+
+
+def test_inputs_with_a_value_of_their_own_are_fed_if_the_source_knows_them(tmp_path: Path) -> None:
+    def change(graph: onnx.GraphProto) -> None:
+        graph.initializer.append(numpy_helper.from_array(np.full((1, 1), 7), "position_ids"))
+        graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "unknown"))
+        declare(graph, "unknown", TensorProto.FLOAT, [1])
+
+    report = checked(changed("llama", tmp_path, change), "llama", 5)
+    assert report.passed, report.describe()
 
 
 def test_positions_that_are_dropped_are_found(tmp_path: Path) -> None:

@@ -41,15 +41,14 @@ _NEUTRAL = ("mask", "types", "flags", "positions")
 class Foreign:
     """How a graph is compared with ``source``, which has the graph's inputs and outputs only.
 
-    ``declared``: the graph's inputs. ``outputs``: its names of the source's outputs, in their order. ``extra``: the
-    outputs that are not compared. ``crossed``: inputs that take keys and values of an encoder's states, to the outputs
-    that give them in a call without a past. ``remarks``: sentences for the user.
+    ``declared``: the graph's inputs. ``outputs``: those that are compared, in the source's order. ``crossed``:
+    inputs that take keys and values of an encoder's states, to the outputs that give them in a call without a past.
+    ``remarks``: sentences for the user.
     """
 
     source: Source
     declared: Mapping[str, Declared]
     outputs: Sequence[str]
-    extra: Sequence[str] = ()
     crossed: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[str] = ()
 
@@ -157,26 +156,30 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
             what the graph is called there.
     """
     source = half(source, graph)
+    # of what may be left out, only what the source knows is fed
+    known = {spec.name for spec in source.inputs}
+    graph = replace(graph, inputs={**graph.inputs, **{n: one for n, one in graph.optional.items() if n in known}})
     main = source.outputs[0].name
     if main not in graph.outputs:
         raise PosexportError(
-            f"{name} gives {', '.join(graph.outputs)} and not {main}, which {source.name} gives for the task "
+            f"{name} gives {_listed(list(graph.outputs))} and not {main}, which {source.name} gives for the task "
             f"{source.task}; name that output {main}, or choose another --task"
         )
     cached = _cached(source, graph, name)
     crossed = _crossed(graph)
     _check_inputs(source, graph, name, list(crossed))
     taken = [spec for spec in source.inputs if spec.name in graph.inputs]
-    left_out = [spec for spec in source.inputs if spec.name not in graph.inputs]
+    left_out = [spec for spec in source.inputs if spec not in taken]
+    # positions that all rows share are fed by place, and cannot be chosen
+    taken = [spec for spec in taken if not (spec.name == _POSITIONS and _shared(graph.inputs[spec.name]))]
     # where a later call takes keys and values of states, it does not give them
     given = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
     remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role != "cache"]
     missing = [spec.name for spec in source.outputs if spec.name not in graph.outputs]
     missing = [] if not cached and all(m.startswith("present") for m in missing) else missing
-    extra = [output for output in graph.outputs if output not in {spec.name for spec in given}]
-    remarks += [f"not compared, {name} does not give it: {', '.join(missing)}"] if missing else []
-    strange = [output for output in extra if output not in crossed.values()]
-    remarks += [f"not compared, {source.name} does not give it: {', '.join(strange)}"] if strange else []
+    remarks += [f"not compared, {name} does not give it: {_listed(missing)}"] if missing else []
+    extra = [one for one in graph.outputs if one not in {spec.name for spec in source.outputs}]
+    remarks += [f"not compared, {source.name} does not give it: {_listed(extra)}"] if extra else []
     remarks += _fixed(taken, graph, name)
     paddings = list(source.envelope.paddings)
     if reason := _own_numbers(source, graph):
@@ -194,7 +197,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
         parts=[],
     )
     names = [spec.name for spec in given]
-    return Foreign(source=adapted, declared=graph.inputs, outputs=names, extra=extra, crossed=crossed, remarks=remarks)
+    return Foreign(source=adapted, declared=graph.inputs, outputs=names, crossed=crossed, remarks=remarks)
 
 
 class Neutral(nn.Module):
@@ -224,9 +227,8 @@ class Neutral(nn.Module):
 
 def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> Tensor:
     shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes]
-    if spec.role == "cache":
-        return torch.zeros(shape, dtype=dtype)
-    return torch.full(shape, {"mask": 1, "positions": -1}.get(spec.role, 0), dtype=torch.int64)
+    value = {"mask": 1, "positions": -1}.get(spec.role, 0)
+    return torch.full(shape, value, dtype=dtype if spec.dtype == "float32" else torch.int64)
 
 
 def _tokens(inputs: Sequence[InputSpec]) -> InputSpec | None:
@@ -287,8 +289,12 @@ def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence
         if spec.name not in graph.inputs and spec.role not in (*_NEUTRAL, "cache"):
             raise PosexportError(
                 f"{name} does not take {spec.name}, which {source.name} needs: it takes "
-                f"{', '.join(graph.inputs)}; name that input {spec.name} when you export it"
+                f"{_listed(list(graph.inputs))}; name that input {spec.name} when you export it"
             )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _fixed(taken: Sequence[InputSpec], graph: Signature, name: str) -> list[str]:
@@ -296,7 +302,7 @@ def _fixed(taken: Sequence[InputSpec], graph: Signature, name: str) -> list[str]
     found: dict[str, str] = {}
     for spec in taken:
         port = graph.inputs[spec.name]
-        if port.shape is None or (spec.name == _POSITIONS and _shared(port)):
+        if port.shape is None:
             continue
         for axis, size in zip(spec.axes, port.shape, strict=True):
             if isinstance(axis, str) and isinstance(size, int):

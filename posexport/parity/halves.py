@@ -23,7 +23,7 @@ STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 
 def half(source: Source, graph: Signature) -> Source:
-    """``source``, or the half of it whose inputs ``graph`` has: the encoder; the decoder of states; the one of caches."""
+    """``source``, or the half of it whose inputs ``graph`` has: encoder, decoder of states, or of caches only."""
     if not source.parts or "decoder_input_ids" in graph.inputs:
         return source
     if not isinstance(source.module, EncoderDecoderModel):

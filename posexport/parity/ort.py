@@ -53,11 +53,15 @@ class Runner:
             self.chain = Chain([replace(first, session=RememberingSession(first.session)), *others])
         self.outputs = list(outputs)
         self.types = self.chain.types
-        _same("inputs", set(inputs), set(self.types))
-        _same("outputs", set(outputs), self.chain.outputs)
+        self._check(set(inputs))
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
         self._options.log_severity_level = 4
+
+    def _check(self, inputs: set[str]) -> None:
+        """Whether the model takes and gives what was asked for, no more and no less."""
+        _same("inputs", inputs, set(self.types))
+        _same("outputs", set(self.outputs), self.chain.outputs)
 
     def feeds(self, feeds: Feeds) -> Feeds:
         """The arrays in the types that the model declares."""

@@ -31,9 +31,10 @@ class Declared:
 
 @dataclass(frozen=True)
 class Signature:
-    """``inputs`` have no values of their own. ``own``: posexport's metadata is in the graph."""
+    """``own``: posexport's metadata is in the graph. ``optional``: inputs that have a value when they are left out."""
 
     inputs: Mapping[str, Declared]
+    optional: Mapping[str, Declared]
     outputs: Mapping[str, Declared]
     own: bool
 
@@ -48,9 +49,10 @@ def signature(model: Path) -> Signature:
         raise PosexportError(f"{model} is not an ONNX model: {err}") from err
     graph = proto.graph
     held = {tensor.name for tensor in graph.initializer}
-    inputs = [_declared(value) for value in graph.input if value.name not in held]
+    inputs = [_declared(value) for value in graph.input]
     return Signature(
-        {one.name: one for one in inputs},
+        {one.name: one for one in inputs if one.name not in held},
+        {one.name: one for one in inputs if one.name in held},
         {one.name: one for one in map(_declared, graph.output)},
         any(entry.key.startswith("posexport.") for entry in proto.metadata_props),
     )
