@@ -119,34 +119,38 @@ def by_optimum(class_name: str, config_name: str, sizes: dict, tasks: Sequence[s
     return make
 
 
-def by_torch(class_name: str, config_name: str, sizes: dict, *, dynamo: bool) -> Callable[[Path], None]:
-    """torch.onnx.export as its users call it: example inputs of 2 rows and 7 tokens, both axes free."""
+def by_torch(
+    class_name: str, config_name: str, sizes: dict, inputs: Sequence[str], outputs: Sequence[str], *, dynamo: bool
+) -> Callable[[Path], None]:
+    """torch.onnx.export as its users call it: example inputs of 2 rows, both axes of each free."""
 
     def make(path: Path) -> None:
         config = getattr(transformers, config_name)(**sizes)
         model = randomised(getattr(transformers, class_name)(config), len(class_name))
         model.save_pretrained(path)
-        names = ["input_ids", "attention_mask"]
-        example = {name: torch.ones((2, 7), dtype=torch.int64) for name in names}
-        axes = {0: "batch_size", 1: "sequence_length"}
-        model.config.return_dict = False
-        kind = (
-            {"dynamic_shapes": dict.fromkeys(names, axes)} if dynamo else {"dynamic_axes": dict.fromkeys(names, axes)}
-        )
+        model.config.return_dict = model.config.use_cache = False
+        far = "decoder_input_ids" in inputs
+        lengths = {name: 5 if name.startswith("decoder") else 7 for name in inputs}
+        axes = {
+            name: {0: "batch_size", 1: "encoder_sequence_length" if far and length == 7 else "sequence_length"}
+            for name, length in lengths.items()
+        }
         torch.onnx.export(
             model,
-            (example["input_ids"], example["attention_mask"]),
+            (),
             str(path / "model.onnx"),
-            input_names=names,
-            output_names=["last_hidden_state", "pooler_output"],
+            kwargs={name: torch.ones((2, length), dtype=torch.int64) for name, length in lengths.items()},
+            input_names=list(inputs),
+            output_names=list(outputs),
             dynamo=dynamo,
             external_data=False,
-            **kind,
+            **({"dynamic_shapes": axes} if dynamo else {"dynamic_axes": axes}),
         )
 
     return make
 
 
+TEXT, STATES = ["input_ids", "attention_mask"], ["last_hidden_state", "pooler_output"]
 MODELS: dict[str, Callable[[Path], None]] = {
     "bert": by_optimum("BertModel", "BertConfig", BERT, ["feature-extraction"]),
     "llama": by_optimum("LlamaForCausalLM", "LlamaConfig", LLAMA, ["text-generation-with-past"]),
@@ -161,8 +165,12 @@ MODELS: dict[str, Callable[[Path], None]] = {
         WHISPER,
         ["automatic-speech-recognition", "automatic-speech-recognition-with-past"],
     ),
-    "bert-dynamo": by_torch("BertModel", "BertConfig", BERT, dynamo=True),
-    "bert-torchscript": by_torch("BertModel", "BertConfig", BERT, dynamo=False),
+    "bert-dynamo": by_torch("BertModel", "BertConfig", BERT, TEXT, STATES, dynamo=True),
+    "bert-torchscript": by_torch("BertModel", "BertConfig", BERT, TEXT, STATES, dynamo=False),
+    "gpt2-dynamo": by_torch("GPT2LMHeadModel", "GPT2Config", GPT2, TEXT, ["logits"], dynamo=True),
+    "t5-dynamo": by_torch(
+        "T5ForConditionalGeneration", "T5Config", T5, [*TEXT, "decoder_input_ids"], ["logits"], dynamo=True
+    ),
 }
 COMMITTED = ("bert", "llama")
 

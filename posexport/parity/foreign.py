@@ -176,7 +176,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
     given = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
     remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role != "cache"]
     missing = [spec.name for spec in source.outputs if spec.name not in graph.outputs]
-    missing = [] if not cached and all(m.startswith("present") for m in missing) else missing
+    missing = [one for one in missing if cached or not one.startswith("present.")]
     remarks += [f"not compared, {name} does not give it: {_listed(missing)}"] if missing else []
     extra = [one for one in graph.outputs if one not in {spec.name for spec in source.outputs}]
     remarks += [f"not compared, {source.name} does not give it: {_listed(extra)}"] if extra else []
