@@ -34,6 +34,7 @@ def verify(
     """
     manifest = None
     if target.is_dir():
+        _check_bundle(target)
         manifest = read(target)
         check_hashes(target, manifest)
         _agree(target, manifest)
@@ -41,16 +42,16 @@ def verify(
         raise PosexportError(f"no such bundle or .onnx file: {target}")
     if against is None:
         if manifest is None:
-            raise PosexportError(
-                f"{target} is a lone .onnx without a stored sample; say what it came from with --against"
-            )
+            raise PosexportError(_without_source(target))
         if lengths:
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
         from posexport.parity.sample import check_sample
 
         return check_sample(target, parts=manifest.parts, provider=provider, threads=threads)
 
+    from posexport.parity.foreign import fit
     from posexport.parity.run import prove
+    from posexport.parity.signature import signature
     from posexport.sources.extend import extend
     from posexport.sources.load import LoadOptions, load
 
@@ -63,12 +64,41 @@ def verify(
         unasked = envelope.beyond == "error" and envelope.limit == source.envelope.limit
         longest = None if unasked else envelope.limit
         source = extend(source, envelope.beyond, longest)
+    if manifest is None and not (graph := signature(target)).own:
+        foreign = fit(source, graph, target.name)
+        for sentence in foreign.remarks:
+            remark(sentence)
+        return prove(
+            foreign.source,
+            target,
+            provider=provider,
+            lengths=lengths,
+            threads=threads,
+            progress=progress,
+            foreign=foreign,
+        )
     found, wanted = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
     if [part.file for part in found] != [part.file for part in wanted]:
         of = " and ".join(part.file for part in wanted) or "one graph"
         raise PosexportError(f"{against} is exported as {of}, {target} is not; verify it against its own source")
     model = target if manifest is None else model_of(target, wanted)
     return prove(source, model, provider=provider, lengths=lengths, threads=threads, progress=progress)
+
+
+def _check_bundle(target: Path) -> None:
+    """PosexportError that says what to type where a directory is no bundle and holds .onnx files."""
+    if (target / MANIFEST).exists():
+        return
+    for folder in (target, target / "onnx"):
+        if models := sorted(folder.glob("*.onnx")):
+            commands = " or ".join(f"posexport verify {model} --against SOURCE" for model in models[:3])
+            raise PosexportError(f"{target} is not a bundle: it has no {MANIFEST}; for its .onnx, type {commands}")
+
+
+def _without_source(model: Path) -> str:
+    if (model.parent / MANIFEST).is_file():
+        return f"{model} has no stored sample of its own, its bundle has: posexport verify {model.parent}"
+    return f"{model} is a lone .onnx without a stored sample; say what it came from with --against"
 
 
 def _agree(target: Path, manifest: Manifest) -> None:

@@ -46,7 +46,9 @@ def convert(name: str, folder: Path, *options: str) -> Path:
     """The bundle that a user gets from the command line, without its proof."""
     given = [word for setting in layers(name) for word in ("--set", setting)]
     argument = str(GOLDEN / name) if name in CHECKPOINTS else name
-    ran = CliRunner().invoke(group, ["convert", argument, *given, *options, "--no-verify", "-o", str(folder / "bundle")])
+    ran = CliRunner().invoke(
+        group, ["convert", argument, *given, *options, "--no-verify", "-o", str(folder / "bundle")]
+    )
     assert ran.exit_code == 0, ran.exception or ran.output
     return folder / "bundle"
 

@@ -1,17 +1,19 @@
 """The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.remembered import RememberingSession
+from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import make_session
 from posexport.spec import PartSpec
@@ -56,11 +58,15 @@ class Runner:
             self.chain = Chain([replace(first, session=RememberingSession(first.session)), *others])
         self.outputs = list(outputs)
         self.types = self.chain.types
-        _same("inputs", set(inputs), set(self.types))
-        _same("outputs", set(outputs), self.chain.outputs)
+        self._check(set(inputs))
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
         self._options.log_severity_level = 4
+
+    def _check(self, inputs: set[str]) -> None:
+        """Whether the model takes and gives what was asked for, no more and no less."""
+        _same("inputs", inputs, set(self.types))
+        _same("outputs", set(self.outputs), self.chain.outputs)
 
     def feeds(self, feeds: Feeds) -> Feeds:
         """The arrays in the types that the model declares."""
@@ -75,6 +81,12 @@ class Runner:
         except Exception as err:  # onnxruntime's exceptions share no base class of their own
             raise RunError(" ".join(str(err).split())) from err
         return found
+
+    def cache(
+        self, of: Ports, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
+    ) -> Cache:
+        """An empty cache of the model, as `posexport.runtime.generate` asks for it."""
+        return Cache(self.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
 
 
 def _same(kind: str, wanted: set[str], found: set[str]) -> None:

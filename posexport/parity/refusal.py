@@ -10,10 +10,14 @@ from posexport.parity.ort import RunError
 
 
 class Answer(NamedTuple):
-    """``good``: the guard refused, naming the limit. ``note`` says what happened."""
+    """``good``: the guard refused, naming the limit. ``note`` says what happened. ``answered``: it did not refuse.
+
+    Of another tool's graph an answer can be good too (`posexport.parity.foreign_run`).
+    """
 
     good: bool
     note: str
+    answered: bool = False
 
 
 def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[Bound]) -> Answer:

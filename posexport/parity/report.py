@@ -143,6 +143,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     located: str | None = None
     #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
     coverage: list[BranchRun] = []
+    #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
+    findings: list[str] = []
+    conclusion: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -179,6 +182,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """The first failure in a sentence or two; the counts where there is none."""
         failed = [point for point in self.points if point.verdict == "fail"]
+        if self.findings and all(point.tolerance is None and not point.output for point in failed):
+            return self.findings[0]
         if failed:
             sizes = {p.length: p.point.size for p in self.points}
             right = sorted({p.length for p in self.points if p.verdict == "pass"} - {p.length for p in failed})
@@ -213,7 +218,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             [f"{ran} of {_count(len(self.coverage), 'branch', 'branches')} of the graph ran"] if self.coverage else []
         )
         sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
-        return ", ".join(parts) + (sample if self.scope == "sample" else "")
+        shown = "" if self.conclusion is None else f"{self.conclusion}; "
+        return shown + ", ".join(parts) + (sample if self.scope == "sample" else "")
 
     def to_json(self) -> bytes:
         """The report as JSON that people can read, ending in a newline."""
@@ -230,7 +236,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
-        return f"{point.output} at {point.where}: {point.note}"
+        output = f"{point.output} at " if point.output else ""
+        return f"{output}{point.where}: {point.note}"
     own = f", PyTorch's own error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"

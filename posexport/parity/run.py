@@ -20,6 +20,8 @@ from posexport.parity.calls import in_calls, whole
 from posexport.parity.coverage import Coverage, cover
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
 from posexport.parity.draw import draw, size_of, token_mask
+from posexport.parity.foreign import Foreign
+from posexport.parity.foreign_run import Beyond, ForeignRunner, conclusion, findings
 from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
 from posexport.parity.luck import inputs_of
@@ -52,6 +54,7 @@ class _Job:
     points: list[GridPoint]
     sample: SampleWriter | None
     heads: int = 1
+    foreign: Foreign | None = None
     skipped: dict[GridPoint, str] = field(default_factory=dict)
 
 
@@ -78,6 +81,7 @@ def prove(
     progress: Progress | None = None,
     placement_check: bool | None = None,
     sample: SampleWriter | None = None,
+    foreign: Foreign | None = None,
 ) -> Report:
     """Check ``model`` against its definition over the grid, the invariants, and the provider that ran it.
 
@@ -86,21 +90,25 @@ def prove(
     ``memory_limit``: bytes a point may need, by default most of what is free; larger points are skipped, saying so.
     ``placement_check``: look for nodes on another provider; by default wherever the provider is not the CPU.
     ``sample`` is filled for the bundle.
+    ``foreign``: ``model`` is another tool's, and is fed and judged so; ``source`` must be its source.
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
     """
-    runner = Runner(
-        model,
-        inputs=[spec.name for spec in source.inputs],
-        outputs=[spec.name for spec in source.outputs],
-        parts=[part.spec for part in source.parts],
-        provider=provider,
-        threads=threads,
-    )
+    if foreign is not None:
+        runner: Runner = ForeignRunner(foreign, model, provider=provider, threads=threads)
+    else:
+        runner = Runner(
+            model,
+            inputs=[spec.name for spec in source.inputs],
+            outputs=[spec.name for spec in source.outputs],
+            parts=[part.spec for part in source.parts],
+            provider=provider,
+            threads=threads,
+        )
     points = grid(source.envelope, source.inputs, lengths=lengths)
     heads = _heads(source.module)
     tell = progress or (lambda *_: None)
     coverage = Coverage([])
-    if lengths is None:
+    if lengths is None and foreign is None:
         coverage = cover(
             source,
             model,
@@ -112,14 +120,14 @@ def prove(
             progress=lambda text: tell(0, 0, text),
         )
         points += coverage.added
-    job = _Job(source, runner, provider, precision, tell, 0, points, sample, heads)
+    job = _Job(source, runner, provider, precision, tell, 0, points, sample, heads, foreign)
     with torch_threads(threads):
         values, worst, stateful = _values(job, memory_limit, fresh=False)
         if stateful:
             values, worst, _ = _values(job, memory_limit, fresh=True)
         tolerances = {key: tolerance(precision, key[1], error) for key, error in worst.items()}
         judged = [_judge(job, value, worst, tolerances) for value in values]
-        judged += [_refusal(job, point) for point in points if point.refusal]
+        judged += [_refusal(job, point, stateful) for point in points if point.refusal]
         judged += [_unchecked(job, point, reason) for point, reason in job.skipped.items()]
         judged.sort(key=lambda p: (p.length, p.batch, p.memory or 0))
         report = Report(
@@ -133,8 +141,11 @@ def prove(
             stateful=stateful,
             coverage=coverage.runs(list(job.skipped)),
         )
+        if foreign is not None:
+            shown = conclusion(judged, source.envelope.limit, chosen=lengths is not None)
+            report = msgspec.structs.replace(report, findings=findings(judged), conclusion=shown)
         failed = [p for p in judged if p.verdict == "fail" and p.tolerance is not None]
-        if failed:
+        if failed and foreign is None:  # another tool's graph does not say which of its nodes are which module
             # the shortest and simplest shows most
             wrong = min(failed, key=lambda p: (p.length, p.padding != "none", p.batch))
             report = msgspec.structs.replace(report, located=locate(source, model, wrong, threads=threads))
@@ -246,13 +257,28 @@ def _judge(
     )
 
 
-def _refusal(job: _Job, point: GridPoint) -> Point:
+def _refusal(job: _Job, point: GridPoint, fresh: bool) -> Point:
     source = job.source
     run = partial(in_calls, job.runner, inputs=source.inputs, outputs=source.outputs, calls=point.calls)
     axes = {axis for spec in source.inputs for axis in spec.axes}
     bounds = [b for b in bounds_of(source.envelope) if b.axis in axes and b.broken(size_of(b.axis, point))]
-    answer = refused(run, draw(point, source.inputs), bounds)
-    return _point(job, point, "", verdict="refused" if answer.good else "fail", note=answer.note)
+    feeds = draw(point, source.inputs)
+    if job.foreign is None:
+        answer = refused(run, feeds, bounds)
+    else:
+        beyond = Beyond(
+            run=run,
+            definition=lambda: [
+                partial(in_calls, reference, inputs=source.inputs, outputs=source.outputs, calls=point.calls)
+                for reference in _references(job, fresh)
+            ],
+            outputs=source.outputs,
+            precision=job.precision,
+        )
+        fits = memory.needed(point, source.outputs, job.heads) <= job.limit_bytes
+        answer = beyond.judge(feeds, " or ".join(bound.message for bound in bounds), fits=fits)
+    verdict = "fail" if not answer.good else "pass" if answer.answered else "refused"
+    return _point(job, point, "", verdict=verdict, note=answer.note)
 
 
 def _unchecked(job: _Job, point: GridPoint, reason: str) -> Point:
@@ -313,10 +339,7 @@ def _steps(job: _Job, fresh: bool) -> Iterator[Invariant]:
     if not source.envelope.cached:
         return iter(())
     job.progress(0, 0, f"{steps.STEPS} greedy steps")
-    truth, own = (
-        Reference(source.module, dtype, outputs=len(source.outputs), fresh=fresh)
-        for dtype in (torch.float64, DTYPES[job.precision])
-    )
+    truth, own = _references(job, fresh)
     return steps.check(
         job.runner,
         truth=truth,
@@ -326,6 +349,15 @@ def _steps(job: _Job, fresh: bool) -> Iterator[Invariant]:
         envelope=source.envelope,
         precision=job.precision,
         provider=job.provider,
+    )
+
+
+def _references(job: _Job, fresh: bool) -> tuple[Reference, Reference]:
+    """The definition in float64 and in the model's precision."""
+    module, count = job.source.module, len(job.source.outputs)
+    return (
+        Reference(module, torch.float64, outputs=count, fresh=fresh),
+        Reference(module, DTYPES[job.precision], outputs=count, fresh=fresh),
     )
 
 

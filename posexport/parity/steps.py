@@ -166,7 +166,7 @@ def free_tokens(
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
     def cache(rows: int, room: int) -> Cache:
-        return Cache(runner.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
+        return runner.cache(of, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
         made = generate(cache, of, envelope, prompts, Plan(max_new_tokens=steps))

@@ -62,7 +62,7 @@ def remarks(report: Report) -> list[str]:
         lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
     lines += [f"skipped: {point.where}: {point.note}" for point in report.points if point.verdict == "skipped"]
     lines += [f"not proven: {branch.branch}: {branch.note}" for branch in report.unreached]
-    lines += [f"FAIL: {stray}" for stray in report.strays]
+    lines += [f"FAIL: {line}" for line in (*report.strays, *report.findings)]
     lines.append(("passed: " if report.passed else "FAILED: ") + report.describe())
     return lines
 

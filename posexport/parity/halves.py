@@ -1,0 +1,119 @@
+"""The half of an encoder-decoder that a graph of another tool is, as a source of its own.
+
+optimum writes an encoder, which gives its states, and decoders that take these states. posexport's own decoder takes
+the keys and values of the states instead, so that the definition is put together anew here.
+
+Shape letters: B batch, T new tokens of the decoder, S the encoder's states, C model size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel, decode
+from posexport.parity.signature import Signature
+from posexport.sources.base import Source
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+
+#: the encoder's states and their mask, as decoders take them
+STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
+
+
+def half(source: Source, graph: Signature) -> Source:
+    """``source``, or the half of it whose inputs ``graph`` has: encoder, decoder of states, or of caches only."""
+    if not source.parts or "decoder_input_ids" in graph.inputs:
+        return source
+    if not isinstance(source.module, EncoderDecoderModel):
+        raise PosexportError(f"{source.name} has halves that are not known; verify a graph of the whole")
+    if STATES in graph.inputs:
+        return _decoder(source, source.module)
+    if any(one.startswith("past_key_values") for one in graph.inputs):
+        # keys and values of the states are inputs, and have no positions
+        later = source.graphs[DECODER_FILE]
+        return replace(later, envelope=msgspec.structs.replace(later.envelope, limited_axes=[SEQUENCE]))
+    return _encoder(source)
+
+
+def _encoder(source: Source) -> Source:
+    """Its inputs to its states. Their sequence is the only one."""
+    part = source.parts[0]
+    inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.inputs]
+    states = part.spec.outputs[0]
+    varies = any(SEQUENCE in spec.axes for spec in inputs)
+    old = source.envelope
+    return replace(
+        source,
+        module=_First(part.module),
+        inputs=inputs,
+        outputs=[msgspec.structs.replace(states, axes=_alone(states.axes))],
+        envelope=msgspec.structs.replace(
+            old,
+            cached=False,
+            length_dependent=False,
+            limit=old.limit if ENCODER_SEQUENCE in old.limited_axes else None,
+            limited_axes=[SEQUENCE],
+        ),
+        # where the inputs have one size, there is nothing to permute
+        encoding=source.encoding if varies else None,
+        causal=False,
+        ordered=False,
+        parts=[],
+    )
+
+
+def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
+    """New tokens and the encoder's states to logits, the cache, and keys and values of the states."""
+    first, second = source.parts
+    states = first.spec.outputs[0]
+    states_input = InputSpec(name=STATES, dtype="float32", axes=states.axes, role="values")
+    return replace(
+        source,
+        module=_FromStates(whole),
+        # of what the decoder takes, role "values" are keys and values of the states
+        inputs=[*(spec for spec in second.spec.inputs if spec.role != "values"), states_input],
+        outputs=[*second.spec.outputs, *first.spec.outputs[1:]],
+        # the states have no positions: their number has no limit
+        envelope=msgspec.structs.replace(source.envelope, limited_axes=[SEQUENCE]),
+        parts=[],
+    )
+
+
+def _alone(axes: Sequence[Axis]) -> list[Axis]:
+    return [SEQUENCE if axis == ENCODER_SEQUENCE else axis for axis in axes]
+
+
+class _First(nn.Module):
+    """A module's first output alone."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, **given: Tensor) -> tuple[Tensor, ...]:
+        """By the module's names."""
+        return (self.module(**given)[0],)
+
+
+class _FromStates(nn.Module):
+    """An encoder-decoder's decoder that is given the encoder's states, [B, S, C]."""
+
+    def __init__(self, whole: EncoderDecoderModel) -> None:
+        super().__init__()
+        self.decoder, self.head = whole.decoder, whole.head
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        **past: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """``past``: the decoder's keys and values, layer by layer."""
+        crossed = [tensor for pair in self.decoder.crossed(encoder_hidden_states) for tensor in pair]
+        held = list(past.values())
+        answers = decode(self.decoder, self.head, input_ids, attention_mask, encoder_attention_mask, held, crossed)
+        return (*answers, *crossed)
