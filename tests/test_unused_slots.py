@@ -103,8 +103,15 @@ def near(got: Sequence[Array], wanted: Sequence[Array]) -> bool:
     return all(bool(np.abs(y - x).max() <= 16 * np.finfo(np.float32).eps * np.abs(x).max()) for y, x in pairs)
 
 
-@pytest.mark.parametrize("target", ["portable", "cpu"])
-@pytest.mark.parametrize(("name", "settings", "rotate"), KINDS)
+@pytest.mark.parametrize(
+    ("name", "settings", "rotate", "target"),
+    [
+        *((*kind, target) for kind in KINDS for target in ("portable", "cpu")),
+        # a graph for CUDA whose operators the CPU has too
+        (*KINDS[0], "cuda"),
+        (*KINDS[2], "cuda"),
+    ],
+)
 def test_what_unused_slots_hold_never_matters(
     name: str, settings: tuple[str, ...], rotate: str, target: str, tmp_path: Path
 ) -> None:

@@ -37,7 +37,6 @@ class Static:
 
     def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
-        del target
         copied = [*SCALE, *prepared_keys(kind), *by_products(kind, "context_of_copies")]
         copied = named(copied, k="k_used", v="v_used")
         return f"""
@@ -59,23 +58,28 @@ class Static:
     {lines(copied)}
     }},
     else_branch = of_capacity () => (context_of_capacity) {{
-    {lines(_over_capacity(kind))}
+    {lines(_over_capacity(kind, copies_values=target.name == "cuda"))}
     }}
   >"""
 
 
-def _over_capacity(kind: AttentionKind) -> list[str]:
-    """Statements that give ``context_of_capacity`` without a copy of the cache."""
+def _over_capacity(kind: AttentionKind, *, copies_values: bool) -> list[str]:
+    """Statements that give ``context_of_capacity`` without a copy of the cache.
+
+    ``copies_values``: used values are copied nevertheless. On CUDA that is quick, and the host would have to wait for
+    the answer whether the context holds NaN.
+    """
     sums, score = added(kind, "score", q="q", qs="qs", qpos="qpos")
-    context = used_context(
-        "context_of_capacity",
-        probs="probs",
-        v="v",
-        used="used",
-        unused="unused",
-        axes=4,
-        product=lambda to, probs, v: multiplied(kind, to, probs, v),
-    )
+
+    def product(to: str, probs: str, v: str) -> list[str]:
+        return multiplied(kind, to, probs, v)
+
+    if copies_values:
+        context = ["v_used = Slice(v, zero, used, axis)", *product("context_of_capacity", "probs", "v_used")]
+    else:
+        context = used_context(
+            "context_of_capacity", probs="probs", v="v", used="used", unused="unused", axes=4, product=product
+        )
     return [
         *SCALE,
         *prepared_keys(kind),
