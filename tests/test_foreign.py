@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.foreign import Call
+from posexport.parity.derived import Call
 from posexport.parity.foreign_run import Beyond, own_words
 from posexport.parity.ort import RunError
 from posexport.parity.report import Point, Report
