@@ -11,16 +11,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.foreign import Call
+from posexport.parity.derived import Call
 from posexport.parity.foreign_run import Beyond, own_words
+from posexport.parity.halves import half
 from posexport.parity.ort import RunError
 from posexport.parity.report import Point, Report
+from posexport.parity.signature import Declared, Signature
 from posexport.parity.table import plain
+from posexport.sources import builtin
 from posexport.spec import OutputSpec
 from posexport.verify import verify
 
@@ -405,6 +409,48 @@ def test_an_answer_beyond_the_limit_must_be_the_definitions(
     assert found.good is good
     assert found.answered is (good and answer is not None)
     assert note in found.note
+
+
+def named(*inputs: str) -> Signature:
+    return Signature({name: Declared(name, "int64", None) for name in inputs}, {}, {}, False)
+
+
+def test_the_halves_of_an_encoder_decoder_compute_what_the_whole_does() -> None:
+    """Each is what optimum's graph of these inputs is, and is given what the whole makes on the way."""
+    sizes = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61")
+    source = builtin.load("encoder-decoder-t5", task=None, settings_given=sizes)
+    ids, new = torch.tensor([[5, 7, 9, 11]]), torch.tensor([[3, 8, 2]])
+    whole = dict(
+        zip([s.name for s in source.outputs], source.module(input_ids=ids, decoder_input_ids=new), strict=True)
+    )
+    states = whole["encoder_last_hidden_state"]
+
+    encoder = half(source, named("input_ids", "attention_mask"))
+    assert [spec.axes for spec in encoder.inputs] == [["batch_size", "sequence_length"]] * 2
+    assert torch.equal(encoder.module(input_ids=ids)[0], states)
+
+    decoder = half(source, named("input_ids", "encoder_hidden_states", "use_cache_branch"))
+    found = decoder.module(input_ids=new, encoder_hidden_states=states)
+    for spec, value in zip(decoder.outputs, found, strict=True):
+        assert torch.equal(value, whole[spec.name]), spec.name
+    assert {"logits", "present.1.decoder.value", "present.1.encoder.key"} <= {spec.name for spec in decoder.outputs}
+
+    later = half(source, named("input_ids", "past_key_values.0.decoder.key"))
+    kept = {s.name: whole[s.name.replace("past_key_values", "present")] for s in later.inputs if s.role == "values"}
+    empty = {s.name: torch.zeros(1, 5, 0, 4) for s in later.inputs if s.role == "cache"}
+    assert torch.equal(later.module(input_ids=new, **empty, **kept)[0], whole["logits"])
+
+    assert half(source, named("input_ids", "decoder_input_ids")) is source
+
+
+def test_a_decoder_is_refused_against_a_source_without_its_cache(tmp_path: Path) -> None:
+    says = r"takes past_key_values\.0\.key .* does not have for the task features .* export it without a cache"
+
+    def change(graph: onnx.GraphProto) -> None:
+        rename_output(graph, "logits", "last_hidden_state")
+
+    with pytest.raises(PosexportError, match=says):
+        verify(changed("llama", tmp_path, change), against=str(FILES / "bert"), threads=1)
 
 
 HALVES = ("encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged")

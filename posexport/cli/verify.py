@@ -36,6 +36,9 @@ def command(
     With --against, every point of the grid is computed by PyTorch in float64 and compared. Without it, the sample that
     the bundle carries is checked, which needs no PyTorch. Exits 1 if a point misses its tolerance.
 
+    An .onnx of another tool (optimum, torch.onnx.export) is fed as transformers feeds it, and may refuse inputs beyond
+    its limit in its own words.
+
     \b
     Example:
         posexport verify minilm

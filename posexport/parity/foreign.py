@@ -3,21 +3,18 @@
 Such a graph knows nothing of posexport's conventions. Its ``position_ids`` are counted from the attention mask, as
 transformers' ``generate`` counts them; what it declares and the source does not have is derived; what it lacks is left
 out of the source too. Imports torch for the source's side only.
-
-Shape letters: B batch, T new tokens, S past and new tokens.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.parity.criterion import Array
+from posexport.parity.derived import DERIVED, POSITIONS, Call, positions, shared, token_input, unread
 from posexport.parity.draw import Feeds
 from posexport.parity.halves import STATES, half
 from posexport.parity.signature import Declared, Signature
@@ -32,7 +29,6 @@ from posexport.spec import (
     OutputSpec,
 )
 
-_POSITIONS = "position_ids"
 #: roles of inputs that have a value which means that nothing was said
 _NEUTRAL = ("mask", "types", "flags", "positions")
 
@@ -57,95 +53,15 @@ class Foreign:
         call = Call.of(feeds, self.source)
         found = {}
         for name, port in self.declared.items():
-            if name == _POSITIONS:
-                found[name] = _positions(call, feeds.get(name), port)
+            if name == POSITIONS:
+                found[name] = positions(call, feeds.get(name), port)
             elif name in feeds:
                 found[name] = feeds[name]
             elif name in self.crossed:
-                found[name] = _unread(port, feeds[STATES])
+                found[name] = unread(port, feeds[STATES])
             else:
-                found[name] = _DERIVED[name](call)
+                found[name] = DERIVED[name](call)
         return found
-
-
-@dataclass(frozen=True)
-class Call:
-    """The tokens of a call, [B, T], and the mask of them and what is in the cache, [B, S].
-
-    ``overhead``: of an encoder that counts all but padding ids, the positions that no token has; None: of a decoder.
-    """
-
-    ids_BT: Array
-    mask_BS: Array
-    overhead: int | None
-
-    @staticmethod
-    def of(feeds: Feeds, source: Source) -> "Call":
-        """Read from what ``source`` takes."""
-        tokens = _tokens(source.inputs)
-        ids_BT = np.zeros((1, 0), dtype=np.int64) if tokens is None else feeds[tokens.name]
-        mask = next((s for s in source.inputs if s.role == "mask" and s.axes[-1] in (SEQUENCE, TOTAL)), None)
-        past = next((feeds[s.name].shape[s.axes.index(PAST)] for s in source.inputs if PAST in s.axes), 0)
-        if mask is None:
-            mask_BS = np.ones((ids_BT.shape[0], past + ids_BT.shape[1]), dtype=np.int64)
-        else:
-            mask_BS = feeds[mask.name].astype(np.int64)
-        return Call(ids_BT, mask_BS, None if source.causal else source.overhead)
-
-    @property
-    def past(self) -> int:
-        """Tokens in the cache."""
-        return int(self.mask_BS.shape[1] - self.ids_BT.shape[1])
-
-    @property
-    def places_T(self) -> Array:
-        """Where the new tokens stand, padding counted."""
-        return np.arange(self.past, self.mask_BS.shape[1], dtype=np.int64)
-
-    @property
-    def positions_BT(self) -> Array:
-        """As transformers counts them where none are given: by the mask (decoders), by place, or by ids (RoBERTa)."""
-        if self.overhead is None:
-            counted_BS: Array = np.maximum(self.mask_BS.cumsum(1) - 1, 0)
-            return counted_BS[:, self.past :]
-        if self.overhead == 0:
-            return np.broadcast_to(self.places_T, self.ids_BT.shape)
-        real_BT = self.ids_BT != self.overhead - 1
-        counted_BT: Array = real_BT.cumsum(1) * real_BT
-        return counted_BT + self.overhead - 1
-
-
-def _positions(call: Call, given: Array | None, port: Declared) -> Array:
-    if _shared(port):
-        return call.places_T if port.shape is not None and len(port.shape) == 1 else call.places_T[None]
-    if given is None:
-        return call.positions_BT
-    return np.where(given < 0, call.positions_BT, given)
-
-
-def _unread(port: Declared, states_BSC: Array) -> Array:
-    """For keys or values [B, H, S, D] of a call without a past, which takes the states instead."""
-    shape = port.shape or ()
-    rows, length = states_BSC.shape[:2]
-    sizes = [size if isinstance(size, int) else (rows, 1, length, 1)[axis] for axis, size in enumerate(shape)]
-    return np.zeros(sizes, dtype=np.float32)
-
-
-def _shared(port: Declared) -> bool:
-    """Whether all rows have the same positions."""
-    return port.shape is not None and (len(port.shape) == 1 or port.shape[0] == 1)
-
-
-#: what transformers' models are also asked for, when nobody says anything
-_DERIVED: Mapping[str, Callable[[Call], Array]] = {
-    "token_type_ids": lambda call: np.zeros_like(call.ids_BT),
-    "attention_mask": lambda call: call.mask_BS,
-    "decoder_attention_mask": lambda call: call.mask_BS,
-    "use_cache_branch": lambda call: np.array([call.past > 0]),
-    "cache_position": lambda call: call.places_T,
-    "logits_to_keep": lambda _: np.zeros((), dtype=np.int64),  # all
-    "num_logits_to_keep": lambda _: np.zeros((), dtype=np.int64),
-}
 
 
 def fit(source: Source, graph: Signature, name: str) -> Foreign:
@@ -171,7 +87,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
     taken = [spec for spec in source.inputs if spec.name in graph.inputs]
     left_out = [spec for spec in source.inputs if spec not in taken]
     # positions that all rows share are fed by place, and cannot be chosen
-    taken = [spec for spec in taken if not (spec.name == _POSITIONS and _shared(graph.inputs[spec.name]))]
+    taken = [spec for spec in taken if not (spec.name == POSITIONS and shared(graph.inputs[spec.name]))]
     # where a later call takes keys and values of states, it does not give them
     given = [s for s in source.outputs if s.name in graph.outputs and s.name not in crossed.values()]
     remarks = [f"not fed, {name} does not take it: {spec.name}" for spec in left_out if spec.role != "cache"]
@@ -231,11 +147,6 @@ def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> 
     return torch.full(shape, value, dtype=dtype if spec.dtype == "float32" else torch.int64)
 
 
-def _tokens(inputs: Sequence[InputSpec]) -> InputSpec | None:
-    """The ids of the new tokens."""
-    return next((spec for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes), None)
-
-
 def _cached(source: Source, graph: Signature, name: str) -> bool:
     """Whether the graph takes the source's cache, and gives it back."""
     past = [spec.name for spec in source.inputs if spec.role == "cache"]
@@ -266,18 +177,18 @@ def _crossed(graph: Signature) -> dict[str, str]:
 def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence[str]) -> None:
     """Every input can be fed, and fits; nothing that the source needs is missing."""
     known = {spec.name: spec for spec in source.inputs}
+    derivable = [*derived, *([POSITIONS, *DERIVED] if token_input(source.inputs) else [])]
     for port in graph.inputs.values():
         spec = known.get(port.name)
         if port.element is None:
             raise PosexportError(f"{name} takes {port.name} in a type that NumPy does not have; export it in float32")
-        counted = port.name == _POSITIONS and _tokens(source.inputs)
-        if spec is None and not (counted or port.name in (*_DERIVED, *derived)):
+        if spec is None and port.name not in derivable:
             hint = "export it without a cache" if port.name.startswith("past_") else "export it without that input"
             raise PosexportError(
                 f"{name} takes {port}, which {source.name} does not have for the task {source.task} and which cannot "
                 f"be derived; {hint}, or choose another --task"
             )
-        if spec is None or port.shape is None or (port.name == _POSITIONS and _shared(port)):
+        if spec is None or port.shape is None or (port.name == POSITIONS and shared(port)):
             continue
         sizes = list(zip(spec.axes, port.shape, strict=False))
         if len(port.shape) != len(spec.axes) or any(
@@ -312,9 +223,9 @@ def _fixed(taken: Sequence[InputSpec], graph: Signature, name: str) -> list[str]
 
 def _own_numbers(source: Source, graph: Signature) -> str | None:
     """Why positions of left-padded rows are not those that transformers' generate counts; None where they are."""
-    port = graph.inputs.get(_POSITIONS)
+    port = graph.inputs.get(POSITIONS)
     if port is not None:
-        return f"{_POSITIONS} has one row for all" if _shared(port) else None
+        return f"{POSITIONS} has one row for all" if shared(port) else None
     if any(spec.role == "positions" for spec in source.inputs):
-        return f"it takes no {_POSITIONS}, so that it numbers tokens in its own way (transformers: by place)"
+        return f"it takes no {POSITIONS}, so that it numbers tokens in its own way (transformers: by place)"
     return None
