@@ -41,6 +41,16 @@ OWN = {
     "deberta": "Deberta",
     "deberta-v2": "DebertaV2",
     "esm": "Esm",
+    "distilbert": "DistilBert",
+}
+#: what a family calls the sizes where it has names of its own
+SPELLED = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+    }
 }
 NUMBERED_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "mpnet")
 #: what differs from the sizes, so that each family's own options take part
@@ -85,6 +95,9 @@ ONLY = {
         "type_vocab_size": 2,
     },
     ("esm", "ForTokenClassification"): {"token_dropout": False, "emb_layer_norm_before": True},
+    ("distilbert", "ForTokenClassification"): {"sinusoidal_pos_embds": True},
+    ("distilbert", "ForSequenceClassification"): {"activation": "gelu_new"},
+    ("distilbert", "Model"): {"activation": "relu"},
 }
 #: the class that is saved, by position type; the rest of the tasks come from `EXTRAS`
 SAVED = {"absolute": "ForMaskedLM", "relative_key": "Model", "relative_key_query": "ForSequenceClassification"}
@@ -105,6 +118,11 @@ EXTRAS_OWN = [
     ("deberta-v2", "ForSequenceClassification"),
     ("esm", "ForMaskedLM"),
     ("esm", "ForTokenClassification"),
+    ("distilbert", "ForMaskedLM"),
+    ("distilbert", "ForSequenceClassification"),
+    ("distilbert", "ForTokenClassification"),
+    ("distilbert", "ForQuestionAnswering"),
+    ("distilbert", "Model"),
 ]
 
 
@@ -147,6 +165,7 @@ def make(target: Path, family: str, kind: str | None, saved: str, seed: int, *, 
     settings |= {"position_embedding_type": kind} if kind else {}
     settings |= {"num_hidden_layers": 1} if extra and family != "albert" else {}  # its groups share what layers weigh
     settings |= {"num_labels": 3} if "Classification" in saved else {}
+    settings = {SPELLED.get(family, {}).get(key, key): value for key, value in settings.items()}
     stem = (CLASSES | OWN)[family]
     config = getattr(transformers, stem + "Config")(**settings)
     model = getattr(transformers, stem + saved)(config).eval()
