@@ -268,7 +268,12 @@ def test_a_spectrogram_has_one_length() -> None:
         (BART, {"activation_function": "laplace"}, "unknown activation 'laplace'"),
         (BART, {"decoder_attention_heads": 3}, "d_model = 20, decoder_attention_heads = 3; the heads must divide"),
         (BART, {"max_position_embeddings": 33}, "embed_positions.weight is [36, 20], needed [35, 20]"),
-        (MARIAN, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": ...}, "has no decoder_vocab_size"),
+        (MARIAN, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 0}, "decoder_vocab_size = 0"),
+        (
+            MARIAN,
+            {"share_encoder_decoder_embeddings": False},
+            "check model_type, share_encoder_decoder_embeddings, tie_word_embeddings, decoder_vocab_size and sizes",
+        ),
         (MARIAN, {"architectures": ["MarianModel"]}, "choose --task text2text-generation, or --task features"),
         (WHISPER, {"tie_word_embeddings": False}, "tie_word_embeddings = False; only true is read"),
         (WHISPER, {"architectures": ["WhisperForAudioClassification"]}, "--task automatic-speech-recognition"),

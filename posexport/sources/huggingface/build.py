@@ -48,7 +48,8 @@ def plan(family: Family, config: Config, task: str, pooling: Pooling | None) -> 
         head.decoder.weight = encoder.embeddings.token.weight
     origins = _origins(family, config, settings, model, task, tied)
     longest = config.size("max_position_embeddings") if family.fixed_length else None
-    return Plan(model, origins, longest, family.constants(config, settings))
+    decides = () if family.encoding else ("position_embedding_type",)
+    return Plan(model, origins, longest, family.constants(config, settings), decides=decides)
 
 
 def encoder_config(family: Family, config: Config) -> EncoderConfig:

@@ -14,7 +14,8 @@ MOST_LAYERS = 1000
 #: Values of config.json that change what is computed in a way that the definitions do not have.
 _REFUSED = {
     "is_decoder": "decoders attend to earlier tokens only; the encoder families are read as encoders",
-    "add_cross_attention": "cross attention belongs to a decoder; the encoder families are read as encoders",
+    "add_cross_attention": "its layers also attend to another model's states, which is computed for encoder-decoders "
+    "only; give the model without cross attention, or the encoder-decoder that it is part of",
     "is_encoder_decoder": "it is an encoder-decoder; only encoders are read",
     "pruned_heads": "pruned attention heads make layers of different widths; merge them into full layers first",
     "quantization_config": "its weights are quantised; give the checkpoint that they were made from",

@@ -58,11 +58,11 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     config.refuse_code()
     family = _family(config)
     config.refuse_unsupported(family.allowed)
-    chosen, remarks, other_heads = _task(task, config, family, pooling)
+    chosen, remarks = _task(task, config, family, pooling)
     plan = _plan(family, config, chosen, pooling)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
-    remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
+    remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
     return source_of(
         plan.model,
@@ -94,8 +94,8 @@ def _plan(family: AnyFamily, config: Config, task: str, pooling: Pooling | None)
     return family.plan(config, task) if pooling is None or family.pooled is None else family.pooled(config, pooling)
 
 
-def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str], bool]:
-    """The task, remarks on how it was chosen, and whether heads of other tasks may be in the file."""
+def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str]]:
+    """The task, and remarks on how it was chosen."""
     more = family.tasks if isinstance(family, OwnFamily) else ()
     known = list(dict.fromkeys([*family.architectures.values(), *more]))
     if pooling is not None and isinstance(family, OwnFamily) and family.pooled is None:
@@ -110,12 +110,12 @@ def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling 
     if task not in (None, "sentence-embedding", *known):
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
-        return task, [], True
+        return task, []
     if pooling is not None:
-        return "sentence-embedding", [], True
+        return "sentence-embedding", []
     architecture = config.architecture()
     if architecture is None:
-        return "features", [f"{config.label} names no architectures; taken for the task features"], True
+        return "features", [f"{config.label} names no architectures; taken for the task features"]
     found = next((end for end in family.architectures if architecture.endswith(end)), None)
     if found is None or (architecture.endswith("LMHeadModel") and found == "Model"):
         advice = family.advice if isinstance(family, OwnFamily) else None
@@ -124,9 +124,7 @@ def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling 
             f"{advice or 'choose --task out of ' + ', '.join(known)}"
         )
     chosen = family.architectures[found]
-    pretraining = found == "ForPreTraining"
-    remarks = [f"{architecture} is taken for the task {chosen}"] if pretraining else []
-    return chosen, remarks, pretraining or chosen == "features"
+    return chosen, [f"{architecture} is taken for the task {chosen}"] if found == "ForPreTraining" else []
 
 
 def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
