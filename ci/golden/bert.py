@@ -5,6 +5,7 @@ Two attention implementations of transformers must agree on each.
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -157,7 +158,9 @@ def check(model: torch.nn.Module, eager: torch.nn.Module, given: dict[str, torch
     assert (moved - state).abs().max() > 0.05 * scale, "positions do not matter"
 
 
-def make(target: Path, family: str, kind: str | None, saved: str, seed: int, *, extra: bool) -> None:
+def make(
+    target: Path, family: str, kind: str | None, saved: str, seed: int, *, extra: bool, over: dict[str, Any] | None = None
+) -> None:
     rng = np.random.default_rng(seed)
     settings = (
         SIZES | (SMALLER if family in OWN else {}) | OPTIONS.get(family, {}) | ONLY.get((family, kind or saved), {})
@@ -165,6 +168,7 @@ def make(target: Path, family: str, kind: str | None, saved: str, seed: int, *, 
     settings |= {"position_embedding_type": kind} if kind else {}
     settings |= {"num_hidden_layers": 1} if extra and family != "albert" else {}  # its groups share what layers weigh
     settings |= {"num_labels": 3} if "Classification" in saved else {}
+    settings |= over or {}
     settings = {SPELLED.get(family, {}).get(key, key): value for key, value in settings.items()}
     stem = (CLASSES | OWN)[family]
     config = getattr(transformers, stem + "Config")(**settings)

@@ -4,6 +4,7 @@ import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.base import Encoding
+from posexport.encodings.frequencies.config import release_of
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
@@ -48,8 +49,9 @@ def plan(family: Family, config: Config, task: str, pooling: Pooling | None) -> 
         head.decoder.weight = encoder.embeddings.token.weight
     origins = _origins(family, config, settings, model, task, tied)
     longest = config.size("max_position_embeddings") if family.fixed_length else None
+    beside_bias = _biases(family, config, tied)[1] if isinstance(head, FillMask) else ()
     decides = () if family.encoding else ("position_embedding_type",)
-    return Plan(model, origins, longest, family.constants(config, settings), decides=decides)
+    return Plan(model, origins, longest, family.constants(config, settings), unread=beside_bias, decides=decides)
 
 
 def encoder_config(family: Family, config: Config) -> EncoderConfig:
@@ -124,6 +126,18 @@ def _head_names(family: Family, task: str) -> dict[str, str]:
     return {"out": "classifier" if task == "token-classification" else "qa_outputs"}
 
 
+def _biases(family: Family, config: Config, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the fill-mask decoder's bias, and names that are not read.
+
+    The head and its decoder name one bias twice. In transformers 5 they are two where the weight is not tied (4 ties
+    them either way), and the decoder's is added.
+    """
+    names, own = family.fill_mask.bias, f"{family.fill_mask.decoder}.bias"
+    if tied or own not in names or (release_of(config.values) or 4) < 5:
+        return names, ()
+    return (own,), tuple(name for name in names if name != own)
+
+
 def _origins(
     family: Family, config: Config, settings: EncoderConfig, model: EncoderModel, task: str, tied: bool
 ) -> dict[str, Origin]:
@@ -143,7 +157,7 @@ def _origins(
         special |= {below + ours: Origin(()) for ours in family.zeros}
     found = origins_of(model, stems, special)
     if task == "fill-mask":
-        found["head.decoder.bias"] = Origin(family.fill_mask.bias)
+        found["head.decoder.bias"] = Origin(_biases(family, config, tied)[0])
     if tied:
         token = found["encoder.embeddings.token.weight"]
         found["encoder.embeddings.token.weight"] = Origin((*token.names, f"{family.fill_mask.decoder}.weight"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.sources.base import Source
-from posexport.sources.huggingface import assign, sentence_transformers
+from posexport.sources.huggingface import assign, own_code, sentence_transformers
 from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
@@ -55,14 +55,16 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json")
-    config.refuse_code()
     family = _family(config)
     config.refuse_unsupported(family.allowed)
     chosen, remarks = _task(task, config, family, pooling)
-    plan = _plan(family, config, chosen, pooling)
+    with own_code.explained(config):
+        plan = _plan(family, config, chosen, pooling)
+    remarks += own_code.check(config)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
-    remarks += assign.check(plan, weights, names, family, task=chosen)
+    with own_code.explained(config):
+        remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
     return source_of(
         plan.model,
@@ -84,7 +86,8 @@ def _family(config: Config) -> AnyFamily:
     if name not in FAMILIES:
         close = difflib.get_close_matches(name, FAMILIES, n=1)
         hint = f"; the closest is {close[0]}" if close else ""
-        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}")
+        code = "; the code that its auto_map names is never run" if config.values.get("auto_map") else ""
+        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}{code}")
     return FAMILIES[name]
 
 
