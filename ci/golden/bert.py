@@ -159,7 +159,14 @@ def check(model: torch.nn.Module, eager: torch.nn.Module, given: dict[str, torch
 
 
 def make(
-    target: Path, family: str, kind: str | None, saved: str, seed: int, *, extra: bool, over: dict[str, Any] | None = None
+    target: Path,
+    family: str,
+    kind: str | None,
+    saved: str,
+    seed: int,
+    *,
+    extra: bool,
+    over: dict[str, Any] | None = None,
 ) -> None:
     rng = np.random.default_rng(seed)
     settings = (

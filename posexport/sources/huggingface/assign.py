@@ -165,7 +165,8 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
                 if not torch.equal(value, _value(weights, other, origin, shape)):
                     raise PosexportError(
                         f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
-                        f"set tie_word_embeddings to false in config.json if the model has both, or remove one"
+                        f"remove one, or if the model has both set tie_word_embeddings to false in config.json (of two "
+                        f"biases transformers 5 alone reads both: transformers_version)"
                     )
             if parameter is None:
                 _apply(value, origin, weights, names)

@@ -4,7 +4,6 @@ import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.base import Encoding
-from posexport.encodings.frequencies.config import release_of
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
@@ -21,6 +20,7 @@ from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import Family
 from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.families.decoder_bias import biases
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
@@ -49,9 +49,11 @@ def plan(family: Family, config: Config, task: str, pooling: Pooling | None) -> 
         head.decoder.weight = encoder.embeddings.token.weight
     origins = _origins(family, config, settings, model, task, tied)
     longest = config.size("max_position_embeddings") if family.fixed_length else None
-    beside_bias = _biases(family, config, tied)[1] if isinstance(head, FillMask) else ()
+    unread: tuple[str, ...] = ()
+    if isinstance(head, FillMask):
+        unread = biases(config, family.fill_mask.bias, family.fill_mask.decoder, tied=tied)[1]
     decides = () if family.encoding else ("position_embedding_type",)
-    return Plan(model, origins, longest, family.constants(config, settings), unread=beside_bias, decides=decides)
+    return Plan(model, origins, longest, family.constants(config, settings), unread=unread, decides=decides)
 
 
 def encoder_config(family: Family, config: Config) -> EncoderConfig:
@@ -126,18 +128,6 @@ def _head_names(family: Family, task: str) -> dict[str, str]:
     return {"out": "classifier" if task == "token-classification" else "qa_outputs"}
 
 
-def _biases(family: Family, config: Config, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the fill-mask decoder's bias, and names that are not read.
-
-    The head and its decoder name one bias twice. In transformers 5 they are two where the weight is not tied (4 ties
-    them either way), and the decoder's is added.
-    """
-    names, own = family.fill_mask.bias, f"{family.fill_mask.decoder}.bias"
-    if tied or own not in names or (release_of(config.values) or 4) < 5:
-        return names, ()
-    return (own,), tuple(name for name in names if name != own)
-
-
 def _origins(
     family: Family, config: Config, settings: EncoderConfig, model: EncoderModel, task: str, tied: bool
 ) -> dict[str, Origin]:
@@ -157,7 +147,8 @@ def _origins(
         special |= {below + ours: Origin(()) for ours in family.zeros}
     found = origins_of(model, stems, special)
     if task == "fill-mask":
-        found["head.decoder.bias"] = Origin(_biases(family, config, tied)[0])
+        names = family.fill_mask
+        found["head.decoder.bias"] = Origin(biases(config, names.bias, names.decoder, tied=tied)[0])
     if tied:
         token = found["encoder.embeddings.token.weight"]
         found["encoder.embeddings.token.weight"] = Origin((*token.names, f"{family.fill_mask.decoder}.weight"))

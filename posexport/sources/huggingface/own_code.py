@@ -88,7 +88,15 @@ _RELEASED: dict[str, dict[str, tuple[Any, ...]]] = {
 #: of a family: what its released code takes otherwise than its definition where config.json does not say
 _SAID = {"mpt": ("attn_config.alibi",)}
 #: tables that their readers check to the last key, or that are texts
-_CHECKED = ("rope_scaling", "rope_parameters", "id2label", "label2id", "task_specific_params", "auto_map", "init_config")
+_CHECKED = (
+    "rope_scaling",
+    "rope_parameters",
+    "id2label",
+    "label2id",
+    "task_specific_params",
+    "auto_map",
+    "init_config",
+)
 
 
 def check(config: Config) -> list[str]:
