@@ -38,20 +38,21 @@ _ENDS = (
     "forconditionalgeneration",
     "forctc",
 )
+_WORDS = """
+_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
+attention_probs_dropout_prob attn_implementation auto_map bad_words_ids begin_suppress_tokens bos_token_id
+chunk_size_feed_forward classifier_dropout classifier_dropout_prob cls_token_id decoder_start_token_id dropout dtype
+early_stopping emb_pdrop embd_pdrop eos_token_id finetuning_task forced_bos_token_id forced_eos_token_id
+gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_device init_std initializer_factor
+initializer_range keys_to_ignore_at_inference label2id language mask_token_id max_length max_position_embeddings
+min_length model_type n_ctx num_beams num_labels output_attentions output_hidden_states output_past pretraining_tp
+problem_type repetition_penalty resid_pdrop return_dict sep_token_id suppress_tokens task_specific_params
+temperature tie_word_embeddings tokenizer_class tokenizer_name top_k top_p torch_dtype torchscript
+transformers_version unk_token_id use_bfloat16 use_cache
+"""
 #: keys of any config.json that do not change what a definition computes: names, training, texts, generation, and the
 #: length that a model without a table was trained for (with one it is asked)
-_IDLE = frozenset(
-    "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attn_implementation "
-    "attention_dropout attention_probs_dropout_prob auto_map bad_words_ids begin_suppress_tokens bos_token_id "
-    "chunk_size_feed_forward classifier_dropout classifier_dropout_prob cls_token_id decoder_start_token_id dropout "
-    "dtype early_stopping emb_pdrop embd_pdrop eos_token_id finetuning_task forced_bos_token_id forced_eos_token_id "
-    "gradient_checkpointing hidden_dropout hidden_dropout_prob id2label init_device init_std initializer_factor "
-    "initializer_range keys_to_ignore_at_inference label2id language mask_token_id max_length max_position_embeddings min_length model_type "
-    "n_ctx num_beams num_labels output_attentions output_hidden_states output_past pretraining_tp problem_type "
-    "repetition_penalty resid_pdrop return_dict sep_token_id suppress_tokens task_specific_params temperature "
-    "tie_word_embeddings tokenizer_class tokenizer_name top_k top_p torch_dtype torchscript transformers_version "
-    "unk_token_id use_bfloat16 use_cache".split()
-)
+_IDLE = frozenset(_WORDS.split())
 #: of a family: keys of its released configurations that its definition need not ask, with the values at which they
 #: change nothing
 _RELEASED: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -103,7 +104,7 @@ def check(config: Config) -> list[str]:
     """After a definition was made by ``config``: the remark that code is not run; none where config.json names none.
 
     Raises:
-        PosexportError: the code is not called as the family's, or a key of config.json was not asked for and may matter.
+        PosexportError: the code is not called as the family's, or a key that was not asked for may matter.
     """
     named = _named(config)
     if not named:
@@ -113,15 +114,15 @@ def check(config: Config) -> list[str]:
     for name in [*named, *_architectures(config)]:
         if not _is_of(name, kind):
             raise PosexportError(
-                f"{told}, and {name} is not {kind}'s, so that the checkpoint may compute something else; only code that "
-                f"is {kind}'s by name can be left out"
+                f"{told}, and {name} is not {kind}'s, so that the checkpoint may compute something else; only code "
+                f"that is {kind}'s by name can be left out"
             )
     if silent := [key for key in _SAID.get(kind, ()) if not _says(config.values, key)]:
         raise PosexportError(f"{told}, and does not say {', '.join(silent)}; add what the checkpoint was trained with")
     if strange := sorted(_strange(config.values, _RELEASED.get(kind, {}))):
         raise PosexportError(
-            f"{told}, and sets what the definition of {kind} does not know: {', '.join(strange)}; it is read only where "
-            f"every key of config.json is understood. Remove those that change nothing in what it computes"
+            f"{told}, and sets what the definition of {kind} does not know: {', '.join(strange)}; it is read only "
+            f"where every key of config.json is understood; remove those that change nothing in what it computes"
         )
     files = dict.fromkeys(f"{name.rpartition('.')[0]}.py" for name in named)
     return [
@@ -145,7 +146,7 @@ def explained(config: Config) -> Iterator[None]:
 
 
 def _named(config: Config) -> list[str]:
-    """The classes of models and configurations in ``auto_map``, as ``file.Class``, without another repository's name."""
+    """The classes of models and configurations in ``auto_map``, as ``file.Class``, without a repository's name."""
     listed = config.values.get("auto_map")
     if not listed:
         return []
