@@ -40,6 +40,8 @@ OWN: dict[str, tuple[str, int | None, bool]] = {
     "deberta-v2-forsequenceclassification": ("deberta", None, True),
     "esm-formaskedlm": ("rope", None, True),
     "esm-fortokenclassification": ("rope", None, True),
+    "distilbert-formaskedlm": ("absolute", 33, False),
+    "distilbert-fortokenclassification": ("absolute", 33, False),
 }
 TYPES = ("absolute", "relative_key", "relative_key_query")
 #: of an output's scale; what is left below it is float32 rounding, of the run and of the stored numbers

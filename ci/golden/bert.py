@@ -5,6 +5,7 @@ Two attention implementations of transformers must agree on each.
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,16 @@ OWN = {
     "deberta": "Deberta",
     "deberta-v2": "DebertaV2",
     "esm": "Esm",
+    "distilbert": "DistilBert",
+}
+#: what a family calls the sizes where it has names of its own
+SPELLED = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+    }
 }
 NUMBERED_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "mpnet")
 #: what differs from the sizes, so that each family's own options take part
@@ -85,6 +96,9 @@ ONLY = {
         "type_vocab_size": 2,
     },
     ("esm", "ForTokenClassification"): {"token_dropout": False, "emb_layer_norm_before": True},
+    ("distilbert", "ForTokenClassification"): {"sinusoidal_pos_embds": True},
+    ("distilbert", "ForSequenceClassification"): {"activation": "gelu_new"},
+    ("distilbert", "Model"): {"activation": "relu"},
 }
 #: the class that is saved, by position type; the rest of the tasks come from `EXTRAS`
 SAVED = {"absolute": "ForMaskedLM", "relative_key": "Model", "relative_key_query": "ForSequenceClassification"}
@@ -105,6 +119,11 @@ EXTRAS_OWN = [
     ("deberta-v2", "ForSequenceClassification"),
     ("esm", "ForMaskedLM"),
     ("esm", "ForTokenClassification"),
+    ("distilbert", "ForMaskedLM"),
+    ("distilbert", "ForSequenceClassification"),
+    ("distilbert", "ForTokenClassification"),
+    ("distilbert", "ForQuestionAnswering"),
+    ("distilbert", "Model"),
 ]
 
 
@@ -139,7 +158,16 @@ def check(model: torch.nn.Module, eager: torch.nn.Module, given: dict[str, torch
     assert (moved - state).abs().max() > 0.05 * scale, "positions do not matter"
 
 
-def make(target: Path, family: str, kind: str | None, saved: str, seed: int, *, extra: bool) -> None:
+def make(
+    target: Path,
+    family: str,
+    kind: str | None,
+    saved: str,
+    seed: int,
+    *,
+    extra: bool,
+    over: dict[str, Any] | None = None,
+) -> None:
     rng = np.random.default_rng(seed)
     settings = (
         SIZES | (SMALLER if family in OWN else {}) | OPTIONS.get(family, {}) | ONLY.get((family, kind or saved), {})
@@ -147,6 +175,8 @@ def make(target: Path, family: str, kind: str | None, saved: str, seed: int, *, 
     settings |= {"position_embedding_type": kind} if kind else {}
     settings |= {"num_hidden_layers": 1} if extra and family != "albert" else {}  # its groups share what layers weigh
     settings |= {"num_labels": 3} if "Classification" in saved else {}
+    settings |= over or {}
+    settings = {SPELLED.get(family, {}).get(key, key): value for key, value in settings.items()}
     stem = (CLASSES | OWN)[family]
     config = getattr(transformers, stem + "Config")(**settings)
     model = getattr(transformers, stem + saved)(config).eval()

@@ -9,6 +9,7 @@ They have the seeds, so the weights, of the others, and ``-v5`` behind their nam
   norms gamma and beta.
 * ``tie_word_embeddings`` is always written, and in T5 and mT5 always true; whether what the head reads is scaled, which
   it told before, is ``scale_decoder_outputs`` in T5, and never done in mT5.
+* A decoder of BERT's fill-mask head that is not tied has a bias of its own; the head's, which 4 adds, is stored too.
 """
 
 from functools import partial
@@ -30,6 +31,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "esm-fortokenclassification": {},
     "t5-gated-forconditionalgeneration": {},
     "mt5-forconditionalgeneration": {},
+    "bert-absolute": {"tie_word_embeddings": False},
 }
 
 

@@ -95,6 +95,11 @@ PLAN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bart-forconditionalgeneration": ("BartForConditionalGeneration", "BartConfig", BART),
     "marian-mtmodel": ("MarianMTModel", "MarianConfig", MARIAN),
     "whisper-forconditionalgeneration": ("WhisperForConditionalGeneration", "WhisperConfig", WHISPER),
+    "marian-unshared-mtmodel": (
+        "MarianMTModel",
+        "MarianConfig",
+        MARIAN | {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    ),
 }
 #: point to the encoder's real tokens in each row, the decoder's tokens, the side of the padding
 POINTS: dict[str, tuple[list[int], int, str]] = {

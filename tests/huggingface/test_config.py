@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import Tensors, change, configure, read, refusal, same
+import torch
+from checkpoints import Tensors, change, configure, outputs, read, refusal, same
 
 from posexport.sources.huggingface.directory import JSON_BYTES
 
@@ -135,6 +136,24 @@ def test_defaults_of_transformers(copy: Callable[[str], Path]) -> None:
         ("deberta-v2-formaskedlm", {"share_att_key": False}, "pos_key_proj.weight"),
         ("deberta-v2-formaskedlm", {"position_buckets": 2}, "position_buckets and max_relative_positions do not fit"),
         ("deberta-v2-forsequenceclassification", {"share_att_key": True}, "pos_key_proj.weight"),
+        ("distilbert-formaskedlm", {"dim": ...}, "has no dim"),
+        ("distilbert-formaskedlm", {"dim": 21}, "dim = 21, n_heads = 5; the heads must divide"),
+        ("distilbert-formaskedlm", {"n_heads": 3}, "dim = 20, n_heads = 3; the heads must divide"),
+        (
+            "distilbert-formaskedlm",
+            {"n_layers": 1},
+            "16 tensors of the file are not used (distilbert.transformer.layer.1",
+        ),
+        ("distilbert-formaskedlm", {"n_layers": 3}, "distilbert.transformer.layer.2.attention.q_lin.weight"),
+        ("distilbert-formaskedlm", {"hidden_dim": 18}, "ffn.lin1.weight is [17, 20], needed [18, 20]"),
+        ("distilbert-formaskedlm", {"hidden_dim": "17"}, "hidden_dim = '17'"),
+        ("distilbert-formaskedlm", {"activation": "mystery"}, "unknown activation 'mystery'"),
+        ("distilbert-formaskedlm", {"activation": 3}, "activation = 3"),
+        ("distilbert-formaskedlm", {"sinusoidal_pos_embds": "no"}, "sinusoidal_pos_embds = 'no'"),
+        ("distilbert-formaskedlm", {"max_position_embeddings": 34}, "is [33, 20], needed [34, 20]"),
+        ("distilbert-formaskedlm", {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ("distilbert-formaskedlm", {"architectures": ["DistilBertForMultipleChoice"]}, "DistilBertForMultipleChoice"),
+        ("distilbert-formaskedlm", {"tie_word_embeddings": False}, "vocab_projector.weight"),
         ("esm-formaskedlm", {"position_embedding_type": "absolute"}, "of ESM only rotary"),
         ("esm-formaskedlm", {"is_folding_model": True}, "sets is_folding_model"),
         ("esm-formaskedlm", {"mask_token_id": 43}, "mask_token_id = 43"),
@@ -164,3 +183,43 @@ def test_a_rotation_that_the_file_contradicts_is_refused(copy: Callable[[str], P
     assert f"{name} differs from the family's formula" in refusal(directory)
     change(directory, lambda tensors: tensors.pop(name))
     assert same(before, read(directory))
+
+
+def test_distilbert_reads_the_table_that_the_file_holds(copy: Callable[[str], Path]) -> None:
+    """With ``sinusoidal_pos_embds`` too: transformers loads it, and many were trained further."""
+    directory = copy("distilbert-fortokenclassification")
+    table = "distilbert.embeddings.position_embeddings.weight"
+    before = read(directory)
+    configure(directory, sinusoidal_pos_embds=False)
+    assert same(before, read(directory))
+    configure(directory, sinusoidal_pos_embds=True, layer_norm_eps=0.5, position_embedding_type="relative_key")
+    assert same(before, read(directory))  # keys that transformers does not read
+    change(directory, lambda tensors: tensors[table][2].mul_(-1))
+    assert not same(before, read(directory))
+    change(directory, lambda tensors: tensors.pop(table))
+    assert f"1 needed ones are not in the file ({table})" in refusal(directory)
+
+
+def test_distilbert_under_other_names(copy: Callable[[str], Path]) -> None:
+    """The spellings that transformers takes for the same, the encoder alone, and an untied head as it is saved."""
+    directory = copy("distilbert-formaskedlm")
+    before = read(directory)
+    configure(directory, dim=..., hidden_size=20, n_heads=..., num_attention_heads=5, n_layers=..., num_hidden_layers=2)
+    assert same(before, read(directory))
+    change(
+        directory,
+        lambda t: t.update({"vocab_projector.weight": t["distilbert.embeddings.word_embeddings.weight"].clone()}),
+    )
+    configure(directory, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None)
+    assert same(before, read(directory))
+    states = outputs(read(directory, "features"))[0]
+
+    def alone(tensors: Tensors) -> None:
+        for name in list(tensors):
+            value = tensors.pop(name)
+            if name.startswith("distilbert."):
+                tensors[name.removeprefix("distilbert.")] = value
+
+    change(directory, alone)
+    configure(directory, architectures=["DistilBertModel"])
+    assert torch.equal(outputs(read(directory))[0], states)

@@ -1,5 +1,6 @@
 """The checkpoint decides: what is not used or not there is refused, with both sides listed."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,13 +85,64 @@ def test_harmless_buffers_and_pooler(bert: Path) -> None:
     assert not any("pooler" in remark or "ids" in remark for remark in after.remarks)
 
 
-def test_a_head_of_another_task_is_harmless_only_when_a_task_is_asked_for(masked: Path) -> None:
+def test_a_known_head_of_another_task_is_harmless_an_unknown_one_is_not(masked: Path) -> None:
     change(masked, lambda t: t.update({"qa_outputs.weight": torch.ones(2, 20), "qa_outputs.bias": torch.ones(2)}))
-    assert "2 tensors of the file are not used (qa_outputs.bias, qa_outputs.weight)" in refusal(masked)
-    for task in ("fill-mask", "question-answering", "features"):
+    for task in (None, "fill-mask", "question-answering", "features"):
         source = read(masked, task)
-        assert source.task == task
+        assert source.task == (task or "fill-mask")
         assert bool([r for r in source.remarks if "question-answering head" in r]) == (task != "question-answering")
+    change(masked, lambda t: t.update({"span_outputs.weight": torch.ones(2, 20)}))
+    for task in (None, "fill-mask", "question-answering", "features"):
+        assert "1 tensors of the file are not used (span_outputs.weight)" in refusal(masked, task)
+
+
+@pytest.mark.parametrize("task", [None, "fill-mask"])
+def test_what_is_unknown_in_the_head_that_is_used_is_refused(masked: Path, task: str | None) -> None:
+    change(masked, lambda t: t.update({"cls.predictions.gate.weight": torch.ones(20, 20)}))
+    assert "1 tensors of the file are not used (cls.predictions.gate.weight)" in refusal(masked, task)
+    assert any("fill-mask head (6 tensors)" in remark for remark in read(masked, "features").remarks)
+
+
+def as_bert_base_uncased(tensors: Tensors) -> None:
+    """The names in the file of bert-base-uncased: old ones of norms, a pooler and both heads of the pre-training."""
+    for name in [name for name in tensors if ".LayerNorm." in name]:
+        leaf = {"weight": "gamma", "bias": "beta"}[name.rpartition(".")[2]]
+        tensors[f"{name.rpartition('.')[0]}.{leaf}"] = tensors.pop(name)
+    tensors["bert.pooler.dense.weight"] = torch.linspace(-1, 1, 400).view(20, 20)
+    tensors["bert.pooler.dense.bias"] = torch.linspace(-1, 1, 20)
+    tensors["cls.seq_relationship.weight"] = torch.ones(2, 20)
+    tensors["cls.seq_relationship.bias"] = torch.ones(2)
+
+
+@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "BertForPreTraining"])
+@pytest.mark.parametrize("task", [None, "fill-mask", "features", "sentence-embedding"])
+def test_the_layout_of_bert_base_uncased(masked: Path, architecture: str, task: str | None) -> None:
+    before = read(masked, "features" if task == "sentence-embedding" else task)
+    change(masked, as_bert_base_uncased)
+    configure(masked, architectures=[architecture], gradient_checkpointing=False)
+    if task == "sentence-embedding":
+        kinds = ("Transformer", "Pooling")
+        modules = [{"path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+                   for i, kind in enumerate(kinds)]  # fmt: skip
+        (masked / "modules.json").write_text(json.dumps(modules))
+        (masked / "1_Pooling").mkdir()
+        pooling = {"word_embedding_dimension": 20, "pooling_mode_mean_tokens": True}
+        (masked / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    source = read(masked, task)
+    assert torch.equal(outputs(source)[0], outputs(before)[0])
+    assert "not used: the next-sentence head (2 tensors)" in source.remarks
+    assert "not used: the pooler (2 tensors)" in source.remarks
+
+
+def test_cross_attention_is_refused_by_file_and_key(copy: Callable[[str], Path]) -> None:
+    directory = copy("gpt2-lmheadmodel")
+    configure(directory, add_cross_attention=True)
+    sentence = refusal(directory)
+    assert f"{directory}/config.json sets add_cross_attention: its layers also attend to another model" in sentence
+    assert "encoder families" not in sentence
+    configure(directory, add_cross_attention=...)
+    change(directory, lambda t: t.update({"transformer.h.0.crossattention.c_attn.weight": torch.ones(20, 40)}))
+    assert "check model_type, add_cross_attention and sizes in config.json" in refusal(directory)
 
 
 def test_a_task_whose_head_is_not_in_the_file(masked: Path) -> None:

@@ -86,3 +86,76 @@ def test_other_modules_are_refused(bert: Path, modules: Any, pooling: dict[str, 
 
 def test_sentence_embedding_without_modules(bert: Path) -> None:
     assert "needs the modules.json" in refusal(bert, "sentence-embedding")
+
+
+#: what sentence-transformers 6.2.0 writes (1_Pooling, sentence_bert_config.json, modules.json)
+SIX = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+    {
+        "idx": 1,
+        "name": "1",
+        "path": "1_Pooling",
+        "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    },
+    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.base.modules.normalize.Normalize"},
+]
+_FLAG = {"mean": "mean_tokens", "cls": "cls_token"}
+TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+
+def six(directory: Path, mode: Any, **more: Any) -> None:
+    """The files beside a transformer, with version 6's spellings."""
+    (directory / "modules.json").write_text(json.dumps(SIX))
+    (directory / "1_Pooling").mkdir(exist_ok=True)
+    content = {"embedding_dimension": 20, "pooling_mode": mode, "include_prompt": True} | more
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(content))
+    (directory / "sentence_bert_config.json").write_text(
+        json.dumps(
+            {
+                "transformer_task": "feature-extraction",
+                "modality_config": {"text": TEXT},
+                "module_output_name": "token_embeddings",
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", ["mean"]])
+def test_the_spellings_of_version_6(bert: Path, mode: str | list[str]) -> None:
+    pooling = mode if isinstance(mode, str) else mode[0]
+    sentences(bert, [TRANSFORMER, POOLING, NORMALIZE], **{f"pooling_mode_{_FLAG[pooling]}": True})
+    before = outputs(read(bert))
+    six(bert, mode)
+    source = read(bert)
+    assert source.task == "sentence-embedding"
+    assert source.reads_first_token == (pooling == "cls")
+    assert all(torch.equal(a, b) for a, b in zip(before, outputs(source), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "said"),
+    [
+        ("max", {}, "says pooling_mode = 'max'; supported is exactly one of mean, cls"),
+        (["mean", "cls"], {}, "says pooling_mode = ['mean', 'cls']; supported"),
+        ("mean", {"pooling_mode_cls_token": True}, "says pooling_mode = mean and sets pooling_mode_cls_token"),
+        ("mean", {"embedding_dimension": 21}, "says embedding_dimension = 21; config.json says hidden_size = 20"),
+        (7, {}, "says pooling_mode = 7"),
+        ({"mean": 1}, {}, "says pooling_mode = {'mean': 1}"),
+    ],
+)
+def test_other_poolings_of_version_6_are_refused(bert: Path, mode: Any, more: dict[str, Any], said: str) -> None:
+    six(bert, mode, **more)
+    assert said in refusal(bert)
+
+
+def test_a_pooling_of_something_else_than_the_last_states_is_refused(bert: Path) -> None:
+    six(bert, "mean")
+    path = bert / "sentence_bert_config.json"
+    for change in (
+        {"transformer_task": "fill-mask"},
+        {"modality_config": {"text": TEXT | {"method_output_name": "pooler_output"}}},
+        {"modality_config": {"image": TEXT}},
+    ):
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+        assert "only the pooling of the last_hidden_state of texts is read" in refusal(bert)
+        six(bert, "mean")

@@ -27,6 +27,7 @@ KNOWN: dict[str, tuple[str, str, int | None, bool, int, int]] = {
     "umt5-forconditionalgeneration": ("text2text-generation", "t5", None, True, 5, 3),
     "bart-forconditionalgeneration": ("text2text-generation", "learned", 34, False, 5, 4),
     "marian-mtmodel": ("text2text-generation", "sinusoidal", 40, False, 3, 6),
+    "marian-unshared-mtmodel": ("text2text-generation", "sinusoidal", 40, False, 3, 6),
     "whisper-forconditionalgeneration": ("automatic-speech-recognition", "absolute", 34, True, 5, 4),
 }
 TEXT = [name for name in KNOWN if not name.startswith("whisper")]
@@ -268,7 +269,12 @@ def test_a_spectrogram_has_one_length() -> None:
         (BART, {"activation_function": "laplace"}, "unknown activation 'laplace'"),
         (BART, {"decoder_attention_heads": 3}, "d_model = 20, decoder_attention_heads = 3; the heads must divide"),
         (BART, {"max_position_embeddings": 33}, "embed_positions.weight is [36, 20], needed [35, 20]"),
-        (MARIAN, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": ...}, "has no decoder_vocab_size"),
+        (MARIAN, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 0}, "decoder_vocab_size = 0"),
+        (
+            MARIAN,
+            {"share_encoder_decoder_embeddings": False},
+            "check model_type, share_encoder_decoder_embeddings, tie_word_embeddings, decoder_vocab_size and sizes",
+        ),
         (MARIAN, {"architectures": ["MarianModel"]}, "choose --task text2text-generation, or --task features"),
         (WHISPER, {"tie_word_embeddings": False}, "tie_word_embeddings = False; only true is read"),
         (WHISPER, {"architectures": ["WhisperForAudioClassification"]}, "--task automatic-speech-recognition"),

@@ -24,6 +24,7 @@ from posexport.spec import BATCH
 Copy = Callable[[str], Path]
 Json = dict[str, Any]
 WRITTEN = sorted(path.name for path in GOLDEN.iterdir() if path.name.endswith("-v5"))
+UNLIKE = ("gemma3", "t5", "mt5", "bert")
 #: of an output's scale, as in tests/test_golden.py
 BOUND = 1e-5
 
@@ -42,22 +43,22 @@ def cases(name: str) -> list[Json]:
 
 
 def test_every_other_spelling_is_there() -> None:
-    assert len(WRITTEN) == 12
+    assert len(WRITTEN) == 13
     old = {"rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base"}
     for name in WRITTEN:
         config = configuration(name)
         assert config["transformers_version"] == "5.23.0"
         before = configuration(name.removesuffix("-v5"))
         assert before["transformers_version"] == "4.57.6"
-        if not name.startswith(("esm", "t5", "mt5")):
+        if not name.startswith(("esm", "t5", "mt5", "bert")):
             assert "rope_parameters" in config
             assert "rope_parameters" not in before
             assert set(config) & old <= ({"partial_rotary_factor"} if name.startswith("phi3") else set())
 
 
-@pytest.mark.parametrize("name", [name for name in WRITTEN if not name.startswith(("gemma3", "t5", "mt5"))])
+@pytest.mark.parametrize("name", [name for name in WRITTEN if not name.startswith(UNLIKE)])
 def test_the_same_weights_are_the_same_model(name: str) -> None:
-    """Not Gemma 3, whose sizes differ, and T5, whose head is tied in 5 only."""
+    """Not Gemma 3, whose sizes differ, T5, whose head is tied in 5 only, and BERT, whose head is tied in 4 only."""
     assert same(read(GOLDEN / name), read(GOLDEN / name.removesuffix("-v5")))
 
 
@@ -75,6 +76,28 @@ def test_a_tied_head_says_nothing_of_scaling(copy: Copy, name: str, key: str) ->
         assert module.head is not None
         heads.append(module.head.scale)
     assert heads == [1.0, configuration(directory.name)["d_model"] ** -0.5]
+
+
+def test_a_decoder_that_is_not_tied_has_a_bias_of_its_own(copy: Copy) -> None:
+    """5.23 writes the head's too, and adds the decoder's alone; 4 has one, under the head's name."""
+    directory = copy("bert-absolute-v5")
+    assert configuration(directory.name)["tie_word_embeddings"] is False
+    held: Tensors = {}
+    change(directory, held.update)
+    head, own = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    assert not torch.equal(held[head], held[own])
+    before = read(directory)
+    change(directory, lambda tensors: tensors[head].add_(1))
+    assert same(read(directory), before)
+    change(directory, lambda tensors: tensors.pop(head))
+    assert same(read(directory), before)
+    change(directory, lambda tensors: tensors.update({head: held[own]}))
+    configure(directory, transformers_version="4.57.6")
+    assert same(read(directory), before)
+    change(directory, lambda tensors: tensors.pop(own))
+    assert same(read(directory), before)
+    change(directory, lambda tensors: tensors.update({own: held[head]}))
+    assert "cls.predictions.decoder.bias are one weight here, and differ in the file" in refusal(directory)
 
 
 def test_esm_writes_its_frequencies_once(copy: Copy) -> None:

@@ -1,6 +1,6 @@
 """The checkpoint decides: every tensor must be used and every parameter filled, or the error lists both sides."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +43,7 @@ def names_of(weights: Weights, family: AnyFamily) -> Names:
     return Names(stored, "" if prefixed else prefix)
 
 
-def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task: str, other_heads: bool) -> list[str]:
+def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task: str) -> list[str]:
     """Compare names and shapes: remarks on what is unused and harmless; PosexportError for anything else."""
     shapes = {name: list(parameter.shape) for name, parameter in plan.model.named_parameters(remove_duplicate=False)}
     used: set[str] = set()
@@ -74,13 +74,14 @@ def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task
             _check_constant(name, formula, weights, names)
     used.update(plan.unread)
     left = [name for name in names.stored if name not in used]
-    remarks, unused = _unused(left, family, {**family.beside, **plan.beside}, other_heads)
+    needed = {name for origin in plan.origins.values() for name in origin.names}
+    remarks, unused = _unused(left, family, {**family.beside, **plan.beside}, needed)
     if missing or unused or misshapen:
         raise PosexportError(
             f"{weights.label}: the weights do not fit a {family.model_type} for {task}: "
             f"{_listed('tensors of the file are not used', [names.shown(name) for name in unused])}, "
             f"{_listed('needed ones are not in the file', missing)}, {_listed('have another shape', misshapen)}; "
-            f"check model_type, position_embedding_type and sizes in config.json, or choose another --task"
+            f"check {', '.join(('model_type', *plan.decides))} and sizes in config.json, or choose another --task"
         )
     return remarks
 
@@ -101,9 +102,12 @@ def _check_constant(name: str, formula: Constant, weights: Weights, names: Names
 
 
 def _unused(
-    left: list[str], family: AnyFamily, beside: Mapping[str, str | None], other_heads: bool
+    left: list[str], family: AnyFamily, beside: Mapping[str, str | None], needed: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons."""
+    """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons.
+
+    A head is another task's only where this one needs no tensor of it.
+    """
     prefix = f"{family.prefix}." if family.prefix else ""
     # name: reason, and whether the user should hear of it
     harmless: dict[str, str | None] = {
@@ -114,8 +118,9 @@ def _unused(
         f"{prefix}embeddings.position_embeddings.weight": "the table of absolute positions beside relative ones",
     }
     harmless |= {prefix + start: reason for start, reason in beside.items()}
-    if other_heads:
-        harmless |= family.other_heads
+    for start, reason in family.other_heads.items():
+        if not any(name.startswith(start) for name in needed):
+            harmless[start] = reason
     rest: list[str] = []
     counts: dict[str, int] = {}
     for name in left:
@@ -160,7 +165,8 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
                 if not torch.equal(value, _value(weights, other, origin, shape)):
                     raise PosexportError(
                         f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
-                        f"set tie_word_embeddings to false in config.json if the model has both, or remove one"
+                        f"remove one, or if the model has both set tie_word_embeddings to false in config.json (of two "
+                        f"biases transformers 5 alone reads both: transformers_version)"
                     )
             if parameter is None:
                 _apply(value, origin, weights, names)

@@ -19,6 +19,8 @@ from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import Family
+from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.families.decoder_bias import biases
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
@@ -47,22 +49,24 @@ def plan(family: Family, config: Config, task: str, pooling: Pooling | None) -> 
         head.decoder.weight = encoder.embeddings.token.weight
     origins = _origins(family, config, settings, model, task, tied)
     longest = config.size("max_position_embeddings") if family.fixed_length else None
-    return Plan(model, origins, longest, family.constants(config, settings))
+    unread: tuple[str, ...] = ()
+    if isinstance(head, FillMask):
+        unread = biases(config, family.fill_mask.bias, family.fill_mask.decoder, tied=tied)[1]
+    decides = () if family.encoding else ("position_embedding_type",)
+    return Plan(model, origins, longest, family.constants(config, settings), unread=unread, decides=decides)
 
 
 def encoder_config(family: Family, config: Config) -> EncoderConfig:
     """Sizes and arrangement; sizes must be said, the rest has transformers' defaults."""
-    hidden, heads = config.size("hidden_size"), config.size("num_attention_heads")
-    if hidden % heads:
-        raise PosexportError(
-            f"{config.label} says hidden_size = {hidden}, num_attention_heads = {heads}; the heads must divide the size"
-        )
+    spelled = Given(config, family.spellings)
+    hidden = spelled.size("hidden_size")
+    heads = spelled.heads(hidden)
     vocab = config.size("vocab_size")
     if config.values.get("pad_token_id", ...) is None and not family.after_padding:
         padding = family.padding_id  # null: there it only says which row was not trained
     else:
         padding = config.size("pad_token_id", family.padding_id, least=0, most=vocab - 1)
-    name = config.text("hidden_act", family.default_activation)
+    name = config.text(spelled.key("hidden_act"), family.default_activation)
     try:
         activation(name)
     except PosexportError as err:
@@ -70,14 +74,15 @@ def encoder_config(family: Family, config: Config) -> EncoderConfig:
     given = {**family.arrangement, **family.options(config)}
     if "types" not in given:
         given["types"] = config.size("type_vocab_size", 2)
+    if "eps" not in given:
+        given["eps"] = config.number("layer_norm_eps", family.default_eps)
     return EncoderConfig(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
-        feedforward=config.size("intermediate_size"),
+        layers=spelled.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=spelled.size("intermediate_size"),
         activation=name,
-        eps=config.number("layer_norm_eps", family.default_eps),
         padding_id=padding,
         **given,
     )
@@ -142,7 +147,8 @@ def _origins(
         special |= {below + ours: Origin(()) for ours in family.zeros}
     found = origins_of(model, stems, special)
     if task == "fill-mask":
-        found["head.decoder.bias"] = Origin(family.fill_mask.bias)
+        names = family.fill_mask
+        found["head.decoder.bias"] = Origin(biases(config, names.bias, names.decoder, tied=tied)[0])
     if tied:
         token = found["encoder.embeddings.token.weight"]
         found["encoder.embeddings.token.weight"] = Origin((*token.names, f"{family.fill_mask.decoder}.weight"))

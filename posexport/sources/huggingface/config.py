@@ -1,7 +1,8 @@
 """Reads config.json with a type, a range and a sentence for every value."""
 
 import math
-from collections.abc import Collection
+from collections import ChainMap
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from posexport.errors import PosexportError
@@ -14,11 +15,33 @@ MOST_LAYERS = 1000
 #: Values of config.json that change what is computed in a way that the definitions do not have.
 _REFUSED = {
     "is_decoder": "decoders attend to earlier tokens only; the encoder families are read as encoders",
-    "add_cross_attention": "cross attention belongs to a decoder; the encoder families are read as encoders",
+    "add_cross_attention": "its layers also attend to another model's states, which is computed for encoder-decoders "
+    "only; give the model without cross attention, or the encoder-decoder that it is part of",
     "is_encoder_decoder": "it is an encoder-decoder; only encoders are read",
     "pruned_heads": "pruned attention heads make layers of different widths; merge them into full layers first",
     "quantization_config": "its weights are quantised; give the checkpoint that they were made from",
 }
+
+
+class Values(dict[str, Any]):
+    """A JSON object that remembers which of its keys were looked up: ``asked``. Objects inside it do the same."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        super().__init__({key: Values(value) if isinstance(value, dict) else value for key, value in content.items()})
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.asked.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        if isinstance(key, str):
+            self.asked.add(key)
+        return super().__contains__(key)
 
 
 class Config:
@@ -29,15 +52,11 @@ class Config:
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
-        self.values: dict[str, Any] = content
+        self.values = Values(content)
 
-    def refuse_code(self) -> None:
-        """PosexportError for a checkpoint that brings code of its own."""
-        if self.values.get("auto_map"):
-            raise PosexportError(
-                f"{self.label} sets auto_map: it asks for Python code from the checkpoint, which is never executed; "
-                "no supported family needs any"
-            )
+    def under(self, over: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values, with those of ``over`` in the place of the file's."""
+        return ChainMap(dict(over), self.values)
 
     def refuse_unsupported(self, allowed: Collection[str] = ()) -> None:
         """PosexportError for what no definition computes, but for the keys in ``allowed``."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.sources.base import Source
-from posexport.sources.huggingface import assign, sentence_transformers
+from posexport.sources.huggingface import assign, own_code, sentence_transformers
 from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
@@ -55,14 +55,16 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json")
-    config.refuse_code()
     family = _family(config)
     config.refuse_unsupported(family.allowed)
-    chosen, remarks, other_heads = _task(task, config, family, pooling)
-    plan = _plan(family, config, chosen, pooling)
+    chosen, remarks = _task(task, config, family, pooling)
+    with own_code.explained(config):
+        plan = _plan(family, config, chosen, pooling)
+    remarks += own_code.check(config)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
-    remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
+    with own_code.explained(config):
+        remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
     return source_of(
         plan.model,
@@ -84,7 +86,8 @@ def _family(config: Config) -> AnyFamily:
     if name not in FAMILIES:
         close = difflib.get_close_matches(name, FAMILIES, n=1)
         hint = f"; the closest is {close[0]}" if close else ""
-        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}")
+        code = "; the code that its auto_map names is never run" if config.values.get("auto_map") else ""
+        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}{code}")
     return FAMILIES[name]
 
 
@@ -94,8 +97,8 @@ def _plan(family: AnyFamily, config: Config, task: str, pooling: Pooling | None)
     return family.plan(config, task) if pooling is None or family.pooled is None else family.pooled(config, pooling)
 
 
-def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str], bool]:
-    """The task, remarks on how it was chosen, and whether heads of other tasks may be in the file."""
+def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str]]:
+    """The task, and remarks on how it was chosen."""
     more = family.tasks if isinstance(family, OwnFamily) else ()
     known = list(dict.fromkeys([*family.architectures.values(), *more]))
     if pooling is not None and isinstance(family, OwnFamily) and family.pooled is None:
@@ -110,12 +113,12 @@ def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling 
     if task not in (None, "sentence-embedding", *known):
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
-        return task, [], True
+        return task, []
     if pooling is not None:
-        return "sentence-embedding", [], True
+        return "sentence-embedding", []
     architecture = config.architecture()
     if architecture is None:
-        return "features", [f"{config.label} names no architectures; taken for the task features"], True
+        return "features", [f"{config.label} names no architectures; taken for the task features"]
     found = next((end for end in family.architectures if architecture.endswith(end)), None)
     if found is None or (architecture.endswith("LMHeadModel") and found == "Model"):
         advice = family.advice if isinstance(family, OwnFamily) else None
@@ -124,9 +127,7 @@ def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling 
             f"{advice or 'choose --task out of ' + ', '.join(known)}"
         )
     chosen = family.architectures[found]
-    pretraining = found == "ForPreTraining"
-    remarks = [f"{architecture} is taken for the task {chosen}"] if pretraining else []
-    return chosen, remarks, pretraining or chosen == "features"
+    return chosen, [f"{architecture} is taken for the task {chosen}"] if found == "ForPreTraining" else []
 
 
 def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:

@@ -64,6 +64,8 @@ class Plan:
     unread: tuple[str, ...] = ()
     #: what names of tensors begin with that this task does not use, each with what it is, as `OwnFamily.beside`
     beside: Mapping[str, str | None] = field(default_factory=dict)
+    #: keys of config.json that decide which tensors there are
+    decides: tuple[str, ...] = ()
 
 
 def origins_of(

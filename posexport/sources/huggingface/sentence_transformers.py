@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
@@ -10,26 +10,29 @@ from posexport.sources.huggingface.directory import Directory
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
-_POOLINGS: dict[str, Literal["mean", "cls"]] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+Mode = Literal["mean", "cls"]
+#: the flags that versions before 6 write
+_POOLINGS: dict[str, Mode] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 @dataclass(frozen=True)
 class Pooling:
     """How a sentence's vector is made. ``below`` is the folder of config.json and weights, empty or ending in ``/``."""
 
-    mode: Literal["mean", "cls"]
+    mode: Mode
     normalise: bool
     width: int
     label: str
     below: str = ""
     files: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    width_key: str = "word_embedding_dimension"
 
     def check_width(self, hidden: int) -> None:
         """PosexportError unless it pools vectors of size ``hidden``."""
         if self.width != hidden:
             raise PosexportError(
-                f"{self.label} says word_embedding_dimension = {self.width}; config.json says hidden_size = {hidden}"
+                f"{self.label} says {self.width_key} = {self.width}; config.json says hidden_size = {hidden}"
             )
 
 
@@ -47,16 +50,56 @@ def read(directory: Directory) -> Pooling:
         )
     below = _folder(label, modules[0])
     config = Config(directory, f"{_folder(label, modules[1])}config.json")
-    chosen = sorted(key for key in config.values if key.startswith("pooling_mode") and config.flag(key, False))
-    if len(chosen) != 1 or chosen[0] not in _POOLINGS:
-        raise PosexportError(
-            f"{config.label} chooses {', '.join(chosen) or 'no pooling'}; supported is exactly one of "
-            f"{', '.join(_POOLINGS)}"
-        )
+    mode = _mode(config)
+    _check_states(directory, below)
     files = [MODULES, f"{_folder(label, modules[1])}config.json"]
-    width = config.size("word_embedding_dimension")
+    key = "embedding_dimension" if "embedding_dimension" in config.values else "word_embedding_dimension"
+    width = config.size(key)
     remarks = _remarks(directory, below)
-    return Pooling(_POOLINGS[chosen[0]], len(names) == 3, width, config.label, below, files, remarks)
+    return Pooling(mode, len(names) == 3, width, config.label, below, files, remarks, key)
+
+
+def _mode(config: Config) -> Mode:
+    """``pooling_mode``, as version 6 writes it, or the one flag of ``pooling_mode_*`` that is set."""
+    flags = sorted(key for key in config.values if key.startswith("pooling_mode_") and config.flag(key, False))
+    named = config.values.get("pooling_mode")
+    if named is not None:
+        modes = named if isinstance(named, list) else [named]
+        if len(modes) != 1 or modes[0] not in get_args(Mode):
+            raise PosexportError(
+                f"{config.label} says pooling_mode = {named!r:.80}; supported is exactly one of "
+                f"{', '.join(get_args(Mode))}"
+            )
+        found: Mode = modes[0]
+        if any(_POOLINGS.get(flag) != found for flag in flags):
+            raise PosexportError(
+                f"{config.label} says pooling_mode = {found} and sets {', '.join(flags)}, which is another pooling; "
+                f"remove one of them"
+            )
+        return found
+    if len(flags) != 1 or flags[0] not in _POOLINGS:
+        raise PosexportError(
+            f"{config.label} chooses {', '.join(flags) or 'no pooling'}; supported is exactly one of "
+            f"{', '.join(_POOLINGS)}, or pooling_mode = {' or '.join(get_args(Mode))}"
+        )
+    return _POOLINGS[flags[0]]
+
+
+def _check_states(directory: Directory, below: str) -> None:
+    """PosexportError where what is pooled is not the last hidden states; version 6 can say so."""
+    name = f"{below}sentence_bert_config.json"
+    if directory.find(name) is None:
+        return
+    config = Config(directory, name)
+    task = config.values.get("transformer_task", "feature-extraction")
+    modes = config.values.get("modality_config")
+    text = modes.get("text") if isinstance(modes, dict) else None
+    output = text.get("method_output_name") if isinstance(text, dict) else None
+    if task != "feature-extraction" or (modes is not None and output != "last_hidden_state"):
+        raise PosexportError(
+            f"{config.label} says transformer_task = {task!r:.60}, modality_config = {modes!r:.120}; only the pooling "
+            f"of the last_hidden_state of texts is read, use --task features for the transformer alone"
+        )
 
 
 def _name(label: str, module: dict[str, Any]) -> str:

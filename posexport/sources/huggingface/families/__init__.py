@@ -8,6 +8,7 @@ from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BE
 from posexport.sources.huggingface.families.bloom import BLOOM
 from posexport.sources.huggingface.families.canine import CANINE
 from posexport.sources.huggingface.families.deberta import DEBERTA, DEBERTA_V2
+from posexport.sources.huggingface.families.distilbert import DISTILBERT
 from posexport.sources.huggingface.families.electra import ELECTRA
 from posexport.sources.huggingface.families.esm import ESM
 from posexport.sources.huggingface.families.falcon import FALCON
@@ -44,6 +45,7 @@ FAMILIES: dict[str, AnyFamily] = {
     family.model_type: family
     for family in (
         BERT,
+        DISTILBERT,
         ROBERTA,
         XLM_ROBERTA,
         CAMEMBERT,

@@ -74,6 +74,7 @@ class Family:
         prefix: stands before the encoder's tensors in checkpoints that have a head (``base_model_prefix``).
         encoder: names of the parts that exist once.
         layer: names of the parts of a layer or group.
+        spellings: other names of the keys of config.json that say sizes, those that go first first.
         arrangement: fields of `EncoderConfig` that are the same for the whole family.
         options: fields of `EncoderConfig` that its config.json decides.
         after_padding: positions are counted from the padding id on, as RoBERTa does.
@@ -100,6 +101,7 @@ class Family:
     fill_mask: FillMaskNames
     classifier: ClassifierNames
     other_heads: Mapping[str, str]
+    spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     arrangement: Mapping[str, Any] = field(default_factory=dict)
     options: Callable[[Config], dict[str, Any]] = lambda _: {}
     default_activation: str = "gelu"

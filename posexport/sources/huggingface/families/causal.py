@@ -61,6 +61,8 @@ class Names:
     head: str = "lm_head"
     transposed: bool = False
     masks: tuple[str, ...] = ()
+    #: keys of config.json that decide which tensors there are
+    decides: tuple[str, ...] = ()
 
 
 def plan(config: Config, task: str, settings: DecoderConfig, encoding: Callable[[], Encoding], names: Names) -> Plan:
@@ -82,7 +84,7 @@ def plan(config: Config, task: str, settings: DecoderConfig, encoding: Callable[
         token = f"{names.once['token']}.weight"
         special["decoder.token.weight"] = Origin((token, f"{names.head}.weight"))
     unread = tuple(name.format(i=i) for i in range(settings.layers) for name in names.masks)
-    return Plan(model, origins_of(model, stems, special), unread=unread)
+    return Plan(model, origins_of(model, stems, special), unread=unread, decides=names.decides)
 
 
 def _made(config: Config, encoding: Callable[[], Encoding]) -> Encoding:

@@ -74,7 +74,7 @@ ESM = Family(
         dense="lm_head.dense",
         norm="lm_head.layer_norm",
         decoder="lm_head.decoder",
-        bias=("lm_head.bias", "lm_head.decoder.bias"),
+        bias=("lm_head.bias",),  # its decoder has none
         activation="gelu",
     ),
     classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),

@@ -57,16 +57,21 @@ def text_plan(
     constants: Mapping[str, Constant] | None = None,
     longest: int | None = None,
     shared: bool = True,
+    tied: bool = True,
+    decides: tuple[str, ...] = (),
     padding: int,
     **arrangement: Any,
 ) -> Plan:
     """The model for ``task``, of the encoder's and the decoder's encoding, which are on the meta device.
 
-    Both read the same vocabulary through one table, which is the head's too; unless ``shared`` the encoder has its own.
+    Both read the same vocabulary through one table, which is the head's too; unless ``shared`` the encoder has its own,
+    unless ``tied`` the head.
     ``final_logits_bias`` is the head's bias. ``padding``: the id that fills padded places where config.json names none;
-    ``arrangement``: what it never says.
+    ``decides``: keys that decide which tensors there are; ``arrangement``: what config.json never says.
     """
-    Given(config).only("the head and what it reads have one table", tie_word_embeddings=True, tie_encoder_decoder=False)
+    if tied:
+        Given(config).only("the head and what it reads have one table", tie_word_embeddings=True)
+    Given(config).only("the halves have layers of their own", tie_encoder_decoder=False)
     arrangement |= text_settings(config, padding)
     vocab = config.size("vocab_size")
     stems = layers("encoder", "groups", config) | layers("decoder", "layers", config) | {"head.out": "lm_head"}
@@ -78,18 +83,18 @@ def text_plan(
             special = {"encoder.embeddings.token.weight": _table(before)}
             alone = EncoderModel(encoder, Features(encoder.config.hidden))
             origins, beside = origins_of(alone, stems, special), {"decoder.": "the decoder"}
-            return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside)
-        vocab = vocab if shared else config.size("decoder_vocab_size")
-        given = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True}
+            return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside, decides=decides)
+        vocab = vocab if shared else Given(config).size("decoder_vocab_size", vocab)
+        given = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
         decoder = Decoder(DecoderConfig(vocab=vocab, **given), encodings[1])
         head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
         model = EncoderDecoderModel(encoder, decoder, head, shared=shared)
     special = {
         "encoder.embeddings.token.weight": _table(both, "lm_head.weight") if shared else _table(before),
-        "decoder.token.weight": _table(both[2:], "lm_head.weight"),
+        "decoder.token.weight": _table(both[2:], "lm_head.weight" if tied else None),
         "head.out.bias": Origin(("final_logits_bias",), shape=(1, vocab), optional=True),
     }
-    return Plan(model, origins_of(model, stems, special), longest, constants or {}, unread=UNREAD)
+    return Plan(model, origins_of(model, stems, special), longest, constants or {}, unread=UNREAD, decides=decides)
 
 
 def _table(names: Sequence[str], head: str | None = None) -> Origin:

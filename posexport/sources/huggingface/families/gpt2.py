@@ -55,7 +55,10 @@ def _encoding(config: Config, settings: DecoderConfig) -> Absolute:
 
 def _gpt2(config: Config, task: str) -> Plan:
     settings = _settings(config, "gelu_new")
-    names = Names(once=_ONCE, layer=_LAYER | fused(_FUSED), transposed=True, masks=_MASKS)
+    # cross attention is refused where config.json tells; a file may have it all the same
+    names = Names(
+        once=_ONCE, layer=_LAYER | fused(_FUSED), transposed=True, masks=_MASKS, decides=("add_cross_attention",)
+    )
     made = plan(config, task, settings, lambda: _encoding(config, settings), names)
     if config.flag("scale_attn_by_inverse_layer_idx", False):
         for i in range(settings.layers):

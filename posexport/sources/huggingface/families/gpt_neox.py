@@ -51,7 +51,7 @@ def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
         "rope_theta": config.values.get("rotary_emb_base", config.values.get("rope_theta")),
         "partial_rotary_factor": config.values.get("rotary_pct", config.values.get("partial_rotary_factor", 0.25)),
     }
-    schedule = from_config({**config.values, **values}, head_size=settings.head_size)
+    schedule = from_config(config.under(values), head_size=settings.head_size)
     return rotation(schedule, head_size=settings.head_size)
 
 

@@ -20,6 +20,7 @@ from posexport.models.longformer import Default, Longformer, LongformerModel
 from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
 from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.decoder_bias import biases
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 
@@ -55,13 +56,16 @@ def _plan(config: Config, task: str, pooling: Pooling | None = None) -> Plan:
         default = _DEFAULTS.get(task, "none")
         model = LongformerModel(encoder, head, default=default, separator=config.size("sep_token_id", 2, least=0))
     origins = _origins(model, settings.layers, task)
+    unread: tuple[str, ...] = ()
     if isinstance(head, FillMask):
-        origins["head.decoder.bias"] = Origin(("lm_head.bias", "lm_head.decoder.bias"))
-        if config.flag("tie_word_embeddings", True):
+        tied = config.flag("tie_word_embeddings", True)
+        read, unread = biases(config, ("lm_head.bias", "lm_head.decoder.bias"), "lm_head.decoder", tied=tied)
+        origins["head.decoder.bias"] = Origin(read)
+        if tied:
             token, decoder = "encoder.embeddings.token.weight", "head.decoder.weight"
             origins[token] = Origin((*origins[token].names, *origins.pop(decoder).names))
             head.decoder.weight = encoder.embeddings.token.weight
-    return Plan(model, origins)
+    return Plan(model, origins, unread=unread)
 
 
 def _pooled(config: Config, pooling: Pooling) -> Plan:

@@ -91,7 +91,7 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
     rotations = {}
     for kind, base in zip(_KINDS, (far_base, far_base if near_base is None else near_base), strict=True):
         try:
-            schedule = from_config({**config.values, "rope_theta": base}, head_size=settings.head_size, layer_type=kind)
+            schedule = from_config(config.under({"rope_theta": base}), head_size=settings.head_size, layer_type=kind)
         except PosexportError as err:
             raise PosexportError(f"{config.label}: {err}") from err
         rotations[kind] = rotation(schedule, head_size=settings.head_size)

@@ -117,7 +117,7 @@ def rotary(
     ``partial``: the family may rotate a part of a head's channels and leave the others alone.
     """
     try:
-        schedule = from_config({**config.values, **over}, head_size=size, layer_type=kind, default_base=default_base)
+        schedule = from_config(config.under(over), head_size=size, layer_type=kind, default_base=default_base)
         if schedule.dim != size and not partial:
             raise PosexportError(
                 f"partial_rotary_factor leaves {schedule.dim} of {size} channels to rotate; "
