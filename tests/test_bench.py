@@ -235,7 +235,7 @@ def test_answers_that_disagree_are_marked(monkeypatch):
     assert document.failed == ["far"]  # ours, and another model's answer
     (row, note) = [line for line in _text(document).splitlines() if "WRONG" in line]
     assert "1.00" not in row  # it is not shown as fast
-    assert note == "far: WRONG: another model's answer"
+    assert note == "far: WRONG: its answer differs from that of first by 0.2 of the largest value"
 
 
 @pytest.mark.parametrize(
