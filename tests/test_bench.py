@@ -195,7 +195,7 @@ def test_a_failed_floor_leaves_no_ratios(monkeypatch):
     assert document.failed == ["floor"]
     assert not document.valid
     assert (document.results[0].figures[1].ms, document.results[0].figures[1].to_floor) == (2.0, None)
-    assert "NOT VALID: the floor failed" in _text(document)
+    assert "NOT VALID, the baseline failed" in _text(document)
 
 
 def test_a_floor_that_is_killed_between_does_not_end_the_others(monkeypatch):
@@ -235,12 +235,12 @@ def test_answers_that_disagree_are_marked(monkeypatch):
     assert document.failed == ["far"]  # ours, and another model's answer
     (row, note) = [line for line in _text(document).splitlines() if "WRONG" in line]
     assert "1.00" not in row  # it is not shown as fast
-    assert note == "far: WRONG: another model's answer"
+    assert note == "far: WRONG: its answer differs from that of first by 0.2 of the largest value"
 
 
 @pytest.mark.parametrize(
     ("ratios", "said"),
-    [([[1.0, 1.049], [1.2]], None), ([[1.06]], "differ by 6 %"), ([[0.9], [0.9]], "differ by 11 %")],
+    [([[1.0, 1.049], [1.2]], None), ([[1.06]], "differ by 6%"), ([[0.9], [0.9]], "differ by 11%")],
 )
 def test_a_noisy_machine_makes_a_run_not_valid(ratios, said):
     reason = judge(ratios)
@@ -389,7 +389,7 @@ def test_the_command_writes_its_document():
         (["encoder-nop"], "did you mean encoder-nope"),
         (["encoder-nope", "--plot", "x.gif"], "must end in .png or .svg"),
         (["encoder-nope", "-o", "missing/x.json"], "is not a directory"),
-        (["--suite", "paper", "--only", "nobody"], "leave no contestant"),
+        (["--suite", "paper", "--only", "nobody"], "leave no candidate"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, said):

@@ -293,8 +293,8 @@ def test_ratios_of_the_paper():
     found = tables(_document("paper", at(10), at(20, reason="noise"), at(10, "P", " portable"), left_out=("x: late",)))
     head, _, floor, rope, *rest = found.splitlines()
     assert head == "|  | 10 | 20 \\* | portable, 10 | nodes | export, no proof |".replace("|  |", "| |")
-    assert floor == "| `nope`, the floor | 200 ms | 200 ms | | 280 | 14 s, 1300 MB |"
-    assert rope == "| `rope` | 1.10 | 1.15 | 1.10 | 300 | |"
+    assert floor == "| `nope`, baseline without positions | 200 ms | — | | 280 | 14 s, 1300 MB |"
+    assert rope == "| `rope` | 1.10 | — | 1.10 | 300 | |"
     assert "not valid: BERT, length 20: noise." in rest[-1]
     assert "Left out: x: late." in rest[-1]
     assert "ONNX Runtime 1.31.1" in rest[-1]
@@ -323,15 +323,15 @@ def test_the_terminal_shows_nodes_memory_and_what_is_missing():
     lines = console.export_text().splitlines()
     (row,) = [line.split() for line in lines if line.strip().startswith("posexport  ")]
     assert row == ["posexport", "220.00", "220.00", "220.00", "-", "220.00", "1.10", "3", "280"]
-    assert "large: left out: it needs 9 GB" in lines
+    assert "large: not measured: it needs 9 GB" in lines
     assert "left out: x: late" in lines
 
 
 def test_who_is_wrong_or_fails_is_not_the_quickest():
     ours = _figure("posexport", [[220.0]], 200.0)
-    fast = _figure("fast", [[50.0]], 200.0, ours=False, wrong=True)
+    fast = _figure("fast", [[50.0]], 200.0, ours=False, wrong=True, difference=0.13, reference="eager", remark="odd")
     slow = _figure("slow", [[300.0]], 200.0, ours=False)
-    broken = Figure(contestant="broken", ours=False, failed="no")
+    broken = Figure(contestant="broken", ours=False, failed="the export failed: a.b.c.TheError: no `x`. Hint: none")
     floor = _figure("encoder-nope", [[200.0]], 200.0)
     shape = _figure("encoder-nope of T5's shape", [[100.0]], 100.0)
     results = [
@@ -340,11 +340,13 @@ def test_who_is_wrong_or_fails_is_not_the_quickest():
     ]
     lines = tables(_document("rivals", *results)).splitlines()
     assert lines[0] == "| ms (ratio) | absolute, 128 | t5, 128 |"
-    assert lines[2] == "| the floor, no positions | 200 (1.00) | 100 (1.00) |"
-    assert lines[3] == "| fast | WRONG | |"
+    assert lines[2] == "| baseline without positions (`nope`) | 200 (1.00) | 100 (1.00) |"
+    assert lines[3] == "| fast | WRONG [1] | not measured |"
     assert lines[4] == "| slow | 300 (1.50) | **90.0 (0.90)** |"
-    assert lines[5] == "| posexport | **220 (1.10)** | |"
-    assert lines[6] == "| broken | fails | |"
+    assert lines[5] == "| posexport | **220 (1.10)** | not measured |"
+    assert lines[6] == "| broken | fails [2] | not measured |"
+    assert lines[8] == "[1] `its answer differs from that of eager by 0.1 of the largest value; odd`\\"
+    assert lines[9] == "[2] `the export failed: TheError: no 'x'`"
 
 
 def _growing(*lengths: int) -> Document:
@@ -366,8 +368,9 @@ def test_growth_by_length():
     assert exponent([(1, 2.0)]) is None
     lines = tables(document).splitlines()
     assert lines[2] == "| 256 | 6.6 (1.00), 1 MB | 13.1, 0 MB |"
-    assert lines[4] == "| 1024 | too large | 210, 1 MB |"
+    assert lines[4] == "| 1024 | not measured [1] | 210, 1 MB |"
     assert "ours: time with length^2.0, memory with length^1.0." in lines[7]
+    assert lines[9] == "[1] `it needs 9 GB`"
     assert not is_curve(_growing(256, 512).results)
     picture = draw(document, ".svg").decode()
     assert picture.startswith("<?xml")

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def draw(document: Document, suffix: str) -> bytes:
-    """One panel a result: the median of each contestant with its quartiles, the floor as a line.
+    """One panel a result: the median of each candidate with its quartiles, the baseline as a line.
 
-    One layer at many lengths is two panels of curves.
+    One layer at many lengths is two panels of curves. Points that are not valid are named and not drawn.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise PosexportError("a chart needs matplotlib; install posexport[plots]") from None
-    results = document.results
+    results = [result.quiet for result in document.results]
     curves = is_curve(results)
     tall = 4.5 if curves else sum(len(result.figures) for result in results) * 0.3 + len(results)
     picture = Figure(figsize=(9, tall), layout="constrained")

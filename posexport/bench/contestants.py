@@ -30,6 +30,12 @@ class Contestant:
     pair_bytes: int = 0
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def environments(self) -> list[str]:
+        """Those that export it and run it, ours apart."""
+        names = (self.recipe.environment if self.recipe else None, self.environment)
+        return [name for name in names if name is not None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -67,11 +73,27 @@ class Checkpoint:
         recipe = _convert(f"{self.name}-{name}", self.path, options, self.recipe)
         return self.contestant(name, "onnx", recipe, "bundle/model.onnx", options=worker)
 
-    def transformers(self, environment: str = "transformers") -> Contestant:
-        """Transformers' own PyTorch code; version 4 (the environment of optimum) still knows relative_key."""
+    @property
+    def environment(self) -> str:
+        """The environment with the newest transformers that reads these weights.
+
+        Version 5 reads relative_key and relative_key_query as absolute positions; the environment of optimum has
+        version 4.57, which does not.
+        """
+        relative = str(self.config.get("position_embedding_type")).startswith("relative_key")
+        return "optimum" if relative else "transformers"
+
+    def transformers(self) -> Contestant:
+        """Transformers' own PyTorch code."""
         model = "" if self.recipe else self.path
         name = "transformers, PyTorch eager"
-        return self.contestant(name, "transformers", self.recipe, model, rival="torch", environment=environment)
+        return self.contestant(name, "transformers", self.recipe, model, rival="torch", environment=self.environment)
+
+    def torch_export(self) -> Contestant:
+        """The class of transformers through ``torch.onnx.export``, of an encoder."""
+        arguments = (self.path, f"{OUT}/model.onnx")
+        module = "posexport.bench.exporters.torch"
+        return replace(self._rival(self.environment, "torch.onnx.export", module, *arguments), rival="torch")
 
     def reading(self) -> Contestant:
         """No model: what a step of these weights has to read, once. Of the embeddings that is a row."""
@@ -85,14 +107,12 @@ class Checkpoint:
         """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own.
 
         Of a checkpoint that holds the encoder alone, version 0.1 writes one file with a decoder of invented weights,
-        for any task. It is given a drawn encoder below a drawn decoder; of the user's own there is no such file.
+        for any task.
         """
-        t5 = self.config["model_type"] == "t5"
-        task = "text2text-generation" if t5 else "text-generation-with-past" if self.decoder else "feature-extraction"
-        arguments = ("--model", self.path, "--task", task, OUT)
-        whole = Checkpoint.drawn(f"{self.name}-with-decoder") if t5 and self.recipe else self
-        made = whole._rival("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
-        return replace(made, model="encoder_model.onnx", weights=self.name) if t5 else made
+        task = "text-generation-with-past" if self.decoder else "feature-extraction"
+        arguments = ("--model", self.path, "--task", "text2text-generation" if self._t5 else task, OUT)
+        made = self._whole._rival("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
+        return replace(made, model="encoder_model.onnx", weights=self.name) if self._t5 else made
 
     def exporters(self, fusions: str = "") -> Contestant:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
@@ -101,8 +121,14 @@ class Checkpoint:
         return self._rival("transformers", label, "posexport.bench.exporters.transformers", *arguments)
 
     def mobius(self) -> list[Contestant]:
-        """mobius-onnx, of a decoder with a growing cache and with one buffer."""
-        made = self._rival("mobius", "mobius-onnx", "mobius", "build", "--config", self.path, "--ep", "cpu", OUT)
+        """mobius-onnx, of a decoder with a growing cache and with one buffer; of T5 each half in a file of its own.
+
+        Version 0.1 refuses a T5 checkpoint without a decoder.
+        """
+        arguments = ("build", "--config", self.path, "--ep", "cpu", OUT)
+        made = self._whole._rival("mobius", "mobius-onnx", "mobius", *arguments)
+        if self._t5:
+            return [replace(made, model="encoder/model.onnx", weights=self.name)]
         shared = replace(made, name="mobius-onnx shared buffer", options={"shared": True})
         return [made, shared] if self.decoder else [made]
 
@@ -119,8 +145,20 @@ class Checkpoint:
         ]
 
     def rivals(self) -> list[Contestant]:
-        """Every graph of others."""
-        return [self.optimum(), self.exporters(), self.exporters("cpu"), *self.mobius(), *self.genai()]
+        """Every graph of others; a user's own T5 encoder has no row of exporters that read none alone."""
+        plain = [] if self.decoder else [self.torch_export()]
+        alone = self._t5 and self._whole is self
+        optimum, mobius = ([], []) if alone else ([self.optimum()], self.mobius())
+        return [*plain, *optimum, self.exporters(), self.exporters("cpu"), *mobius, *self.genai()]
+
+    @property
+    def _t5(self) -> bool:
+        return bool(self.config["model_type"] == "t5")
+
+    @property
+    def _whole(self) -> "Checkpoint":
+        """The same encoder with a decoder, for exporters that read no T5 encoder alone; the user's own is as it is."""
+        return Checkpoint.drawn(f"{self.name}-with-decoder") if self._t5 and self.recipe else self
 
     def _rival(self, rival: str, label: str, module: str, *arguments: str) -> Contestant:
         """The graph that ``module`` makes in the rival's environment."""
@@ -160,18 +198,6 @@ def eager(made: Contestant, *, compiled: bool = False) -> Contestant:
         rival="torch",
         options={"settings": pairs, "compiled": compiled},
     )
-
-
-def exported(made: Contestant) -> Contestant:
-    """The definition behind a model of ours through torch.onnx.export alone, without our lowerings."""
-    source, pairs, checkpoint = _source(made)
-    recipe = Recipe(
-        name=f"{made.weights}-torch-onnx",
-        module="posexport.bench.exporters.torch",
-        arguments=(source, f"{OUT}/model.onnx", *pairs),
-        checkpoint=checkpoint,
-    )
-    return replace(made, name="torch.onnx.export", recipe=recipe, model="model.onnx", rival="torch", options={})
 
 
 def _source(made: Contestant) -> tuple[str, list[str], Recipe | None]:

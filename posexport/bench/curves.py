@@ -54,7 +54,7 @@ def draw_curves(picture: "Picture", results: Sequence[Result]) -> None:
         _panel(axes, {name: curve(results, name, value) for name in names})
         axes.set_ylabel(label, fontsize=8)
     noisy = ", ".join(str(result.point.new) for result in results if not result.valid)
-    picture.suptitle(f"{results[0].model}{f' (not valid: {noisy})' if noisy else ''}", fontsize=9)
+    picture.suptitle(f"{results[0].model}{f' (not valid, not drawn: {noisy})' if noisy else ''}", fontsize=9)
 
 
 def _panel(axes: "Axes", curves: dict[str, Curve]) -> None:
@@ -80,4 +80,5 @@ def _panel(axes: "Axes", curves: dict[str, Curve]) -> None:
             )
     axes.set_xlabel("length", fontsize=8)
     axes.tick_params(labelsize=8)
-    axes.legend(fontsize=7)
+    if lengths:
+        axes.legend(fontsize=7)

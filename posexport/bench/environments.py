@@ -54,6 +54,24 @@ def python_of(environment: str | None) -> str:
     return str(path.absolute())
 
 
+def pins(environment: str | None) -> Path:
+    """The file with the versions of a rival's environment."""
+    return Path("ci/rivals", f"{environment}.txt")
+
+
+def pinned(environment: str) -> dict[str, str]:
+    """Versions of an environment's packages by name; none where the file is not there."""
+    path = pins(environment)
+    lines = path.read_text().splitlines() if path.is_file() else []
+    pairs = (line.partition("#")[0].split("==") for line in lines if "==" in line.partition("#")[0])
+    return {name.strip(): version.strip() for name, version in pairs}
+
+
+def named(environment: str | None, library: str) -> str:
+    """The key of a library's version in `posexport.bench.records.Document`; environments have versions of their own."""
+    return library if environment is None else f"{environment}: {library}"
+
+
 def run(environment: str | None, module: str, arguments: Sequence[str], *, seconds: float = 1800) -> Ended:
     """``python -m module arguments`` in an environment.
 

@@ -3,97 +3,120 @@
 from collections.abc import Callable, Sequence
 
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
+from posexport.bench.reasons import Notes, reason
 from posexport.bench.records import READING, Document, Figure, Result
 
 _NOT_VALID = " \\*"
+#: in place of a figure of a point that is not valid, and of a candidate that a run did not have
+_NO_FIGURE, _NOT_MEASURED = "—", "not measured"
+BASELINE = "baseline without positions (`nope`)"
 
 
 def tables(document: Document) -> str:
-    """The document's table, what it was measured on, and why figures with a star are not valid."""
-    if is_curve(document.results):
-        parts = [_by_length(document.results), *_exponents(document.results)]
+    """The document's table, why cells have no figure, what it was measured on, and why points are not valid.
+
+    Times and memory of points that are not valid are left out; who fails or is wrong there is not.
+    """
+    results, notes = [result.quiet for result in document.results], Notes()
+    if is_curve(results):
+        parts = [_by_length(results, notes), *_exponents(results)]
     elif document.suite == "paper":
-        parts = [_ratios(document.results)]
+        parts = [_ratios(results, notes)]
     elif document.suite == "lowerings":
-        parts = [_alternatives(document.results)]
+        parts = [_alternatives(results, notes)]
     else:
-        parts = [_comparison(document.results)]
-    return "\n\n".join([*parts, _conditions(document)])
+        parts = [_comparison(results, notes)]
+    explained = ["\\\n".join(notes.lines)] if notes.lines else []
+    return "\n\n".join([*parts, *explained, _conditions(document)])
 
 
-def _ratios(results: Sequence[Result]) -> str:
-    """Time relative to the floor by length; what the graph is, and what the export took."""
+def _ratios(results: Sequence[Result], notes: Notes) -> str:
+    """Time relative to the baseline by length; what the graph is, and what the export took."""
     model = results[0].model
     others = [result for result in results if result.model != model]
     results = [result for result in results if result.model == model]
     # elsewhere the same models are made for anything, and named so
-    elsewhere = [_named(result, " portable") for result in others]
+    elsewhere = [_named(result, " portable", notes) for result in others]
     heads = [_head(result, _point(result)) for result in results]
     heads += [_head(result, f"portable, {_point(result)}") for result in others]
     rows = []
     for figure in results[0].figures:
         name, floor = figure.contestant, figure.contestant == results[0].floor
-        cells = [_of(result, name, _milliseconds if floor else _ratio) for result in results]
+        cells = [_of(result, name, _milliseconds if floor else _ratio, notes) for result in results]
         cells += [found.get(name, "") for found in elsewhere]
         made = f"{figure.made_seconds:.0f} s, {(figure.made_peak or 0) / 1e6:.0f} MB" if figure.made_seconds else ""
-        label = f"`{name.removeprefix('encoder-')}`{', the floor' if floor else ''}"
+        label = f"`{name.removeprefix('encoder-')}`{', baseline without positions' if floor else ''}"
         rows.append([label, *cells, str(figure.nodes or ""), made])
     return _table(["", *heads, "nodes", "export, no proof"], rows)
 
 
-def _named(result: Result, suffix: str) -> dict[str, str]:
-    """Ratios by the contestants' names without ``suffix``."""
-    return {f.contestant.removesuffix(suffix): _ratio(f) for f in result.figures if f.contestant != result.floor}
+def _named(result: Result, suffix: str, notes: Notes) -> dict[str, str]:
+    """Ratios by the candidates' names without ``suffix``."""
+    others = (figure for figure in result.figures if figure.contestant != result.floor)
+    return {figure.contestant.removesuffix(suffix): _shown(figure, _ratio, notes) for figure in others}
 
 
-def _comparison(results: Sequence[Result]) -> str:
-    """Milliseconds and ratios of everyone, a column a point; the quickest right answer is bold, the floor apart."""
+def _comparison(results: Sequence[Result], notes: Notes) -> str:
+    """Milliseconds and ratios of everyone, a column a point; the quickest right answer is bold, the baseline apart."""
     several = len({result.model for result in results}) > 1
     heads = [
         _head(result, f"{result.model.removeprefix('bert-')}, {_point(result)}" if several else result.point.text)
         for result in results
     ]
-    columns = []
-    for result in results:
-        models = [f for f in result.figures if f.contestant not in (result.floor, READING)]
-        timed = [f for f in models if f.ms is not None and not f.wrong]
-        # by the ratio: milliseconds of two rows are of different minutes
-        best = min(timed, key=lambda f: f.to_floor or f.ms or 0, default=None)
-        columns.append(
-            {
-                "the floor, no positions" if f.contestant == result.floor else f.contestant: (
-                    f"**{_both(f)}**" if f is best else _both(f)
-                )
-                for f in result.figures
-            }
-        )
-    names = list(dict.fromkeys(name for column in columns for name in column))
-    return _table(["ms (ratio)", *heads], [[name, *(column.get(name, "") for column in columns)] for name in names])
+    names = list(dict.fromkeys(_label(result, f.contestant) for result in results for f in result.figures))
+    quickest = [_quickest(result) for result in results]
+
+    def cell(figure: Figure) -> str:
+        return f"**{_both(figure)}**" if any(figure is each for each in quickest) else _both(figure)
+
+    columns = [{_label(result, f.contestant): f for f in result.figures} for result in results]
+    rows = [
+        [name, *(_shown(column[name], cell, notes) if name in column else _NOT_MEASURED for column in columns)]
+        for name in names
+    ]
+    return _table(["ms (ratio)", *heads], rows)
 
 
-def _alternatives(results: Sequence[Result]) -> str:
-    """A row a model and length: milliseconds of the floor, what the others take relative to it."""
+def _quickest(result: Result) -> Figure | None:
+    models = [f for f in result.figures if f.contestant not in (result.floor, READING)]
+    timed = [f for f in models if f.ms is not None and not f.wrong]
+    # by the ratio: milliseconds of two rows are of different minutes
+    return min(timed, key=lambda f: f.to_floor or f.ms or 0, default=None)
+
+
+def _label(result: Result, name: str) -> str:
+    """Of a row; the baselines of several models share one."""
+    if name != result.floor:
+        return name
+    return BASELINE if "nope" in name else f"baseline, {name}"
+
+
+def _alternatives(results: Sequence[Result], notes: Notes) -> str:
+    """A row a model and length: milliseconds of the baseline, what the others take relative to it."""
     ways = list(dict.fromkeys(figure.contestant.split()[-1] for result in results for figure in result.figures))
     rows = []
     for result in results:
         source = result.floor.split()[0]
         cells = [
-            _of(result, result.floor, _milliseconds),
-            *(_of(result, f"{source} {way}", _ratio) for way in ways[1:]),
+            _of(result, result.floor, _milliseconds, notes),
+            *(_of(result, f"{source} {way}", _ratio, notes) for way in ways[1:]),
         ]
         rows.append([_head(result, f"{source.removeprefix('encoder-')}, {_point(result)}"), *cells])
     return _table(["two layers", *ways], rows)
 
 
-def _by_length(results: Sequence[Result]) -> str:
+def _by_length(results: Sequence[Result], notes: Notes) -> str:
     """One layer: a row a length; time, ratio, memory above inputs and outputs."""
     names = list(dict.fromkeys(figure.contestant for result in results for figure in result.figures))
 
     def cell(figure: Figure) -> str:
         memory = figure.growth if figure.above is None else figure.above
-        return _both(figure) + ("" if memory is None or figure.wrong else f", {memory / 1e6:.0f} MB")
+        return _both(figure) + ("" if memory is None else f", {memory / 1e6:.0f} MB")
 
-    rows = [[_head(result, str(result.point.new)), *(_of(result, name, cell) for name in names)] for result in results]
+    rows = [
+        [_head(result, str(result.point.new)), *(_of(result, name, cell, notes) for name in names)]
+        for result in results
+    ]
     return _table(["length: ms (ratio), memory", *names], rows)
 
 
@@ -122,7 +145,18 @@ def _conditions(document: Document) -> str:
         said += f" \\* not valid: {'; '.join(noisy)}."
     if document.left_out:
         said += f" Left out: {'; '.join(document.left_out)}."
-    return said
+    return said + _environments(document)
+
+
+def _environments(document: Document) -> str:
+    """Versions that third-party exporters ran with, each environment's in brackets."""
+    by_environment: dict[str, list[str]] = {}
+    for key, version in document.versions.items():
+        environment, between, library = key.partition(": ")
+        if between:
+            by_environment.setdefault(environment, []).append(f"{library} {version}")
+    found = [f"{name} ({', '.join(libraries)})" for name, libraries in by_environment.items()]
+    return f" Environments of third-party exporters: {'; '.join(found)}." if found else ""
 
 
 def _where(document: Document, result: Result) -> str:
@@ -138,28 +172,30 @@ def _head(result: Result, text: str) -> str:
     return text if result.valid else text + _NOT_VALID
 
 
-def _of(result: Result, name: str, cell: Callable[[Figure], str]) -> str:
-    return next((cell(figure) for figure in result.figures if figure.contestant == name), "")
+def _of(result: Result, name: str, cell: Callable[[Figure], str], notes: Notes) -> str:
+    found = (_shown(figure, cell, notes) for figure in result.figures if figure.contestant == name)
+    return next(found, _NOT_MEASURED)
+
+
+def _shown(figure: Figure, cell: Callable[[Figure], str], notes: Notes) -> str:
+    """The cell's figures, or what is there instead of them, with the number of the note that says why."""
+    why = reason(figure)
+    if why is None:
+        return _NO_FIGURE if figure.ms is None else cell(figure)
+    return notes.cell("fails" if figure.failed is not None else "WRONG" if figure.wrong else _NOT_MEASURED, why)
 
 
 def _milliseconds(figure: Figure) -> str:
-    return _unless(figure) or f"{figure.ms:.{0 if (figure.ms or 0) >= 100 else 1}f} ms"
+    return f"{figure.ms:.{0 if (figure.ms or 0) >= 100 else 1}f} ms"
 
 
 def _ratio(figure: Figure) -> str:
-    return _unless(figure) or ("" if figure.to_floor is None else f"{figure.to_floor:.2f}")
+    return "" if figure.to_floor is None else f"{figure.to_floor:.2f}"
 
 
 def _both(figure: Figure) -> str:
     ratio = "" if figure.to_floor is None else f" ({figure.to_floor:.2f})"
-    return _unless(figure) or _milliseconds(figure).removesuffix(" ms") + ratio
-
-
-def _unless(figure: Figure) -> str:
-    """What stands in the place of figures."""
-    if figure.wrong:
-        return "WRONG"
-    return "fails" if figure.failed is not None else "too large" if figure.left_out is not None else ""
+    return _milliseconds(figure).removesuffix(" ms") + ratio
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

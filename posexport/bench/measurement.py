@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posexport.bench.contestants import Contestant
-from posexport.bench.environments import FailedError, Worker
+from posexport.bench.environments import FailedError, Worker, named
 from posexport.bench.recipes import Made
 from posexport.bench.records import Point
 from posexport.bench.turns import Effort, LostError, Times, take_turns
@@ -124,7 +124,8 @@ class Measurement:
         found.growths.append(report["growth"])
         found.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
         found.peaks += [most for most in (report["peak"] or peak,) if most]
-        self.versions.update(report["versions"])
+        environment = entry.contestant.environment
+        self.versions.update({named(environment, name): found for name, found in report["versions"].items()})
 
     def _times(self, entry: Entry, beside: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
         worker = self._start(entry)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import posexport
-from posexport.bench.environments import run
+from posexport.bench.environments import pins, run
 
 CACHE = Path(".cache/bench")
 #: what stands in arguments for the folder to fill
@@ -52,11 +52,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Made:
-    """A recipe's folder, and what making it cost: seconds, and peak memory in bytes."""
+    """A recipe's folder, and what making it cost: seconds, and peak memory in bytes.
+
+    ``remark``: what the command said in a line ``remark: ...``.
+    """
 
     folder: Path
     seconds: float
     peak: int | None
+    remark: str | None = None
 
 
 def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made:
@@ -81,18 +85,21 @@ def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made
     try:
         out = str(unfinished.absolute())
         ended = run(recipe.environment, recipe.module, [a.replace("\0", out) for a in arguments])
-        (unfinished / _MADE).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak}))
+        lines = [line.removeprefix("remark: ") for line in ended.output.splitlines() if line.startswith("remark: ")]
+        said = "; ".join(lines) or None
+        (unfinished / _MADE).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": said}))
         unfinished.replace(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Made(folder, ended.seconds, ended.peak)
+    return Made(folder, ended.seconds, ended.peak, said)
 
 
 def _behind(module: str, environment: str | None) -> str:
-    """What stands behind a command: all of our code, or a rival's pinned versions and the script that calls it."""
-    pins = Path("ci/rivals", f"{environment}.txt")
+    """What stands behind a command: all of our code, or a rival's pinned versions and the scripts that call it."""
     script = Path(__file__).resolve().parents[2].joinpath(*module.split(".")).with_suffix(".py")
-    found = hashlib.sha256(b"".join(p.read_bytes() for p in (pins, script) if p.exists())).hexdigest()
+    scripts = sorted(script.parent.glob("*.py")) if script.parent.name == "exporters" else [script]
+    files = [pins(environment), *scripts]
+    found = hashlib.sha256(b"".join(p.read_bytes() for p in files if p.exists())).hexdigest()
     return found + code() if environment is None and module != "posexport.bench.checkpoints" else found
 
 

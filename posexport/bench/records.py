@@ -47,7 +47,8 @@ class Figure(_Record, frozen=True, kw_only=True):
     ``above``: without these. ``difference``: of its answer from the first contestant's with the same weights, relative
     to the largest entry (None: it is the first, or there is no such number); ``wrong``: it is another model's answer,
     whose time says nothing. ``ours``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those of
-    functions counted once. ``made_seconds`` and ``made_peak``: what the export took.
+    functions counted once. ``made_seconds`` and ``made_peak``: what the export took. ``remark``: what the exporter said
+    of the checkpoint; ``reference``: whose answer ``difference`` is relative to.
     """
 
     contestant: str
@@ -71,6 +72,8 @@ class Figure(_Record, frozen=True, kw_only=True):
     nodes: int | None = None
     made_seconds: float | None = None
     made_peak: int | None = None
+    remark: str | None = None
+    reference: str | None = None
 
 
 class Result(_Record, frozen=True, kw_only=True):
@@ -82,6 +85,16 @@ class Result(_Record, frozen=True, kw_only=True):
     valid: bool
     reason: str | None
     figures: list[Figure]
+
+    @property
+    def quiet(self) -> "Result":
+        """Itself where it is valid; else without times and memory, which a machine that was not quiet made."""
+        if self.valid:
+            return self
+        measured = ("ms", "least", "low", "high", "to_floor", "peak", "growth", "above", "cpu_ms", "load_seconds")
+        unknown: dict[str, Any] = {**dict.fromkeys(measured), "rounds": [], "ratios": []}
+        figures = [msgspec.structs.replace(figure, **unknown) for figure in self.figures]
+        return msgspec.structs.replace(self, figures=figures)
 
 
 class Machine(_Record, frozen=True, kw_only=True):
@@ -153,4 +166,4 @@ def judge(ratios: Sequence[Sequence[float]]) -> str | None:
     spread = max(middle, 1 / middle) - 1
     if spread <= LARGEST_SPREAD:
         return None
-    return f"two runs of the floor differ by {100 * spread:.0f} %, more than {100 * LARGEST_SPREAD:.0f} %"
+    return f"two runs of the baseline differ by {100 * spread:.0f}%, more than {100 * LARGEST_SPREAD:.0f}%"

@@ -14,7 +14,7 @@ import numpy as np
 import posexport
 from posexport.bench import resume
 from posexport.bench.contestants import Contestant
-from posexport.bench.environments import FailedError, run
+from posexport.bench.environments import FailedError, named, pinned, run
 from posexport.bench.machine import available, commit, machine
 from posexport.bench.measurement import Conditions, Entry, Found, Measurement
 from posexport.bench.recipes import code, make
@@ -56,6 +56,8 @@ def bench(
     tell = progress or (lambda *_: None)
     started, created, where = time.perf_counter(), datetime.datetime.now(datetime.UTC), machine()
     versions: dict[str, str] = {**(before.versions if before else {}), "posexport": posexport.__version__}
+    for name in dict.fromkeys(name for heat in heats for who in heat.contestants for name in who.environments):
+        versions |= {named(name, library): version for library, version in pinned(name).items()}
     results = {
         (heat.model, point): resume.known(before, heat.model, point, [who.name for who in heat.contestants])
         for heat in heats
@@ -144,7 +146,7 @@ def _too_large(who: Contestant, floor: Contestant, point: Point, free: int | Non
     if free is None or needed + (beside if beside <= free else 0) <= free:
         return None
     if needed <= free:
-        return f"it needs {needed / 1e9:.1f} GB and the floor {beside / 1e9:.1f} GB, of {free / 1e9:.1f} GB free"
+        return f"it needs {needed / 1e9:.1f} GB and the baseline {beside / 1e9:.1f} GB, of {free / 1e9:.1f} GB free"
     return f"it needs {needed / 1e9:.1f} GB, and the machine has {free / 1e9:.1f} GB free"
 
 
@@ -152,13 +154,13 @@ class _References:
     """The first answers of every set of weights at every point, to which later ones are held."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, Point], Any] = {}
+        self._first: dict[tuple[str, Point], tuple[str, Any]] = {}
 
-    def difference(self, who: Contestant, point: Point, path: Path) -> float | None:
-        """Of the answer in ``path`` from the first one of these weights; None: it is the first."""
+    def difference(self, who: Contestant, point: Point, path: Path) -> tuple[float | None, str | None]:
+        """Of the answer in ``path`` from the first one of these weights, and whose that is; None: it is the first."""
         answer = np.load(path)
-        kept = self._first.setdefault((who.weights, point), answer)
-        return None if kept is answer else difference(answer, kept)
+        first, kept = self._first.setdefault((who.weights, point), (who.name, answer))
+        return (None, None) if kept is answer else (difference(answer, kept), first)
 
 
 def _result(
@@ -180,7 +182,7 @@ def _result(
                 Figure(contestant=who.name, ours=ours, nodes=entry.nodes, failed=got.failed, left_out=left_out)
             )
             continue
-        differs = of_weights.difference(who, point, measure.answer(entry))
+        differs, reference = of_weights.difference(who, point, measure.answer(entry))
         figures.append(
             figure(
                 who.name,
@@ -198,6 +200,8 @@ def _result(
                 nodes=entry.nodes,
                 made_seconds=made.seconds if made else None,
                 made_peak=made.peak if made else None,
+                remark=made.remark if made else None,
+                reference=reference,
             )
         )
     reason = _judged(floor, found)
@@ -207,7 +211,7 @@ def _result(
 def _judged(floor: str, found: dict[str, Found]) -> str | None:
     """Why the result is not valid. Where the floor does not fit the machine, the first that does shows its quiet."""
     if found[floor].failed is not None:
-        return f"the floor failed: {found[floor].failed}"
+        return f"the baseline failed: {found[floor].failed}"
     alone = next((got.ratios for name, got in found.items() if got.relative_to == name), None)
     return "nothing ran twice" if alone is None else judge(alone)
 

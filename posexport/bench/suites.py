@@ -117,12 +117,11 @@ def rivals(target: str = "cpu") -> list[Heat]:
         ours = checkpoint.ours("--for", target)
         taking_part = [
             t5_floor(target) if name == "t5" else encoder("nope", target),
-            checkpoint.transformers("optimum"),
+            checkpoint.transformers(),
             ours,
             checkpoint.ours("--for", "portable", name="posexport portable"),
             of.eager(ours),
             of.eager(ours, compiled=True),
-            of.exported(ours),
             *checkpoint.rivals(),
         ]
         heats.append(Heat(model=name, contestants=taking_part, points=points))

@@ -5,6 +5,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from posexport.bench.reasons import reason
 from posexport.bench.records import Document, Figure, Result
 
 
@@ -24,7 +25,9 @@ def shown(document: Document) -> RenderableType:
 
 
 def _table(result: Result) -> Group:
-    title = f"{result.model}, {result.point.text}; ratios to {result.floor}"
+    title = f"{result.model}, {result.point.text}; ratios to the baseline {result.floor}"
+    if not result.valid:
+        title = f"NOT VALID, {result.reason}: {title}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     table.add_column("")
     for head in (
@@ -43,10 +46,9 @@ def _table(result: Result) -> Group:
         table.add_column(head, justify="right", no_wrap=True)
     for figure in result.figures:
         table.add_row(*_cells(figure))
-    failed = [f"{f.contestant}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
-    failed += [f"{f.contestant}: left out: {f.left_out}" for f in result.figures if f.left_out is not None]
-    failed += [f"{f.contestant}: WRONG: another model's answer" for f in result.figures if f.wrong]
-    notes = failed if result.valid else [*failed, f"NOT VALID: {result.reason}"]
+    notes = [f"{f.contestant}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
+    notes += [f"{f.contestant}: not measured: {f.left_out}" for f in result.figures if f.left_out is not None]
+    notes += [f"{f.contestant}: WRONG: {reason(f)}" for f in result.figures if f.wrong]
     return Group(table, *(Text(note) for note in notes))
 
 

@@ -18,17 +18,27 @@ _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
 @click.option("--length", "lengths", type=click.IntRange(min=1), multiple=True, help="Tokens of a call (repeatable).")
 @click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, help="Rows of a call (repeatable).")
 @click.option("--past", "pasts", type=click.IntRange(min=0), multiple=True, help="Tokens in the cache (repeatable).")
-@click.option("--rival", "rivals", type=click.Choice(_RIVALS), multiple=True, help="Only these rivals (repeatable).")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only contestants with this in their name (repeatable).")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Processes of each contestant."
+    "--rival",
+    "rivals",
+    type=click.Choice(_RIVALS),
+    multiple=True,
+    help="Only these exporters (repeatable).",
 )
-@click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime wait busily, as is its default.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only candidates with this in their name (repeatable).")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Processes of each candidate.",
+)
+@click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option(
     "--for",
     "target",
     type=click.Choice(("portable", "cpu", "cuda")),
-    help="What our graphs are made for; default: portable, in a suite the provider.",
+    help="Target of posexport's graphs; default: portable, in a suite the provider.",
 )
 @options.set_option
 @options.provider_option
@@ -60,17 +70,18 @@ def command(
 ) -> None:
     """Measure time and peak memory of models, each figure in a fresh process.
 
-    MODEL is a bundle or what posexport convert takes; ratios are to the first, whose calls take turns with those of
-    every other. With --rival, checkpoints also go through other exporters, whose environments ci/rivals/setup makes. A
-    run in which two processes of the first differ is marked as not valid. What is exported stays in .cache/bench, to
-    be used again.
+    MODEL is a bundle or what posexport convert takes. The first is the baseline: calls of every other candidate are
+    interleaved with its calls, and ratios are to them. With --rival, checkpoints also go through third-party exporters,
+    whose environments ci/rivals/setup makes. A point at which two processes of the baseline differ by more than 5% is
+    not valid. What is exported stays in .cache/bench, to be used again.
 
     \b
     Suites:
         paper   encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048
-        decode  a step of a Llama-like decoder behind 512 and 2048 tokens, ours and others'
-        rivals  four encodings of BERT-base and T5 at 128 and 512, ours and others'
-        lowerings  what the planner takes against each single lowering, lengths 32 to 4096
+        decode  a decode step of a Llama-like decoder with 512 and 2048 tokens in the KV cache, beside third-party
+                exporters
+        rivals  BERT-base with three encodings and T5's encoder at 128 and 512, through third-party exporters
+        lowerings  the planner's choice against each single lowering, lengths 32 to 4096
         attention  one layer of relative_key from 128 to 8192, beside its published form
         growth  the same layer from 256 to 16384: time and memory against length
 
@@ -119,7 +130,7 @@ def command(
             asked = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
             heats = chosen(SUITES[suite](target or provider), rivals=rivals, only=only, points=asked)
         if not heats:
-            raise PosexportError("--only and --rival leave no contestant; give a part of a name that the suite has")
+            raise PosexportError("--only and --rival leave no candidate; give a part of a name that the suite has")
         conditions = Conditions(rounds=rounds, threads=threads, provider=provider, spinning=spinning)
 
         written: list[Path] = []
@@ -144,5 +155,5 @@ def command(
         from posexport.bench.chart import draw
 
         write_whole(plot, draw(document, plot.suffix), force=force or resume)
-    # a contestant that does not work is a result; ours is a finding
+    # a third-party candidate that does not work is a result; one of posexport is a failure
     sys.exit(1 if document.failed else 0)

@@ -1,30 +1,26 @@
-"""Our definition through ``torch.onnx.export`` alone, without any lowering of ours: ``SOURCE FILE [KEY=VALUE ...]``."""
+"""A checkpoint's transformers class through ``torch.onnx.export``, as its users call it: ``CHECKPOINT FILE``.
 
+No module of posexport but this folder's is imported: the exported module and the exporter are other people's.
+"""
+
+import inspect
 import sys
-from unittest.mock import patch
 
 import torch
-from torch.export import Dim
 
-from posexport.sources.load import LoadOptions, load
-from posexport.spec import SEQUENCE
+from posexport.bench.exporters.loading import load
 
 
-def main(argument: str, path: str, *settings: str) -> None:
-    """An encoder's graph, with batch and length dynamic.
-
-    Terms of attention are operators of ours, which PyTorch's exporter does not know: it says so.
-    """
-    source = load(argument, LoadOptions(settings=settings))
-    roles = {"tokens": torch.zeros, "types": torch.zeros, "mask": torch.ones}
-    sample = {spec.name: roles[spec.role](2, 17, dtype=torch.int64) for spec in source.inputs}
-    axes = {name: {0: Dim("batch_size"), 1: Dim(SEQUENCE)} for name in sample}
-    # without this our nodes stand in the graph, and their functions do not
-    with patch("torch.onnx.is_in_onnx_export", return_value=False):
-        program = torch.onnx.export(source.module, kwargs=sample, dynamic_shapes=axes, dynamo=True)
-    assert program is not None
-    program.save(path, external_data=True)
+def main(checkpoint: str, path: str) -> None:
+    """Writes an encoder's graph; its inputs [batch, sequence] are those of a tokenizer, both axes dynamic."""
+    model = load(checkpoint)
+    accepted = inspect.signature(model.forward).parameters
+    filled = {"input_ids": torch.ones, "attention_mask": torch.ones, "token_type_ids": torch.zeros}
+    inputs = {name: fill(2, 17, dtype=torch.int64) for name, fill in filled.items() if name in accepted}
+    axes = {name: {0: "batch", 1: "sequence"} for name in inputs}
+    torch.onnx.export(model, (), path, kwargs=inputs, dynamic_shapes=axes, dynamo=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with torch.no_grad():
+        main(*sys.argv[1:])

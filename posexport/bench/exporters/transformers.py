@@ -6,11 +6,13 @@ import torch
 import transformers
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
+from posexport.bench.exporters.loading import load
+
 
 def main(checkpoint: str, directory: str, fusions: str | None = None) -> None:
     """Batch and lengths are dynamic; a decoder takes a cache of 5 tokens in the sample, and 2 new ones."""
-    config = transformers.AutoConfig.from_pretrained(checkpoint)
-    model = getattr(transformers, config.architectures[0]).from_pretrained(checkpoint, dtype=torch.float32).eval()
+    model = load(checkpoint)
+    config = model.config
     past, new = 5, 2
     sample = {"input_ids": torch.arange(1, 1 + 2 * new).reshape(2, new)}
     if config.architectures[0].endswith("ForCausalLM"):

@@ -1,0 +1,46 @@
+"""Why a table has no figure for a candidate at a point, in one clause. Imports no torch."""
+
+import re
+
+from posexport.bench.records import Figure
+
+_LONGEST = 200
+
+
+def reason(figure: Figure) -> str | None:
+    """Of a candidate that failed, gave another model's answer or was not measured; None where there are figures."""
+    if figure.failed is not None:
+        return _clause(figure.failed)
+    if figure.wrong:
+        return "; ".join(part for part in (_differs(figure), figure.remark) if part)
+    return None if figure.left_out is None else _clause(figure.left_out)
+
+
+def _differs(figure: Figure) -> str:
+    whose = f"that of {figure.reference}" if figure.reference else "the first one with the same weights"
+    if figure.difference is None:
+        return f"its answer is not finite or has other axes than {whose}"
+    # one digit: the points of a table differ in the second one, and share a reason
+    return f"its answer differs from {whose} by {figure.difference:.1g} of the largest value"
+
+
+def _clause(text: str) -> str:
+    """The first sentence, exceptions without their modules."""
+    first = re.split(r"(?<=[^.])\. ", re.sub(r"\b(?:[a-z_]\w*\.){2,}([A-Z])", r"\1", text))[0]
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
+
+
+class Notes:
+    """Numbered footnotes of a table: each reason once, under a number that its cells repeat."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def cell(self, word: str, why: str) -> str:
+        """``word`` with the number of its reason."""
+        return f"{word} [{self._numbers.setdefault(why, len(self._numbers) + 1)}]"
+
+    @property
+    def lines(self) -> list[str]:
+        """The notes in Markdown, a line each; as code, since messages hold any characters."""
+        return [f"[{number}] `{why.replace('`', chr(39))}`" for why, number in self._numbers.items()]
