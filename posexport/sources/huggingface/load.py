@@ -12,6 +12,7 @@ from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
+from posexport.sources.huggingface.padding import padding_remarks
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
@@ -38,9 +39,10 @@ _BESIDE = (
 _TOP = (MODULES, "1_Pooling/config.json", "config_sentence_transformers.json")
 
 
-def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
+def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
+    ``as_transformers``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
     Needs little more memory than the float32 weights. Executes nothing from the directory.
 
     Raises:
@@ -54,7 +56,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
-    config = Config(files, f"{below}config.json")
+    config = Config(files, f"{below}config.json", as_transformers=as_transformers)
     config.refuse_code()
     family = _family(config)
     config.refuse_unsupported(family.allowed)
@@ -64,6 +66,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     names = assign.names_of(weights, family)
     remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
     remarks += assign.fill(plan, weights, names)
+    remarks += config.remarks + padding_remarks(family, plan.model)
     return source_of(
         plan.model,
         name=str(directory),

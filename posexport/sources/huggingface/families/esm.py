@@ -84,6 +84,7 @@ ESM = Family(
     },
     arrangement={"types": 0, "norm": "pre", "final_norm": True},
     options=_options,
+    activation="gelu",
     padding_id=1,
     encoding=_encoding,
     constants=_constants,
