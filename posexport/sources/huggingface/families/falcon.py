@@ -102,7 +102,7 @@ def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
     if config.flag("alibi", False):
         rounded = config.follows_code(
             paper="ALiBi's slopes and biases are exact",
-            code="transformers rounds ALiBi's slopes and biases to bfloat16, which moves logits by about 0.5% at 64 tokens",
+            code="transformers rounds ALiBi's slopes and biases to bfloat16, which moves logits by 0.5% at 64 tokens",
         )
         variant: Variant = "falcon" if rounded else "causal"
         return Alibi(heads=settings.heads, variant=variant, factor=settings.head_size**-0.5)
