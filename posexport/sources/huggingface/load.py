@@ -13,7 +13,7 @@ from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
-from posexport.sources.huggingface.padding import padding_remarks
+from posexport.sources.huggingface.differences import difference_remarks
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
@@ -47,7 +47,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transforme
     names = assign.names_of(weights, family)
     remarks += assign.check(plan, weights, names, family, task=chosen, other_heads=other_heads)
     remarks += assign.fill(plan, weights, names)
-    remarks += config.remarks + padding_remarks(family, plan.model)
+    remarks += config.remarks + difference_remarks(family, plan.model)
     return source_of(
         plan.model,
         name=str(directory),
