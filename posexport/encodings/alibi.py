@@ -78,7 +78,7 @@ def oracle(
         {"heads": 6, "variant": "causal", "bias_max": 5.0},
         {"heads": 5, "factor": 0.3},
         {"heads": 3, "variant": "bloom", "bias_max": 11.0, "factor": 1.7},
-        {"heads": 6, "variant": "falcon", "factor": 0.3},
+        {"heads": 12, "variant": "falcon", "factor": 0.3},
     ],
     source="Press et al. 2022, arXiv:2108.12409, section 3",
     scores=oracle,

@@ -21,9 +21,9 @@ def _by_length(model: Definition) -> list[str]:
     if not any(encoding.length_dependent for encoding in model.encodings):
         return []
     return [
-        "rotations depend on the length of each row in the call at hand; transformers takes the longest row of the batch, "
-        "and with dynamic scaling what it has seen in earlier calls, so rows of a batch differ there from the same rows "
-        "alone"
+        "rotations depend on the length of each row in the call at hand; transformers takes the longest row of the "
+        "batch, and with dynamic scaling what it has seen in earlier calls, so there a row in a batch differs from the "
+        "same row alone"
     ]
 
 

@@ -10,10 +10,10 @@ from posexport.sources.huggingface import assign, sentence_transformers
 from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
+from posexport.sources.huggingface.differences import difference_remarks
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
-from posexport.sources.huggingface.differences import difference_remarks
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights

@@ -1,8 +1,8 @@
 """ESM (ESM-2): rotations in halves, normalisation before each sublayer, embeddings of mask tokens left out.
 
-The share of mask tokens is that among the real tokens, as in the released code of ESM and transformers 5; 4.57.6 takes it
-among all, so that there padding changes a row that has mask tokens. Not read: the tables of ESM-1b, folding models,
-contact predictions.
+The share of mask tokens is that among the real tokens, as in the released code of ESM and in transformers 5; 4.57.6
+takes it among all, so that there padding changes a row that has mask tokens. Not read: the tables of ESM-1b, folding
+models, contact predictions.
 """
 
 from typing import Any
