@@ -11,6 +11,7 @@ from pathlib import Path
 
 import audio
 import bert
+import differs
 import five
 import gpt
 import llama
@@ -36,7 +37,7 @@ def main(version: str, root: Path, only: list[str]) -> None:
     transformers.logging.disable_progress_bar()
     plan = {
         name: make
-        for topic in (bert, text, long, vision, windowed, audio, llama, gpt, seq2seq)
+        for topic in (bert, text, long, vision, windowed, audio, llama, gpt, seq2seq, differs)
         for name, make in topic.checkpoints().items()
     }
     if FIVE:

@@ -61,6 +61,7 @@ from posexport.cli.progress import bar
     help="A tokenizer.json for a SOURCE that brings none; run --text then uses it.",
 )
 @options.allow_pickle_option
+@options.as_transformers_option
 @options.provider_option
 @options.length_option
 @options.threads_option
@@ -84,6 +85,7 @@ def command(
     inline: bool,
     tokenizer: Path | None,
     allow_pickle: bool,
+    as_transformers: bool,
     provider: str,
     lengths: tuple[int, ...],
     threads: int,
@@ -106,7 +108,7 @@ def command(
     from posexport.sources.load import LoadOptions
 
     wanted = ConvertOptions(
-        load=LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle),
+        load=LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle, as_transformers=as_transformers),
         opset=opset,
         max_length=max_length,
         beyond=beyond,  # type: ignore[arg-type]  # click.Choice gives one of them

@@ -21,6 +21,8 @@ from posexport.cli import options
     multiple=True,
     help="What the answer begins with, where an encoder reads the prompt (repeatable: one for each prompt).",
 )
+@click.option("--chat", is_flag=True, help="Put each prompt into the model's chat template, as a user's message.")
+@click.option("--system", metavar="TEXT", help="A system message before each prompt, with --chat.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Stop after so many.")
 @click.option("--temperature", type=float, help="Sample, logits divided by this; 0 takes the best token each time.")
 @click.option("--top-k", type=int, help="Sample among so many of the likeliest tokens.")
@@ -38,6 +40,8 @@ def command(
     prompts: tuple[str, ...],
     inputs: Path | None,
     decoder_prompts: tuple[str, ...],
+    chat: bool,
+    system: str | None,
     max_new_tokens: int,
     temperature: float | None,
     top_k: int | None,
@@ -60,6 +64,7 @@ def command(
     \b
     Example:
         posexport generate smollm --prompt "Once upon a time" --max-new-tokens 100 --stream
+        posexport generate qwen --chat --prompt "Who wrote Faust?"
         posexport generate t5 --prompt "translate English to German: A cat sits."
         posexport generate smollm --prompt "A cat" --prompt "My dog likes" --temperature 0.8 --top-p 0.9 --seed 7
     """
@@ -72,6 +77,8 @@ def command(
         directory,
         prompts,
         inputs=inputs,
+        chat=chat,
+        system=system,
         provider=provider,
         threads=threads,
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,

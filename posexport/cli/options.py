@@ -33,3 +33,8 @@ set_option = click.option(
 allow_pickle_option = click.option(
     "--allow-pickle", is_flag=True, help="Read .bin weights too (with weights_only; safetensors are preferred)."
 )
+as_transformers_option = click.option(
+    "--as-transformers",
+    is_flag=True,
+    help="Of a checkpoint, compute what transformers' code does where it differs from the paper.",
+)

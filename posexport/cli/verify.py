@@ -16,6 +16,7 @@ from posexport.cli.progress import bar
 @options.task_option
 @options.set_option
 @options.allow_pickle_option
+@options.as_transformers_option
 @options.provider_option
 @options.length_option
 @options.threads_option
@@ -26,6 +27,7 @@ def command(
     task: str | None,
     settings: tuple[str, ...],
     allow_pickle: bool,
+    as_transformers: bool,
     provider: str,
     lengths: tuple[int, ...],
     threads: int,
@@ -53,12 +55,13 @@ def command(
         given = [
             name for name, value in (("--task", task), ("--set", settings), ("--allow-pickle", allow_pickle)) if value
         ]
+        given += ["--as-transformers"] if as_transformers else []
         if given:
             raise PosexportError(f"{given[0]} is about the source to compare with; name it with --against SOURCE")
     else:
         from posexport.sources.load import LoadOptions
 
-        loading = LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle)
+        loading = LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle, as_transformers=as_transformers)
     # a Python file of the user's may print; stdout is for the result
     with bar("Verifying") as progress, redirect_stdout(sys.stderr):
         report = verify(

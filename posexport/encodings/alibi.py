@@ -2,7 +2,8 @@
 
 Press, Smith, Lewis, "Train Short, Test Long" (arXiv:2108.12409), section 3; head counts that are not a power of two as
 in the authors' released code. BLOOM's variant: Le Scao et al. (arXiv:2211.05100), section 3.1.2, released code. Another
-largest exponent than 8 is MPT's, a factor on all slopes Falcon's (released code of both).
+largest exponent than 8 is MPT's, a factor on all slopes Falcon's (released code of both). The variant ``falcon``, which
+rounds to bfloat16, is that of transformers 4.57.6 and 5.23.0 (``build_alibi_tensor``).
 """
 
 import math
@@ -20,7 +21,7 @@ from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
 
-Variant = Literal["symmetric", "causal", "bloom"]
+Variant = Literal["symmetric", "causal", "bloom", "falcon"]
 
 
 def slopes(heads: int, bias_max: float = 8.0) -> list[float]:
@@ -51,9 +52,17 @@ def oracle(
 
     whole = 1 << (heads.bit_length() - 1)
     slope_H11 = np.concatenate([run(whole), run(2 * whole)[::2]])[:heads, None, None]
+    shape = (len(q_BHTD), heads, q_BHTD.shape[2], k_BHSD.shape[2])
     if variant == "bloom":
-        shape = (len(q_BHTD), heads, q_BHTD.shape[2], k_BHSD.shape[2])
         return np.broadcast_to(slope_H11 * kpos_BS[:, None, None, :], shape).astype(np.float64)
+    if variant == "falcon":
+
+        def eight_bits(x: Array) -> Array:
+            mantissa, exponent = np.frexp(x)
+            return np.asarray(np.ldexp(np.rint(mantissa * 256), exponent - 8))
+
+        bias = eight_bits(eight_bits(slope_H11 / factor) * eight_bits(kpos_BS[:, None, None, :].astype(np.float64)))
+        return np.broadcast_to(factor * bias, shape)
     forward_TS = kpos_BS[:1, None, None, :] - qpos_BT[:1, None, :, None]
     return np.asarray(slope_H11 * (forward_TS if variant == "causal" else -np.abs(forward_TS)), np.float64)
 
@@ -69,6 +78,7 @@ def oracle(
         {"heads": 6, "variant": "causal", "bias_max": 5.0},
         {"heads": 5, "factor": 0.3},
         {"heads": 3, "variant": "bloom", "bias_max": 11.0, "factor": 1.7},
+        {"heads": 12, "variant": "falcon", "factor": 0.3},
     ],
     source="Press et al. 2022, arXiv:2108.12409, section 3",
     scores=oracle,
@@ -78,9 +88,11 @@ class Alibi(Encoding):
 
     ``variant``: ``symmetric``, the same to both sides (an encoder); ``causal``, ``slope * (j - i)``, which under a
     causal mask is the same, and without one would draw attention to what comes after; ``bloom``, ``slope * j``, which
-    adds a number of its own to each row of the causal one and so is equal to it under softmax. The smallest slope of a
-    power of two of heads is ``2^-bias_max``; all are multiplied by ``factor``. Positions stay int64 until the one
-    product, in float32 or wider: float16 holds every integer only up to 2048.
+    adds a number of its own to each row of the causal one and so is equal to it under softmax; ``falcon``, that with
+    slope, position and product each rounded to bfloat16 (8 bits) before the factor, which beyond 256 tokens cannot tell
+    neighbours apart, and is not equal to the causal one under softmax. The smallest slope of a power of two of heads is
+    ``2^-bias_max``; all are multiplied by ``factor``. Positions stay int64 until the one product, in float32 or wider:
+    float16 holds every integer only up to 2048.
     """
 
     def __init__(
@@ -89,14 +101,16 @@ class Alibi(Encoding):
         super().__init__(heads=heads, variant=variant, bias_max=bias_max, factor=factor)
         self._at_least(1, heads=heads)
         if variant not in get_args(Variant):
-            raise PosexportError(f"{self.name}: variant must be symmetric, causal or bloom, got {variant!r}")
+            raise PosexportError(f"{self.name}: variant must be {', '.join(get_args(Variant))}, got {variant!r}")
         for name, value in (("bias_max", bias_max), ("factor", factor)):
             if not 0 < value < math.inf:
                 raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
         self.variant = variant
-        self.slopes = [
-            factor * slope for slope in slopes(heads, bias_max)
-        ]  # Python floats: module.half() cannot round them
+        self.factor = factor
+        self.shift_invariant = variant != "falcon"
+        exact = slopes(heads, bias_max)  # Python floats: module.half() cannot round them
+        self.slopes = [factor * slope for slope in exact]
+        self.rounded_slopes: list[float] = torch.tensor(exact, device="cpu").bfloat16().tolist()
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The slope of every head times the distance, or times the key's position."""
@@ -104,18 +118,28 @@ class Alibi(Encoding):
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         slope_H1 = torch.tensor(self.slopes, dtype=wide, device=q_BHTD.device)[:, None]
         if self.variant == "bloom":
-            return self._by_key(slope_H1, queries, keys, q_BHTD.dtype)
+            by_key_GHS = slope_H1 * keys.ids_BT[:, None, :].to(wide)
+            return self._by_key(by_key_GHS, queries, keys, q_BHTD.dtype)
+        if self.variant == "falcon":
+            # a slope of 8 bits times a position of 8 bits is exact in float32: nothing is rounded twice
+            rounded_H1 = torch.tensor(self.rounded_slopes, dtype=wide, device=q_BHTD.device)[:, None]
+            by_key_GHS = rounded_H1 * _to_bfloat16(keys.ids_BT[:, None, :].to(wide))
+            return self._by_key(_to_bfloat16(by_key_GHS) * self.factor, queries, keys, q_BHTD.dtype)
         lowest_1, distance_W = distances(queries, keys)
         counted_W = distance_W if self.variant == "causal" else distance_W.abs()
         by_distance_HW = -slope_H1 * counted_W.to(wide)
         return Term(DISTANCE_SCORES, (by_distance_HW.to(q_BHTD.dtype), lowest_1), queries, keys)
 
-    @staticmethod
-    def _by_key(slope_H1: Tensor, queries: Positions, keys: Positions, dtype: torch.dtype) -> Term:
-        """The bias as a product of 1, at the queries, with the slope times the position, at the keys."""
-        by_key_GHS1 = (slope_H1 * keys.ids_BT[:, None, :].to(slope_H1.dtype))[..., None].to(dtype)
+    def _by_key(self, by_key_GHS: Tensor, queries: Positions, keys: Positions, dtype: torch.dtype) -> Term:
+        """The bias as a product of 1, at the queries, with the bias at the keys."""
+        by_key_GHS1 = by_key_GHS[..., None].to(dtype)
         by_query_GHT1 = torch.ones_like(by_key_GHS1[:, :, :1])
-        no_bias_H1 = torch.zeros_like(slope_H1, dtype=dtype)
+        no_bias_H1 = torch.zeros(len(self.slopes), 1, dtype=dtype, device=by_key_GHS.device)
         first_2 = torch.cat([queries.slots_T[:1], keys.slots_T[:1]])
         tensors = (by_query_GHT1, by_key_GHS1, no_bias_H1, first_2[:1], first_2)
         return Term(POSITION_PRODUCT_SCORES, tensors, queries, keys)
+
+
+def _to_bfloat16(x: Tensor) -> Tensor:
+    """Rounded to bfloat16 (to nearest, ties to even), in the type that it had."""
+    return x.to(torch.bfloat16).to(x.dtype)

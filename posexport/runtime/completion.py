@@ -108,6 +108,8 @@ def continue_texts(
     prompts: Sequence[str],
     *,
     inputs: Path | None = None,
+    chat: bool = False,
+    system: str | None = None,
     provider: str = "cpu",
     threads: int = 0,
     tell: Callable[[str], None] | None = None,
@@ -117,18 +119,25 @@ def continue_texts(
 
     ``inputs``: a file of arrays for an encoder, in their place; its rows are then named by their numbers.
 
+    ``chat``: every prompt is a user's message, put into the bundle's chat template behind a ``system`` message, if any.
+
     ``tell`` gets the texts as they come, those of the second prompt after those of the first, and so on.
     Raises PosexportError for what `load` and `Session.generate` refuse.
     """
     if bool(prompts) == (inputs is not None):
         raise PosexportError(f"give --prompt or --inputs, {'not both' if prompts else 'at least one of them'}")
+    if (chat and inputs is not None) or (system is not None and not chat):
+        raise PosexportError("--chat is about --prompt, and --system about --chat; leave the other out")
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(directory, provider=provider, threads=threads)
     if arrays is not None:
         rows = max((len(np.atleast_1d(array)) for array in arrays.values()), default=0)
         prompts = [f"row {row}" for row in range(rows)]
     pieces = None if tell is None else InTurn(prompts, tell)
-    made = session.generate(list(prompts) if arrays is None else arrays, stream=pieces, **options)
+    before = [] if system is None else [{"role": "system", "content": system}]
+    chats = [[*before, {"role": "user", "content": prompt}] for prompt in prompts]
+    texts = chats if chat else list(prompts)
+    made = session.generate(texts if arrays is None else arrays, stream=pieces, **options)
     if pieces is not None:
         pieces.finish()
     return Continued(directory, session.providers, list(prompts), made, session.manifest.envelope.limit)

@@ -17,6 +17,7 @@ from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, ports, refuse
 from posexport.runtime.chain import Chain, open_chain, taken
+from posexport.runtime.chat import Chat, Message, as_chats
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Plan, Stream, as_ids, generate, unique
 from posexport.runtime.providers import PROVIDERS, make_session
@@ -121,7 +122,7 @@ class Session:
 
     def generate(
         self,
-        prompts: Sequence[str] | Sequence[Sequence[int]] | Mapping[str, Any],
+        prompts: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Mapping[str, Any],
         *,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
         max_new_tokens: int = 64,
@@ -135,7 +136,10 @@ class Session:
         recompute: bool = True,
         stream: Stream | None = None,
     ) -> Generation:
-        """Continue prompts, texts or lists of token ids: the best token each time, or sampled ones.
+        """Continue prompts: texts, lists of token ids, or lists of messages; the best token each time, or sampled ones.
+
+        A message has a ``role`` and ``content``; the bundle's chat template makes a prompt of every list of them, and
+        the answer is the completion (`posexport.runtime.chat`).
 
         Tokens are sampled where one of ``temperature``, ``top_k`` and ``top_p`` is given (`Sampling`): the same for the
         same ``seed``, prompt and options, whatever other prompts are in the batch; prompts that are equal differ.
@@ -156,6 +160,10 @@ class Session:
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
         if isinstance(prompts, str) or isinstance(stop, str):
             raise PosexportError("prompts and stop must be lists of texts, got one text; give [text]")
+        if (chats := as_chats(prompts)) is not None:
+            if of.fixed:
+                raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")
+            prompts = [self._texts.pieces(self.render_chat(chat)) for chat in chats]
         as_texts = bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
         as_texts = as_texts and not isinstance(prompts, Mapping)
         texts = self._texts if as_texts or TOKENIZER in self._manifest.files else None
@@ -206,6 +214,17 @@ class Session:
                     f"the bundle stopped at {len(ids)} prompts of up to {max(map(len, ids))} tokens: {reason}"
                 ) from err
             raise
+
+    def render_chat(self, messages: Sequence[Message]) -> str:
+        """The prompt that the bundle's chat template makes of messages, special tokens and the answer's start included.
+
+        Raises PosexportError if the bundle has no template, or its template refuses the messages.
+        """
+        return self._chat.render(messages)
+
+    @functools.cached_property
+    def _chat(self) -> Chat:
+        return Chat(self._directory, self._manifest)
 
     @functools.cached_property
     def _texts(self) -> Texts:

@@ -9,11 +9,15 @@ from posexport.sources.base import Source
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """What a user may say about a source. ``settings`` are the ``--set`` pairs."""
+    """What a user may say about a source. ``settings`` are the ``--set`` pairs.
+
+    ``as_transformers``: of a checkpoint, compute what transformers' code does where it differs from the paper.
+    """
 
     task: str | None = None
     settings: tuple[str, ...] = ()
     allow_pickle: bool = False
+    as_transformers: bool = False
 
 
 def load(argument: str, options: LoadOptions) -> Source:
@@ -24,6 +28,8 @@ def load(argument: str, options: LoadOptions) -> Source:
     """
     from posexport.sources import builtin, python_file
 
+    if options.as_transformers and not Path(argument).is_dir():
+        raise PosexportError(f"--as-transformers is for checkpoint directories; {argument} is none: leave it out")
     path_text, colon, factory = argument.rpartition(":")
     if colon and path_text.endswith(".py") and factory.isidentifier():
         if options.settings or options.task:
@@ -39,7 +45,12 @@ def load(argument: str, options: LoadOptions) -> Source:
             raise PosexportError(f"--set is for built-in models; the sizes of {argument} are in its config.json")
         from posexport.sources.huggingface.load import load as load_checkpoint
 
-        return load_checkpoint(path, task=options.task, allow_pickle=options.allow_pickle)
+        return load_checkpoint(
+            path,
+            task=options.task,
+            allow_pickle=options.allow_pickle,
+            as_transformers=options.as_transformers,
+        )
     if path.exists():
         raise PosexportError(
             f"{argument} is a file; a checkpoint is a directory with config.json and model.safetensors"

@@ -66,7 +66,13 @@ def encoder_config(family: Family, config: Config) -> EncoderConfig:
         padding = family.padding_id  # null: there it only says which row was not trained
     else:
         padding = config.size("pad_token_id", family.padding_id, least=0, most=vocab - 1)
-    name = config.text(spelled.key("hidden_act"), family.default_activation)
+    key = spelled.key("hidden_act")
+    stated = config.text(key, family.default_activation)
+    name = family.activation or stated
+    if name != stated:
+        config.remark(
+            f"says {key} = {stated!r:.60}, which transformers ignores in {family.model_type}: {name} is computed"
+        )
     try:
         activation(name)
     except PosexportError as err:

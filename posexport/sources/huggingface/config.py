@@ -45,10 +45,15 @@ class Values(dict[str, Any]):
 
 
 class Config:
-    """The object in a config.json. ``label`` names the file in messages."""
+    """The object in a config.json. ``label`` names the file in messages, ``remarks`` are sentences for the user.
 
-    def __init__(self, directory: Directory, name: str = "config.json") -> None:
+    ``as_transformers``: compute what transformers' code does where it differs from the paper (`follows_code`).
+    """
+
+    def __init__(self, directory: Directory, name: str = "config.json", *, as_transformers: bool = False) -> None:
         self.label = f"{directory.path}/{name}"
+        self.as_transformers = as_transformers
+        self.remarks: list[str] = []
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
@@ -57,6 +62,22 @@ class Config:
     def under(self, over: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values, with those of ``over`` in the place of the file's."""
         return ChainMap(dict(over), self.values)
+
+    def follows_code(self, *, paper: str, code: str) -> bool:
+        """Whether to compute what transformers' code does where it differs from the paper; either way it is remarked.
+
+        ``paper`` and ``code``: clauses on what is computed by default and what transformers does
+        (docs/papers-and-code.md lists them all).
+        """
+        followed = f"{code}, and so does the bundle, as asked"
+        self.remarks.append(
+            f"{self.label}: {followed if self.as_transformers else f'{paper}; {code}; --as-transformers follows it'}"
+        )
+        return self.as_transformers
+
+    def remark(self, sentence: str) -> None:
+        """Something that a user should know about what the file says, after its name."""
+        self.remarks.append(f"{self.label} {sentence}")
 
     def refuse_unsupported(self, allowed: Collection[str] = ()) -> None:
         """PosexportError for what no definition computes, but for the keys in ``allowed``."""

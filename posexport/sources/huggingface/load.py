@@ -9,6 +9,8 @@ from posexport.sources.base import Source
 from posexport.sources.huggingface import assign, own_code, sentence_transformers
 from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.copied import copied
+from posexport.sources.huggingface.differences import difference_remarks
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
@@ -17,30 +19,11 @@ from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.of_definition import source_of
 
-#: Copied into a bundle where they exist, so that other tools recognise it: those beside the weights, those at the top.
-_BESIDE = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "sentence_bert_config.json",
-    "source.spm",
-    "target.spm",
-    "preprocessor_config.json",
-)
-_TOP = (MODULES, "1_Pooling/config.json", "config_sentence_transformers.json")
 
-
-def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
+def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
+    ``as_transformers``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
     Needs little more memory than the float32 weights. Executes nothing from the directory.
 
     Raises:
@@ -54,7 +37,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
-    config = Config(files, f"{below}config.json")
+    config = Config(files, f"{below}config.json", as_transformers=as_transformers)
     family = _family(config)
     config.refuse_unsupported(family.allowed)
     chosen, remarks = _task(task, config, family, pooling)
@@ -66,6 +49,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
+    remarks += config.remarks + difference_remarks(family, plan.model)
     return source_of(
         plan.model,
         name=str(directory),
@@ -73,7 +57,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool) -> Source:
         task=chosen,
         longest=plan.longest,
         sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
-        files=_files(files, below),
+        files=copied(files, below),
         remarks=remarks + (pooling.remarks if pooling else []),
     )
 
@@ -141,9 +125,3 @@ def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> st
         with path.open("rb") as file:
             found.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
     return found.hexdigest()
-
-
-def _files(files: Directory, below: str) -> dict[str, Path]:
-    wanted = {name: f"{below}{name}" for name in _BESIDE} | {name: name for name in _TOP}
-    found = {name: files.find(place) for name, place in wanted.items()}
-    return {name: path for name, path in found.items() if path is not None}

@@ -91,6 +91,7 @@ class Family:
         zeros: parameters of a layer that the checkpoint has not, and that are zero.
         shared: parts of a layer's encoding that are parts of its attention; config.json decides.
         beside: parts of the checkpoint's encoder (below its prefix) that no task uses, each with what it is.
+        activation: what the feed-forward computes whatever ``hidden_act`` says, as transformers does for the family.
         scaled: the relative scores are scaled like the rest. ALBERT adds them after the scaling.
     """
 
@@ -129,6 +130,7 @@ class Family:
     renamed: Mapping[str, str] = field(default_factory=dict)
     zeros: tuple[str, ...] = ()
     shared: Callable[[Config], dict[str, str]] = lambda _: {}
+    activation: str | None = None
     scaled: bool = True
 
 

@@ -1,8 +1,8 @@
 """ESM (ESM-2): rotations in halves, normalisation before each sublayer, embeddings of mask tokens left out.
 
-The share of mask tokens is that among the real tokens, as in the released code of ESM; transformers 4.57.6 takes it
-among all, so that there padding changes a row that has mask tokens. Not read: the tables of ESM-1b, folding models,
-contact predictions.
+The share of mask tokens is that among the real tokens, as in the released code of ESM and in transformers 5; 4.57.6
+takes it among all, so that there padding changes a row that has mask tokens. Not read: the tables of ESM-1b, folding
+models, contact predictions.
 """
 
 from typing import Any
@@ -32,6 +32,10 @@ def _options(config: Config) -> dict[str, Any]:
     dropped = None
     if config.flag("token_dropout", False):
         dropped = config.size("mask_token_id", least=0, most=config.size("vocab_size") - 1)
+        config.remark(
+            "sets token_dropout: the share of mask tokens is that among a row's real tokens; transformers 4.57 counts "
+            "padding too, so that there padding changes rows with mask tokens"
+        )
     return {"embedding_norm": before, "dropped_id": dropped}
 
 
@@ -84,6 +88,7 @@ ESM = Family(
     },
     arrangement={"types": 0, "norm": "pre", "final_norm": True},
     options=_options,
+    activation="gelu",
     padding_id=1,
     encoding=_encoding,
     constants=_constants,

@@ -4,10 +4,10 @@ Almazrouei et al., "The Falcon Series" (arXiv:2311.16867), released code. ``new_
 has two normalisations and grouped keys and values, the old one a single normalisation and, with ``multi_query``, one
 head of keys and values. ALiBi's penalties are scaled by one over the root of the head's size like the products. They
 are exact here; transformers rounds slopes and products to bfloat16, which beyond 256 tokens cannot tell neighbours
-apart.
+apart, and so does ``--as-transformers``.
 """
 
-from posexport.encodings.alibi import Alibi
+from posexport.encodings.alibi import Alibi, Variant
 from posexport.encodings.base import Encoding
 from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.rope_base import rotation
@@ -100,7 +100,12 @@ def _parallel_norms(config: Config, given: Given, new: bool) -> int | None:
 
 def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
     if config.flag("alibi", False):
-        return Alibi(heads=settings.heads, variant="causal", factor=settings.head_size**-0.5)
+        rounded = config.follows_code(
+            paper="ALiBi's slopes and biases are exact",
+            code="transformers rounds ALiBi's slopes and biases to bfloat16, which moves logits by 0.5% at 64 tokens",
+        )
+        variant: Variant = "falcon" if rounded else "causal"
+        return Alibi(heads=settings.heads, variant=variant, factor=settings.head_size**-0.5)
     schedule = from_config(config.values, head_size=settings.head_size)
     return rotation(schedule, head_size=settings.head_size)
 

@@ -5,8 +5,9 @@ window in five layers of six, which turn by a base of their own (``rope_local_ba
 ``rope_parameters``), and normalises queries and keys. In half precision transformers rounds the embeddings' factor to
 that precision; here it is exact.
 
-Gemma's ``hidden_act`` of "gelu" means its approximation by tanh: so the weights were made, and so it was read until
-transformers 4.50 or so.
+Gemma's ``hidden_act`` of "gelu" means its approximation by tanh: so the weights were made, and so transformers 5 reads
+it; 4.57.6 computes the exact function. ``hidden_activation`` is read by neither, nor is Gemma 3's
+``attn_logit_softcapping``.
 """
 
 from collections.abc import Callable
@@ -49,13 +50,20 @@ def _gemma(config: Config, task: str) -> Plan:
 
 def _gemma2(config: Config, task: str) -> Plan:
     given = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
+    if given.score_cap is not None:
+        config.remark(
+            f"caps scores at {given.score_cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 leaves "
+            "it out unless attn_implementation=eager"
+        )
     kinds = layer_kinds(config, given.layers, [FULL if i % 2 else SLIDING for i in range(given.layers)])
     turned = rotary(config, given.head_size)
     return plan(task, given, by_layer(config, turned, kinds, window(config, 4096)), layer=_FOUR_NORMS)
 
 
 def _gemma3(config: Config, task: str) -> Plan:
-    given = _settings(config, **_second(config), head_norm="shared")
+    if config.positive("attn_logit_softcapping") is not None:
+        config.remark("sets attn_logit_softcapping, which transformers ignores in gemma3_text: scores are not capped")
+    given = _settings(config, **_second(config) | {"score_cap": None}, head_norm="shared")
     every = config.size("sliding_window_pattern", _PATTERN)
     default = [SLIDING if (i + 1) % every else FULL for i in range(given.layers)]
     kinds = layer_kinds(config, given.layers, default)
@@ -101,10 +109,20 @@ def _second(config: Config, score_cap: float | None = None, logit_cap: float | N
 
 
 def _activation(config: Config) -> str:
-    if config.values.get("hidden_activation") is not None:
-        return config.activation("hidden_activation", _TANH_GELU)
-    name = config.activation("hidden_act", _TANH_GELU)
-    return _TANH_GELU if name == "gelu" else name
+    """``hidden_act``, as transformers 4.57.6 and 5.23.0 read it, whatever ``hidden_activation`` says."""
+    stated = config.activation("hidden_act", _TANH_GELU)
+    name = _TANH_GELU if stated == "gelu" else stated
+    if stated == "gelu":
+        config.remark(
+            "says hidden_act = gelu, which for gemma means the approximation by tanh: so its weights were trained and "
+            "transformers 5 reads it; transformers 4.57 computes the exact function"
+        )
+    other = config.values.get("hidden_activation")
+    if other not in (None, name):
+        config.remark(
+            f"says hidden_activation = {other!r:.60}, which transformers ignores in gemma: {name} is computed"
+        )
+    return name
 
 
 _PLANS: dict[str, Callable[[Config, str], Plan]] = {"gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3}

@@ -61,6 +61,10 @@ def _gpt2(config: Config, task: str) -> Plan:
     )
     made = plan(config, task, settings, lambda: _encoding(config, settings), names)
     if config.flag("scale_attn_by_inverse_layer_idx", False):
+        config.remark(
+            "sets scale_attn_by_inverse_layer_idx, which is computed; transformers 4.57 does so with "
+            "attn_implementation=eager only, transformers 5 always"
+        )
         for i in range(settings.layers):
             for leaf in ("weight", "bias"):
                 query = f"decoder.layers.{i}.attention.query.{leaf}"

@@ -1,8 +1,9 @@
 """MPT: ALiBi, no biases anywhere.
 
 MosaicML, "MPT-7B" (2023, released code). ALiBi's largest exponent is ``alibi_bias_max``, as in that code; transformers
-has the key and takes 8 all the same. Any length is taken; transformers ends at ``max_seq_len``, for which it builds its
-table. What else the released code can do (clipping, normalised queries, learned positions) is refused.
+has the key and takes 8 all the same, as ``--as-transformers`` does. Any length is taken; transformers ends at
+``max_seq_len``, for which it builds its table. Refused is what else the released code can do (clipping, normalised
+queries, learned positions).
 """
 
 from dataclasses import replace
@@ -64,6 +65,11 @@ def _plan(config: Config, task: str) -> Plan:
     if (scale := attention.get("softmax_scale")) is not None:
         settings = replace(settings, scale_size=_positive(config, "softmax_scale", scale) ** -2)
     bias_max = _positive(config, "alibi_bias_max", attention.get("alibi_bias_max", 8))
+    if bias_max != 8 and config.follows_code(
+        paper=f"ALiBi's smallest slope is 2^-{bias_max:g}, by attn_config.alibi_bias_max",
+        code="transformers has that key and takes 2^-8 all the same",
+    ):
+        bias_max = 8.0
     names = Names(once=_ONCE, layer=_LAYER | fused(f"{_STEM}.attn.Wqkv"))
     return plan(
         config,

@@ -136,10 +136,24 @@ def _settings(config: Config, feedforward: str) -> EncoderConfig:
 
 
 def _feedforward(config: Config, default: str) -> tuple[str, bool]:
-    """The activation and whether it is gated: ``gated-gelu`` means the approximation by tanh, as released."""
+    """The activation and whether it is gated: ``gated-gelu`` means the approximation by tanh, as released.
+
+    ``dense_act_fn`` and ``is_gated_act``, which transformers works out of ``feed_forward_proj`` and writes beside it,
+    go first where the file has them, as in transformers 4.57.6 and 5.23.0.
+    """
     text = config.text("feed_forward_proj", default)
     gated = text.startswith("gated-")
     name = "gelu_new" if text == "gated-gelu" else text.removeprefix("gated-")
+    stated = (
+        config.activation("dense_act_fn", name) if "dense_act_fn" in config.values else name,
+        config.flag("is_gated_act", gated),
+    )
+    if stated != (name, gated):
+        config.remark(
+            f"says feed_forward_proj = {text}, dense_act_fn = {stated[0]}, is_gated_act = {stated[1]}; transformers "
+            "reads the last two, and so they are what is computed"
+        )
+    name, gated = stated
     if name not in ACTIVATIONS:
         raise PosexportError(
             f"{config.label} says feed_forward_proj = {text!r:.60}; it must be gated- or nothing, and then one of "

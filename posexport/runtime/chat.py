@@ -1,0 +1,193 @@
+"""Messages to a prompt, with the chat template of a bundle: what transformers' ``apply_chat_template`` renders.
+
+A template is Jinja code from a checkpoint. It runs in Jinja's immutable sandbox, with the options, filters and
+functions that transformers 4.57 gives it: no attribute that begins with an underscore, nothing that changes what it is
+given, no file, no import. It can still loop for long; a template is trusted that far.
+"""
+
+import datetime
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posexport.bundle.manifest import Manifest
+from posexport.bundle.read import locate
+from posexport.errors import PosexportError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+#: one turn: at least ``role``, and ``content``, a text or what the template makes of it
+Message = Mapping[str, Any]
+TEMPLATE = "chat_template.jinja"
+CONFIG = "tokenizer_config.json"
+#: where templates stood before they had a file of their own; the first that has one decides
+_OLDER = (CONFIG, "chat_template.json")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def as_chats(prompts: Any) -> "list[list[Message]] | None":
+    """``prompts`` if they are lists of messages, checked; None for texts, ids and arrays."""
+    if isinstance(prompts, str | Mapping) or not isinstance(prompts, Sequence) or not len(prompts):
+        return None
+    if all(isinstance(prompt, Mapping) for prompt in prompts):
+        raise PosexportError("prompts is one list of messages; give a list of such lists, one for each prompt")
+    chats = [isinstance(prompt, Sequence) and any(isinstance(turn, Mapping) for turn in prompt) for prompt in prompts]
+    if not any(chats):
+        return None
+    for number, prompt in enumerate(prompts):
+        if not chats[number] or not all(isinstance(turn, Mapping) for turn in prompt):
+            raise PosexportError(
+                f"prompt {number} is no list of messages, and others are; give all prompts as lists of messages"
+            )
+        for turn in prompt:
+            if not isinstance(turn.get("role"), str):
+                raise PosexportError(
+                    f"a message of prompt {number} has no role; give it a role (such as user) and content"
+                )
+    return [list(prompt) for prompt in prompts]
+
+
+class Chat:
+    """The chat template of the bundle in ``directory``. Raises PosexportError where it has none, or a broken one."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self._directory, self._manifest = directory, manifest
+        self._special = self._special_tokens()
+        self._template = _compiled(self._text(), str(directory))
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt, up to where the model's answer begins. Special tokens are in it: none are to be added again."""
+        from jinja2 import TemplateError
+        from jinja2.sandbox import SecurityError
+
+        try:
+            return self._template.render(
+                messages=[dict(turn) for turn in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **self._special,
+            )
+        except SecurityError as err:
+            raise PosexportError(
+                f"the chat template of {self._directory} does what no template may ({err}); do not use "
+                "it, give prompts as texts"
+            ) from err
+        except TemplateError as err:
+            raise PosexportError(f"the chat template of {self._directory} refuses these messages: {err}") from err
+        except Exception as err:  # a template may fail in any way that Python can
+            raise PosexportError(
+                f"the chat template of {self._directory} fails with these messages ({type(err).__name__}: {err}); give "
+                "roles and contents that it knows"
+            ) from err
+
+    def _text(self) -> str:
+        if TEMPLATE in self._manifest.files:
+            try:
+                return locate(self._directory, TEMPLATE).read_text(encoding="utf-8")
+            except UnicodeDecodeError as err:
+                raise PosexportError(f"{self._directory / TEMPLATE} is not UTF-8: {err}; convert again") from err
+        for name in _OLDER:
+            template = self._json(name).get("chat_template")
+            if isinstance(template, str):
+                return template
+            if isinstance(template, list):
+                return self._default(name, template)
+        raise PosexportError(
+            f"{self._directory} has no chat template; give prompts as texts, or convert a checkpoint with a {TEMPLATE}"
+        )
+
+    def _default(self, name: str, listed: list[Any]) -> str:
+        """Of several templates, each with a name, the one called ``default``."""
+        named = {one.get("name"): one.get("template") for one in listed if isinstance(one, dict)}
+        default = named.get("default")
+        if not isinstance(default, str):
+            raise PosexportError(
+                f"{self._directory / name} has chat templates called {', '.join(map(str, named)) or 'nothing'}, and "
+                "none called default; put the one to use in chat_template.jinja and convert again"
+            )
+        return default
+
+    def _special_tokens(self) -> dict[str, Any]:
+        """The special tokens by the names that templates use, those that there are."""
+        mapped, config = self._json("special_tokens_map.json"), self._json(CONFIG)
+        stated = {**mapped, **{name: value for name, value in config.items() if value is not None}}
+        tokens = {name: _content(stated.get(name)) for name in _SPECIAL}
+        found: dict[str, Any] = {name: token for name, token in tokens.items() if token is not None}
+        more = stated.get("additional_special_tokens")
+        if isinstance(more, list):
+            found["additional_special_tokens"] = [token for token in map(_content, more) if token is not None]
+        return found
+
+    def _json(self, name: str) -> dict[str, Any]:
+        if name not in self._manifest.files:
+            return {}
+        try:
+            content = json.loads(locate(self._directory, name).read_bytes())
+        except (ValueError, RecursionError) as err:
+            raise PosexportError(f"cannot use {self._directory / name}: {err}; convert again with a sound one") from err
+        return content if isinstance(content, dict) else {}
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token, which files give as it is or in an object."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str, label: str) -> "Template":
+    try:
+        from jinja2 import TemplateError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.parser import Parser
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as err:
+        raise PosexportError("chat templates need the package jinja2; install it, or give prompts as texts") from err
+
+    class Generation(Extension):
+        """``{% generation %} ... {% endgeneration %}``: marks what the model wrote, which changes nothing here."""
+
+        tags = {"generation"}  # noqa: RUF012  # Jinja's own way
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    try:
+        return environment.from_string(text)
+    except TemplateError as err:
+        raise PosexportError(f"the chat template of {label} is not valid: {err}; give prompts as texts") from err
+    except RecursionError as err:
+        raise PosexportError(f"the chat template of {label} is nested too deeply; give prompts as texts") from err
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Without the escaping of HTML that Jinja's own filter does."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
