@@ -16,7 +16,16 @@ from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.length_search import Found, search
-from posexport.sources.user_module import at, in_precision, likely_line, named_outputs, not_the_module_s, quoted, raised
+from posexport.sources.user_module import (
+    at,
+    default_dtype,
+    in_precision,
+    likely_line,
+    named_outputs,
+    not_the_module_s,
+    quoted,
+    raised,
+)
 from posexport.sources.value_reads import ValueReads
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
 
@@ -48,10 +57,11 @@ def probe(
     """
     trial = _Trial(argument, module, inputs)
     base = _base(trial, tensors, envelope)
-    trial.grown(base, remember=True)
+    # a table that is made at the first call is made in the graph as well
+    trial.watched = not trial.grown(base)
     limits = {axis: _searched(trial, base, axis, envelope) for axis in _SEARCHED if axis in base}
     remarks = [
-        f"{argument}: {_NAMES[axis]} of at most {found.limit} tokens are taken, longer ones are refused: {found.reason}"
+        f"{_NAMES[axis]} of at most {found.limit} tokens are accepted, longer ones are refused: {found.reason}"
         for axis, found in limits.items()
         if found.limit is not None and (axis not in envelope.limited_axes or found.limit != envelope.limit)
     ]
@@ -78,7 +88,8 @@ class _Trial:
         self.original = module
         self.small = mapped.size_of(module.parameters()) <= mapped.LARGE
         self.module = self.fresh() if self.small else module
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.shapes = self.table_shapes()
+        self.watched = self.small
 
     def fresh(self) -> nn.Module:
         try:
@@ -123,20 +134,18 @@ class _Trial:
             return f"the module raised {raised(err)} at {_at(sizes)}" + (f" ({line})" if line else "")
         return self.grown(sizes)
 
-    def grown(self, sizes: Sizes, *, remember: bool = False) -> str:
-        """Which of its tables the module made anew, larger, in the last call; nothing where it made none.
-
-        ``remember``: what changed up to now is the module's own beginning.
-        """
-        shapes = {
+    def table_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor that the module holds."""
+        return {
             f"{path}.{name}" if path else name: tuple(value.shape)
             for path, part in self.module.named_modules()
             for name, value in {**vars(part), **dict(part.named_buffers(recurse=False))}.items()
             if isinstance(value, Tensor)
         }
-        if remember or not self.small:
-            self.shapes = shapes
-            return ""
+
+    def grown(self, sizes: Sizes) -> str:
+        """Which of its tensors the module made anew, in another shape, in a call; nothing where it made none."""
+        shapes = self.table_shapes() if self.watched else {}
         changed = [name for name, shape in shapes.items() if self.shapes.get(name) not in (None, shape)]
         if not changed:
             return ""
@@ -332,7 +341,8 @@ def _in_float64(trial: _Trial, sizes: Sizes) -> None:
     trial.module = in_precision(trial.fresh(), torch.float64)
     tensors = {n: t.double() if t.is_floating_point() else t for n, t in example(trial.inputs, sizes).items()}
     try:
-        trial(tensors)
+        with default_dtype(torch.float64):
+            trial(tensors)
     except BaseException as err:
         if not_the_module_s(err):
             raise

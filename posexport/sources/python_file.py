@@ -50,7 +50,7 @@ def load(argument: str) -> Source:
         )
     remarks = []
     if parts[0].training and (unsure := _random_in_training(parts[0])):
-        remarks.append(f"{argument}: the module was in training mode ({unsure}); it is converted in eval mode")
+        remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
     module = parts[0].eval().float()
     tensors = _tensors(argument, module, parts[1]) if len(parts) > 1 and parts[1] is not None else {}
     inputs = _specs(argument, module, tensors, *parts[2:])

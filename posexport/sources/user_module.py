@@ -7,7 +7,8 @@ names the exception, the sizes, the likely line, and the longest input that was 
 
 import inspect
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -44,7 +45,8 @@ class UserModule(nn.Module):
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
-            answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
+            with default_dtype(torch.float64 if self._wide() else torch.float32):
+                answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
         self._check(answer, sizes)
@@ -168,6 +170,17 @@ def not_the_module_s(err: BaseException) -> bool:
     if isinstance(err, SystemExit):  # a signal's number is in it
         return isinstance(err.code, int) and err.code > 128
     return isinstance(err, KeyboardInterrupt | MemoryError) or "can't allocate memory" in raised(err)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What ``torch.zeros(3)`` and the like, in a module's forward, are made in."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
