@@ -121,7 +121,8 @@ def grid(
         for padding in ("none", *envelope.paddings)
         if padding == "none" or (masked and length > least and (not padding.startswith("ragged") or batch > 1))
     ]
-    points += [point(1, length) for length in further if lengths is None and length > max(chosen)]
+    longer = [length for length in further if lengths is None and limit is None and length > max(chosen)]
+    points += [point(1, length) for length in longer]
     if envelope.cached:
         points += [msgspec.structs.replace(point, calls=calls) for point in points for calls in _calls(point.length)]
     if any(spec.role == "positions" for spec in inputs):
