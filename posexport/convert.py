@@ -18,7 +18,7 @@ from posexport.bundle.manifest import ChoiceSpec, Manifest, SourceInfo, model_of
 from posexport.bundle.write import seal, staged
 from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.load import LoadOptions
-from posexport.spec import Beyond
+from posexport.spec import SEQUENCE, Beyond
 from posexport.tokenizer import with_tokenizer
 
 if TYPE_CHECKING:
@@ -95,9 +95,19 @@ class Conversion:
             lines.append(f"nothing was written to {self.target}; --keep keeps a bundle that missed, marked as unproven")
         else:
             size = sum(entry.size for entry in self.manifest.files.values())
-            proof = "proven" if self.manifest.proven else "NOT proven"
+            proof = f"proven{_up_to(self.manifest)}" if self.manifest.proven else "NOT proven"
             lines.append(f"{self.target}: {size / 1e6:.1f} MB, opset {self.manifest.opset}, {proof}")
         return "\n".join(lines)
+
+
+def _up_to(manifest: Manifest) -> str:
+    """How far the proof of a user's module went, where it takes inputs that are longer still, or may."""
+    longest, envelope = manifest.parity and manifest.parity.longest, manifest.envelope
+    end = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
+    if manifest.source.kind != "python" or longest is None or longest == end or not long:
+        return ""
+    return f" up to {longest} tokens"
 
 
 def convert(

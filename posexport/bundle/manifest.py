@@ -61,6 +61,8 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
     worst_error: float | None
     worst_tolerance: float | None
     complete: bool
+    #: tokens of the longest input that was compared and passed
+    longest: Count | None = None
 
 
 class ChoiceSpec(_Strict, frozen=True, kw_only=True):

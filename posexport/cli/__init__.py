@@ -2,6 +2,8 @@
 
 import errno
 import importlib
+import json
+import os
 import sys
 from typing import NoReturn
 
@@ -37,16 +39,31 @@ class LazyGroup(click.Group):
 def group() -> None:
     """Convert transformers with any position encoding to ONNX: right at every length, and proven.
 
-    Exit codes: 0 good, 1 a finding (parity missed), 2 cannot do it (bad input, missing provider).
+    Exit codes: 0 good, 1 a finding (parity missed), 2 cannot do it (bad input, missing provider), 70 a defect of
+    posexport. POSEXPORT_TRACEBACK=1 prints the traceback of an error.
     """
 
 
 def main() -> None:
-    """Entry point: what the user can mend is one sentence on stderr and exit code 2, Ctrl-C is exit code 130."""
+    """Entry point: what the user can mend is one sentence on stderr and exit code 2, Ctrl-C is exit code 130.
+
+    Anything else is a defect: exit code 70 (EX_SOFTWARE of sysexits.h) and the file that holds the traceback. With
+    --json the sentence is a JSON document on stdout too.
+    """
+    try:
+        _main()
+    except Exception as err:
+        from posexport.cli.defect import report
+
+        _end(report(err), 70)
+
+
+def _main() -> None:
     try:
         sys.exit(group(standalone_mode=False))
     except click.ClickException as err:
         err.show()
+        _as_json(err.format_message(), err.exit_code)
         sys.exit(err.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _end("interrupted; what was there before is unchanged", 130)
@@ -66,5 +83,17 @@ def main() -> None:
 
 def _end(sentence: str, code: int = 2) -> NoReturn:
     # what a library said, and is quoted, may have several lines
-    click.echo(f"posexport: {' '.join(line.strip() for line in sentence.splitlines())}", err=True)
+    line = " ".join(part.strip() for part in sentence.splitlines())
+    if os.environ.get("POSEXPORT_TRACEBACK", "0") not in ("", "0") and sys.exc_info()[0] is not None:
+        import traceback
+
+        traceback.print_exc()
+    click.echo(f"posexport: {line}", err=True)
+    _as_json(line, code)
     sys.exit(code)
+
+
+def _as_json(sentence: str, code: int) -> None:
+    """With --json stdout holds one document whatever happens."""
+    if "--json" in sys.argv[1:]:
+        click.echo(json.dumps({"error": sentence, "exit_code": code}))

@@ -13,6 +13,7 @@ import torch
 from posexport.errors import PosexportError
 from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.user_module import likely_line, not_the_module_s
 
 
 def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
@@ -45,6 +46,10 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
+        raise PosexportError(f"{source.name} cannot be traced: {_cause(err)}") from err
+    except BaseException as err:  # what a user's module does while it is traced is the user's to mend
+        if source.kind != "python" or isinstance(err, PosexportError) or not_the_module_s(err):
+            raise
         raise PosexportError(f"{source.name} cannot be traced: {_cause(err)}") from err
     if program is None:
         raise PosexportError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
@@ -84,6 +89,11 @@ def _name_axes(model: ir.Model, source: Source) -> None:
             f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"
         )
     for value, out in zip(model.graph.outputs, source.outputs, strict=True):
+        if len(value.shape or ()) != len(out.axes):
+            raise PosexportError(
+                f"{source.name}: output {out.name} was traced with {len(value.shape or ())} axes, it has {out.axes} "
+                "when it is run; the module must compute the same while it is exported"
+            )
         for traced, axis in zip(value.shape or (), out.axes, strict=True):
             if isinstance(axis, str) and isinstance(traced, int):
                 raise PosexportError(
@@ -118,10 +128,12 @@ def _default_positions(model: ir.Model, source: Source) -> None:
 
 def _cause(err: BaseException) -> str:
     """The innermost exception's first lines, which say what the tracer met."""
+    outer = err
     while err.__cause__ is not None:
         err = err.__cause__
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    return f"{type(err).__name__}: {' '.join(lines[:3])}"
+    at = likely_line(outer)
+    return f"{type(err).__name__}: {' '.join(lines[:3])}" + (f" ({at})" if at else "")
 
 
 @contextmanager

@@ -27,6 +27,10 @@ FLOOR: Mapping[Precision, int] = {"fp32": 64, "fp16": 4, "bf16": 4}
 EXCEPTIONS: Mapping[tuple[Precision, str], tuple[int, str]] = {}
 
 
+#: the note where the reference has no value to compare with
+NOT_FINITE = "the float64 reference is not finite"
+
+
 class Measured(NamedTuple):
     """``error`` relative to ``scale`` = max |y64|; infinite, with a note, where there is nothing to measure against."""
 
@@ -63,7 +67,7 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bo
             y_, truth_ = y_[keep], truth_[keep]
         if truth_.size:
             if not np.isfinite(truth_).all():
-                return Measured(np.inf, 0.0, "the float64 reference is not finite")
+                return Measured(np.inf, 0.0, NOT_FINITE)
             gap = max(gap, float(np.abs(y_.astype(np.float64) - truth_).max()))
             scale = max(scale, float(np.abs(truth_).max()))
     if scale == 0.0:

@@ -70,8 +70,16 @@ def lengths_of(envelope: Envelope) -> list[int]:
     return sorted(n for n in found if envelope.minimum <= n and (limit is None or n <= limit))
 
 
-def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[int] | None = None) -> list[GridPoint]:
+def grid(
+    envelope: Envelope,
+    inputs: Sequence[InputSpec],
+    *,
+    lengths: Sequence[int] | None = None,
+    further: Sequence[int] = (),
+) -> list[GridPoint]:
     """The points, ordered by length; ``lengths`` replaces the default ones.
+
+    ``further``: longer than the default ones, looked at alone and without padding.
 
     Lengths beyond the limit must be refused, on every axis that the limit is about.
     Raises PosexportError for a length the model does not promise to take.
@@ -113,6 +121,8 @@ def grid(envelope: Envelope, inputs: Sequence[InputSpec], *, lengths: Sequence[i
         for padding in ("none", *envelope.paddings)
         if padding == "none" or (masked and length > least and (not padding.startswith("ragged") or batch > 1))
     ]
+    longer = [length for length in further if lengths is None and limit is None and length > max(chosen)]
+    points += [point(1, length) for length in longer]
     if envelope.cached:
         points += [msgspec.structs.replace(point, calls=calls) for point in points for calls in _calls(point.length)]
     if any(spec.role == "positions" for spec in inputs):

@@ -43,11 +43,14 @@ Test = Callable[["Promise"], Iterator[tuple[OutputSpec, Measured]]]
 _CONTENT = "the content of padding changes nothing"
 #: tokens must be permuted for the control of positions: below this there is too little to permute
 _ENOUGH = 4
+#: a float64 definition whose outputs change by this part of float32's tolerance has no positions
+_NO_ORDER = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What the model promises, and how to run it. ``positional``: None where the encoding is not known.
+    """What the model promises, and how to run it. ``positional``: None where the encoding is not known; then, and for a
+    user's module in any case, ``exact``, PyTorch's run in float64, is tried.
 
     ``definition`` is PyTorch's run in the model's ``precision``: every pair of inputs goes through it too.
     """
@@ -63,6 +66,7 @@ class Promise:
     precision: Precision = "fp32"
     causal: bool = False
     positional: bool | None
+    exact: Run | None = None
 
     @property
     def masked(self) -> set[Axis]:
@@ -236,31 +240,46 @@ def _positions(promise: Promise, point: GridPoint, length: int, tolerances: Mapp
 
     The first token stays where it is, for outputs that are read there.
     """
-    name = "outputs depend on the order of tokens" if promise.positional else "outputs follow the order of tokens"
     few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.envelope.patch
-    if promise.positional is None or few:
+    positional = (
+        promise.positional if promise.exact is None or few else _tried(promise, promise.exact, point, tolerances)
+    )
+    name = "outputs depend on the order of tokens" if positional else "outputs follow the order of tokens"
+    if positional is False and promise.exact is not None:
+        name += ", as the module's do: it has no positions"
+    if positional is None or few:
         note = "too few tokens to permute" if few else "it is not known whether the model has positions"
+        if promise.exact is not None and not few:
+            note = "in the module itself their order changes the outputs by less than the tolerance"
         return _unmeasured(name, length, "skipped", note)
-
-    def test(of: Promise) -> Iterator[tuple[OutputSpec, Measured]]:
-        feeds = draw(point, of.inputs)
-        axis, order = _order(point, of.envelope.patch)
-        permuted = {s.name: _take(feeds[s.name], s.axes, axis, order) for s in of.inputs}
-        outputs = zip(of.run(feeds), of.outputs, strict=True)
-        if point.image is None:
-            wanted = [_take(y, s.axes, SEQUENCE, order) for y, s in outputs]
-        else:
-            wanted = [_take_rows(y, s.axes, point.image, of.envelope.patch, order) for y, s in outputs]
-        yield from _compared(of, of.run(permuted), wanted, _all, by_token=False)
-
-    found = _judged(promise, name, length, test, tolerances)
-    if not promise.positional or found.error is None:
+    found = _judged(promise, name, length, lambda of: _permuted(of, point), tolerances)
+    if not positional or found.error is None:
         return found
     # a difference counts from where values would be wrong, not from what PyTorch changes: that is the positions
     limit = tolerances[found.output]
     present = found.error > limit
     note = "" if present else "permuted tokens give the same outputs: the positions are not in the graph"
     return msgspec.structs.replace(found, tolerance=limit, verdict="pass" if present else "fail", note=note)
+
+
+def _tried(promise: Promise, exact: Run, point: GridPoint, tolerances: Mapping[str, float]) -> bool | None:
+    """Whether the definition's outputs depend on the order of tokens; None: by less than can be seen in float32."""
+    compared = _permuted(replace(promise, run=exact), point)
+    change = max((measured.error / tolerances[spec.name] for spec, measured in compared), default=0.0)
+    return True if change > 1 else False if change < _NO_ORDER else None
+
+
+def _permuted(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:
+    """Outputs for permuted tokens, against permuted outputs."""
+    feeds = draw(point, promise.inputs)
+    axis, order = _order(point, promise.envelope.patch)
+    permuted = {s.name: _take(feeds[s.name], s.axes, axis, order) for s in promise.inputs}
+    outputs = zip(promise.run(feeds), promise.outputs, strict=True)
+    if point.image is None:
+        wanted = [_take(y, s.axes, SEQUENCE, order) for y, s in outputs]
+    else:
+        wanted = [_take_rows(y, s.axes, point.image, promise.envelope.patch, order) for y, s in outputs]
+    yield from _compared(promise, promise.run(permuted), wanted, _all, by_token=False)
 
 
 def _order(point: GridPoint, patch: int) -> tuple[str, list[int]]:

@@ -16,6 +16,7 @@ from posexport.parity.draw import Feeds
 from posexport.parity.remembered import Remembered
 from posexport.parity.sharing import Reader, shareable, sharing
 from posexport.sources import mapped
+from posexport.sources.user_module import UserModule, in_precision, not_the_module_s, raised
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -38,10 +39,21 @@ class Reference:
         if self.reader is not None:
             made = sharing(self.original, self.reader)
         else:
-            made = copy.deepcopy(self.original).to(self.dtype).eval()
+            made = in_precision(self._duplicate(), self.dtype).eval()
         for part in made.reused if isinstance(made, Definition) else ():
             part.forward = Remembered(part.forward)
         return made
+
+    def _duplicate(self) -> nn.Module:
+        try:
+            return copy.deepcopy(self.original)
+        except Exception as err:
+            if not isinstance(self.original, UserModule) or not_the_module_s(err):
+                raise
+            raise PosexportError(
+                f"{self.original.argument}: the module cannot be copied, and the proof needs copies of it in two "
+                f"precisions: copy.deepcopy raised {raised(err)}"
+            ) from err
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""

@@ -177,6 +177,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             worst_error=error,
             worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
             complete=self.scope == "grid" and "skipped" not in verdicts,
+            longest=max((p.length for p in self.points if p.verdict == "pass"), default=None),
         )
 
     def describe(self) -> str:

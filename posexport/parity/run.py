@@ -31,6 +31,7 @@ from posexport.parity.refusal import refused
 from posexport.parity.report import Invariant, Point, Report
 from posexport.parity.sample import SampleWriter
 from posexport.parity.switches import switches
+from posexport.parity.user_values import check_finite
 from posexport.runtime.placement import placement, strays
 from posexport.runtime.providers import execution_provider
 from posexport.sources.base import Source
@@ -104,8 +105,9 @@ def prove(
             provider=provider,
             threads=threads,
         )
-    points = grid(source.envelope, source.inputs, lengths=lengths)
     heads = _heads(source.module)
+    further = memory.further(source.further_lengths, source.outputs, heads, _memory_limit(memory_limit))
+    points = grid(source.envelope, source.inputs, lengths=lengths, further=further)
     tell = progress or (lambda *_: None)
     coverage = Coverage([])
     if lengths is None and foreign is None:
@@ -186,6 +188,7 @@ def _values(
         if done == 0:
             first, first_feeds = fingerprint([*y64, *y_own]), feeds
         errors = [measure(y, t, s.axes, k) for y, t, s, k in zip(y_own, y64, source.outputs, keeps, strict=True)]
+        check_finite(source, point, errors)
         del y_own  # one precision's outputs at a time: logits over a vocabulary are large
         found: list[Measured | None]
         try:
@@ -320,6 +323,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         causal=source.causal,
         precision=job.precision,
         positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
+        exact=_exact(source, fresh) if source.kind == "python" else None,
     )
     found: list[Invariant] = []
     points = [p for p in job.points if not (p.refusal or p.calls or p.numbered) and p not in job.skipped]
@@ -331,6 +335,12 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         }
         found += invariants.check(promise, batched[length], at_length)
     return found
+
+
+def _exact(source: Source, fresh: bool) -> invariants.Run:
+    """The definition in float64, where the source cannot say whether it has positions."""
+    truth = Reference(source.module, torch.float64, outputs=len(source.outputs), fresh=fresh)
+    return whole(truth, source.inputs, source.outputs)
 
 
 def _steps(job: _Job, fresh: bool) -> Iterator[Invariant]:

@@ -26,6 +26,7 @@ class Source:
         reads_first_token: an output without a length axis is read at token 0.
         ordered: something beside the encoding depends on the order of tokens (a causal mask, a convolution).
         causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
+        further_lengths: beyond those of the grid, to be proven too where there is memory for it.
         overhead: rows at the start of a position table that no real token uses (`posexport.models.numbering`).
         parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
@@ -47,6 +48,7 @@ class Source:
     reads_first_token: bool = False
     ordered: bool = False
     causal: bool = False
+    further_lengths: list[int] = field(default_factory=list)
     overhead: int = 0
     parts: list[Part] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)

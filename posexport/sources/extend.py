@@ -22,6 +22,11 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
         raise PosexportError(f"--max-length {max_length} is below the model's smallest input, {old.minimum}")
     if beyond == "error":
         if max_length is not None and old.limit is not None and max_length > old.limit:
+            if source.kind == "python":
+                raise PosexportError(
+                    f"--max-length {max_length} is beyond the {old.limit} tokens that {source.name} takes; give at "
+                    "most that, or make its tables longer"
+                )
             raise PosexportError(
                 f"--max-length {max_length} is beyond the table of {old.limit} positions; "
                 "choose what happens there with --beyond clip or --beyond interpolate"

@@ -2,8 +2,8 @@
 
 The factory takes no arguments and returns the module alone, ``(module, inputs)`` or ``(module, inputs, axes)``:
 ``inputs`` maps the names of ``forward``'s arguments to example tensors, ``axes`` maps an input's name to its axes'
-names, ``{"x": ["batch_size", "sequence_length", 16]}``. A module with an attribute ``inputs`` (a list of `InputSpec`,
-as posexport's own definitions have) needs neither.
+names, ``{"x": ["batch_size", "sequence_length", 16]}``. A tuple of tensors takes the names of ``forward``'s parameters.
+A module with an attribute ``inputs`` (a list of `InputSpec`, as posexport's own definitions have) needs neither.
 
 The file is executed: it is run only because the user named it.
 """
@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -23,44 +24,13 @@ from posexport.encodings.base import Encoding
 from posexport.errors import PosexportError
 from posexport.models.envelope import envelope_of_module
 from posexport.sources.base import Source
-from posexport.sources.example import axis_sizes, example
+from posexport.sources.probe import probe
+from posexport.sources.user_module import by_name, likely_line, not_the_module_s, quoted, raised
 from posexport.sources.weights import digest
-from posexport.spec import BATCH, SEQUENCE, Axis, EncodingSpec, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, EncodingSpec, InputSpec
 
-
-def by_name(module: nn.Module, inputs: list[InputSpec]) -> nn.Module:
-    """The module, called by keyword with its inputs' names, its answer, whatever its form, as a tuple of tensors."""
-
-    class ByName(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, **given: Tensor) -> tuple[Tensor, ...]:
-            return tuple(named_outputs(self.module(**given)).values())
-
-    # torch.export wants every input to be a parameter of its own
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind) for name in ("self", *(spec.name for spec in inputs))]
-    ByName.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return ByName().eval()
-
-
-def named_outputs(answer: Any) -> dict[str, Tensor]:
-    """A tensor, a tuple or a mapping of tensors, as names and tensors; entries that are None are left out."""
-    if isinstance(answer, Tensor):
-        return {"output": answer}
-    if isinstance(answer, Mapping):
-        found = {str(name): value for name, value in answer.items() if value is not None}
-    elif isinstance(answer, tuple | list):
-        found = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
-    else:
-        found = {}
-    if not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise PosexportError(
-            f"the module must return a tensor, a tuple or a dict of tensors, got {type(answer).__name__}"
-        )
-    return found
+#: the axes that a module of the user's may have beside fixed ones
+_AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
 
 
 def load(argument: str) -> Source:
@@ -78,23 +48,28 @@ def load(argument: str) -> Source:
             f"{argument} must return a torch module, (module, inputs) or (module, inputs, axes), "
             f"got {type(answer).__name__}"
         )
+    remarks = []
+    if parts[0].training and (unsure := _random_in_training(parts[0])):
+        remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
     module = parts[0].eval().float()
-    inputs = _specs(argument, module, *parts[1:])
-    envelope = envelope_of_module(module)
-    outputs, names = _outputs(argument, module, inputs, envelope.limit)
+    tensors = _tensors(argument, module, parts[1]) if len(parts) > 1 and parts[1] is not None else {}
+    inputs = _specs(argument, module, tensors, *parts[2:])
+    probed = probe(argument, module, inputs, tensors, envelope_of_module(module))
     encodings = [m for m in module.modules() if isinstance(m, Encoding)]
     first = encodings[0] if encodings else None
     return Source(
         name=argument,
         kind="python",
-        module=by_name(module, inputs),
+        module=by_name(argument, module, inputs, probed.outputs),
         inputs=inputs,
-        outputs=[OutputSpec(name=name, axes=axes) for name, axes in zip(names, outputs, strict=True)],
-        envelope=envelope,
+        outputs=probed.outputs,
+        envelope=probed.envelope,
         encoding=None if first is None else EncodingSpec(name=first.name, parameters=dict(first.parameters_given)),
         task="features",
         sha256=hashlib.sha256(path.read_bytes() + digest(module).encode()).hexdigest(),
         padding_invariant=False,
+        further_lengths=probed.further_lengths,
+        remarks=[*remarks, *probed.remarks],
     )
 
 
@@ -110,39 +85,75 @@ def _call(path: Path, factory_name: str) -> Any:
         sys.modules[spec.name] = namespace  # dataclasses and pickling look their module up
         spec.loader.exec_module(namespace)
         factory = getattr(namespace, factory_name, None)
+        if isinstance(factory, nn.Module):
+            raise PosexportError(
+                f"{path}:{factory_name} is a module, not a factory: write a function that returns (model, inputs) and "
+                "name that"
+            )
         if not callable(factory):
             names = [name for name, value in vars(namespace).items() if callable(value) and not name.startswith("_")]
             raise PosexportError(f"{path} has no factory {factory_name!r}; it has {', '.join(names) or 'none'}")
         return factory()
-    except PosexportError:
-        raise
-    except (Exception, SystemExit) as err:  # a file that exits must not end the command as if all were well
-        raise PosexportError(f"{path}:{factory_name} failed: {type(err).__name__}: {err}") from err
+    except BaseException as err:  # a file that exits must not end the command as if all were well
+        if isinstance(err, PosexportError) or not_the_module_s(err):
+            raise
+        line = likely_line(err)
+        said = raised(err) if isinstance(err, SystemExit) and not err.args else f"{type(err).__name__}: {quoted(err)}"
+        raise PosexportError(f"{path}:{factory_name} failed: {said}" + (f" ({line})" if line else "")) from err
     finally:
         sys.path.remove(str(path.parent.resolve()))
 
 
-def _specs(argument: str, module: nn.Module, inputs: Any = None, axes: Any = None) -> list[InputSpec]:
-    declared = getattr(module, "inputs", None)
-    if inputs is None:
+def _random_in_training(module: nn.Module) -> str:
+    """The first part of a module that gives other outputs in training mode; nothing where none is known to."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)
+    for path, part in module.named_modules():
+        if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
+            return f"{type(part).__name__} {path}".strip()
+    return ""
+
+
+def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]:
+    """The example by the names of forward's parameters, which a tuple or a lone tensor takes in their order."""
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, tuple | list) and inputs:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [name for name, p in inspect.signature(module.forward).parameters.items() if p.kind in kinds]
+        if len(inputs) > len(names):
+            raise PosexportError(
+                f"{argument}: {len(inputs)} inputs for a forward with the parameters {', '.join(names) or 'none'}; "
+                "give a dict from names to tensors"
+            )
+        inputs = dict(zip(names, inputs, strict=False))
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
+    for name, tensor in inputs.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
+        if not name.isidentifier() or iskeyword(name) or name == "self":
+            raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
+    return {name: tensor.detach().cpu() for name, tensor in inputs.items()}
+
+
+def _specs(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any = None) -> list[InputSpec]:
+    if not tensors:
+        declared = getattr(module, "inputs", None)
         if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
             return declared
         raise PosexportError(
             f"{argument} returned a module alone, and posexport cannot tell its inputs: "
             "return (module, {'input_ids': example, ...}) with an example tensor for every argument of forward"
         )
-    if not isinstance(inputs, Mapping) or not inputs:
-        raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
-    for name, tensor in inputs.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
     axes = {} if axes is None else axes
     if not isinstance(axes, Mapping):
         raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
-    unknown = set(axes) - set(inputs)
+    unknown = set(axes) - set(tensors)
     if unknown:
-        raise PosexportError(f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(inputs)}")
-    return [_spec(name, tensor, axes.get(name)) for name, tensor in inputs.items()]
+        raise PosexportError(
+            f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(tensors)}"
+        )
+    return [_spec(name, tensor, axes.get(name)) for name, tensor in tensors.items()]
 
 
 def _spec(name: str, tensor: Tensor, axes: list[Axis] | None) -> InputSpec:
@@ -154,6 +165,12 @@ def _spec(name: str, tensor: Tensor, axes: list[Axis] | None) -> InputSpec:
         )
     if len(shape) != tensor.dim():
         raise PosexportError(f"input {name} has {tensor.dim()} axes, {len(shape)} are named: {shape}")
+    strange = [axis for axis in shape if isinstance(axis, str) and axis not in _AXES]
+    if strange:
+        raise PosexportError(
+            f"input {name} has an axis {strange[0]!r}: call it {_better_name(strange[0])}, or give its size as a "
+            f"number (known names: {', '.join(_AXES)})"
+        )
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise PosexportError(
             f"input {name} is {tensor.dtype}; a bundle takes int64 and float32, so convert it in the module's forward"
@@ -172,41 +189,9 @@ def _is_axis(axis: object) -> bool:
     return axis.isidentifier() if isinstance(axis, str) else type(axis) is int and axis >= 1
 
 
-def _outputs(
-    argument: str, module: nn.Module, inputs: list[InputSpec], limit: int | None
-) -> tuple[list[list[Axis]], list[str]]:
-    """Run twice at different sizes: an output's axis is the named one it varies with."""
-    first = axis_sizes(inputs)
-    second = {name: size + 4 for name, size in first.items()}
-    if limit is not None and SEQUENCE in first:
-        second[SEQUENCE] = min(second[SEQUENCE], limit)
-        first[SEQUENCE] = min(first[SEQUENCE], max(1, limit - 1))
-    answers = []
-    for sizes in (first, second):
-        try:
-            with torch.no_grad():
-                answers.append(named_outputs(module(**example(inputs, sizes))))
-        except PosexportError:
-            raise
-        except (Exception, SystemExit) as err:
-            raise PosexportError(
-                f"{argument}: the module failed at sizes {sizes}: {type(err).__name__}: {err}"
-            ) from err
-    ranks = [{name: tensor.dim() for name, tensor in answer.items()} for answer in answers]
-    if ranks[0] != ranks[1]:
-        raise PosexportError(
-            f"{argument}: the module gives outputs with other names or numbers of axes, {ranks[0]} and {ranks[1]}, "
-            f"at sizes {first} and {second}; they must not depend on sizes"
-        )
-    found: list[list[Axis]] = []
-    for name, tensor in answers[0].items():
-        axes: list[Axis] = []
-        for a, b in zip(tensor.shape, answers[1][name].shape, strict=True):
-            match = [axis for axis in first if (first[axis], second[axis]) == (a, b)]
-            if a != b and not match:
-                raise PosexportError(
-                    f"{argument}: output {name} has an axis of {a}, then {b}, at sizes {first}, {second}"
-                )
-            axes.append(match[0] if match and a != b else int(a))
-        found.append(axes)
-    return found, list(answers[0])
+def _better_name(axis: str) -> str:
+    """What an axis that has another name is meant to be, most likely."""
+    lower = axis.lower()
+    if any(word in lower for word in ("enc", "mem", "source", "src", "key", "cross")):
+        return ENCODER_SEQUENCE
+    return BATCH if lower in ("b", "n", "bs", "bsz") or "batch" in lower else SEQUENCE

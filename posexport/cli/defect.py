@@ -1,0 +1,25 @@
+"""What the user is told of a defect of posexport: one sentence, and a file with the traceback for a report."""
+
+import os
+import platform
+import sys
+import tempfile
+import traceback
+
+from posexport import __version__
+
+
+def report(err: BaseException) -> str:
+    """The sentence; the traceback and the versions are in the file that it names."""
+    said = " ".join(str(err).split())
+    said = said if len(said) <= 200 else said[:200] + " ..."
+    what = f"internal error, {type(err).__name__}" + (f": {said}" if said else "")
+    lines = [f"posexport {__version__}, Python {platform.python_version()}, {platform.platform()}"]
+    lines += [f"arguments: {sys.argv[1:]}", "".join(traceback.format_exception(err))]
+    try:
+        handle, path = tempfile.mkstemp(prefix="posexport-defect-", suffix=".txt")
+        with os.fdopen(handle, "w") as file:
+            file.write("\n".join(lines))
+    except OSError:
+        return f"{what}; this is a defect of posexport: please report it with the traceback (POSEXPORT_TRACEBACK=1)"
+    return f"{what}; this is a defect of posexport: please report it with {path}, which holds the traceback"

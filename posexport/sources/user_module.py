@@ -1,0 +1,239 @@
+"""A module of the user's own, called so that whatever it does wrong is one sentence.
+
+`UserModule` stands between posexport and the module: it calls it by keyword, turns its answer into a tuple of tensors,
+and checks that the tensors have the axes that were declared. An exception of the module becomes a PosexportError that
+names the exception, the sizes, the likely line, and the longest input that was taken before.
+"""
+
+import inspect
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
+
+#: characters of a library's message that are quoted
+_QUOTED = 300
+
+
+class UserModule(nn.Module):
+    """``module``, called by keyword with ``inputs``' names, its answer as a tuple in the order of ``outputs``.
+
+    To be subclassed for every module (`by_name`): ``forward``'s signature and ``taken`` belong to the class, so that
+    copies share them.
+    """
+
+    #: (in float64, sizes of the inputs) that the module took; copies add to the same set
+    taken: ClassVar[set[tuple[bool, tuple[tuple[str, int], ...]]]]
+
+    def __init__(
+        self, argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
+    ) -> None:
+        super().__init__()
+        self.argument, self.inputs, self.outputs = argument, inputs, outputs
+        self.module = module
+
+    def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
+        if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
+            return tuple(named_outputs(self.module(**tensors)).values())
+        sizes = sizes_of(self.inputs, tensors)
+        try:
+            # a module may write to its inputs: those are posexport's
+            with default_dtype(torch.float64 if self._wide() else torch.float32):
+                answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
+        except BaseException as err:
+            raise self._failed(err, sizes) from err
+        self._check(answer, sizes)
+        self.taken.add((self._wide(), tuple(sizes.items())))
+        return tuple(answer.values())
+
+    def _wide(self) -> bool:
+        """Whether this is the copy that the reference is computed with."""
+        parameter = next(self.module.parameters(), None)
+        return parameter is not None and parameter.dtype == torch.float64
+
+    def _failed(self, err: BaseException, sizes: dict[str, int]) -> BaseException:
+        if not_the_module_s(err):
+            return err
+        if isinstance(err, PosexportError):
+            return PosexportError(f"{self.argument}: {err}")
+        line, wide, key = likely_line(err), self._wide(), tuple(sizes.items())
+        said = f"{self.argument}: the module raised {raised(err)} at {at(sizes)}" + (f" ({line})" if line else "")
+        if wide and ((False, key) in self.taken or not any(double for double, _ in self.taken)):
+            return PosexportError(
+                f"{said} in float64, the precision of the reference; use the dtype of the input or of a weight, "
+                "x.dtype, where it names one"
+            )
+        if (wide, key) in self.taken:
+            return PosexportError(f"{said}, and took other values of the same sizes; it must take them all")
+        length = sizes.get(SEQUENCE)
+        longest = max((dict(taken).get(SEQUENCE, 0) for _, taken in self.taken), default=0)
+        if length is not None and 0 < longest < length:
+            return PosexportError(
+                f"{said}, and took {longest}. If that is its limit, convert with --max-length {longest}."
+            )
+        return PosexportError(f"{said}; it must take every batch size, and every length up to its limit")
+
+    def _check(self, answer: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        """The names and axes of what came out are the declared ones."""
+        names = [spec.name for spec in self.outputs]
+        if list(answer) != names:
+            raise PosexportError(
+                f"{self.argument}: the module returned the outputs {list(answer)} at {at(sizes)}, and {names} before; "
+                "it must return the same ones for every input"
+            )
+        for spec in self.outputs:
+            wanted = [sizes.get(axis) if isinstance(axis, str) else axis for axis in spec.axes]
+            got = list(answer[spec.name].shape)
+            if len(got) != len(wanted) or any(w not in (None, g) for w, g in zip(wanted, got, strict=True)):
+                raise PosexportError(
+                    f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {wanted} was "
+                    "expected: its shape depends on the values of the inputs, not on their sizes alone; posexport "
+                    "cannot tell which tokens it keeps"
+                )
+
+
+def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> UserModule:
+    """``module`` as a `UserModule` whose ``forward`` has ``inputs``' names as parameters, as torch.export wants it."""
+
+    class ByName(UserModule):
+        taken: ClassVar = set()
+
+        def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
+            return super().forward(**tensors)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in ("self", *(spec.name for spec in inputs))]
+    ByName.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return ByName(argument, module, inputs, outputs).eval()
+
+
+def named_outputs(answer: Any) -> dict[str, Tensor]:
+    """A tensor, a tuple or a mapping of tensors, as names and tensors; entries that are None are left out."""
+    if isinstance(answer, Tensor):
+        return {"output": answer}
+    if isinstance(answer, Mapping):
+        found = {str(name): value for name, value in answer.items() if value is not None}
+    elif isinstance(answer, tuple | list):
+        found = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
+    else:
+        found = {}
+    if not found or not all(isinstance(value, Tensor) for value in found.values()):
+        inner = next((type(value).__name__ for value in found.values() if not isinstance(value, Tensor)), "")
+        raise PosexportError(
+            "the module must return a tensor, a tuple or a dict of tensors, got "
+            f"{type(answer).__name__}{f' with {inner}' if inner else ''}"
+        )
+    return found
+
+
+def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The size of every named axis."""
+    return {
+        axis: size
+        for spec in inputs
+        for axis, size in zip(spec.axes, tensors[spec.name].shape, strict=True)
+        if isinstance(axis, str)
+    }
+
+
+def at(sizes: Mapping[str, int]) -> str:
+    """Sizes in words."""
+    words = {SEQUENCE: "length", BATCH: "batch"}
+    order = sorted(sizes, key=lambda axis: (axis != SEQUENCE, axis != BATCH))
+    return ", ".join(f"{words.get(axis, axis)} {sizes[axis]}" for axis in order) or "fixed sizes"
+
+
+def raised(err: BaseException) -> str:
+    """An exception as the user wrote it: ``ValueError('too long')``."""
+    text = quoted(err)
+    return f"{type(err).__name__}({text!r})" if text else type(err).__name__
+
+
+def quoted(err: BaseException) -> str:
+    """An exception's message on one line, cut where it is long."""
+    try:
+        text = " ".join(str(err).split())
+    except Exception:  # its __str__ is the user's as well
+        return ""
+    return text if len(text) <= _QUOTED else text[:_QUOTED] + " ..."
+
+
+def not_the_module_s(err: BaseException) -> bool:
+    """Whether an exception is the machine's (no memory, a signal) or Ctrl-C's, not the module's."""
+    if isinstance(err, SystemExit):  # a signal's number is in it
+        return isinstance(err.code, int) and err.code > 128
+    return isinstance(err, KeyboardInterrupt | MemoryError) or "can't allocate memory" in raised(err)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What ``torch.zeros(3)`` and the like, in a module's forward, are made in."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits."""
+    tensors = {
+        (part, name): value
+        for part in module.modules()
+        for name, value in part.named_buffers(recurse=False)
+        if value.is_complex()
+    }
+    for part, name in tensors:
+        del part._buffers[name]
+    module = module.to(dtype)
+    wide = torch.complex128 if dtype == torch.float64 else torch.complex64
+    for (part, name), value in tensors.items():
+        part._buffers[name] = value.to(wide)
+    return module
+
+
+def likely_line(err: BaseException) -> str:
+    """The innermost line outside of libraries that an exception passed: ``model.py line 12: `x + bias```; or nothing.
+
+    Frames of libraries are those below a folder of packages, and posexport's own.
+    """
+    seen: list[BaseException] = []
+    current: BaseException | None = err
+    found = ""
+    while current is not None and current not in seen:
+        seen.append(current)
+        trace = current.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if is_user_s(code.co_filename):
+                found = line_of(code.co_filename, trace.tb_lineno)
+            trace = trace.tb_next
+        current = current.__cause__ or current.__context__
+    return found
+
+
+def is_user_s(filename: str) -> bool:
+    """Whether a file is no part of Python or of an installed package, and none of posexport."""
+    path = Path(filename)
+    if filename.startswith("<") or not path.is_file():
+        return False
+    ours = Path(__file__).resolve().parent.parent
+    standard = Path(linecache.__file__).resolve().parent
+    resolved = path.resolve()
+    if resolved.is_relative_to(ours) or {"site-packages", "dist-packages"} & set(resolved.parts):
+        return False
+    return not resolved.is_relative_to(standard)
+
+
+def line_of(filename: str, number: int) -> str:
+    """A line of the user's file as a person would cite it."""
+    text = linecache.getline(filename, number).strip()
+    return f"{Path(filename).name} line {number}" + (f": `{text}`" if text else "")

@@ -1,0 +1,542 @@
+"""Modules of users: whatever they do is one sentence and exit code 2; their limit is found and guarded.
+
+The modules are small files, as users write them; none of them uses anything of posexport.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import posexport.convert
+from posexport.bundle.read import read
+from posexport.cli import main
+from posexport.errors import PosexportError
+from posexport.parity import invariants
+from posexport.parity.grid import GridPoint, grid
+from posexport.runtime.session import load as load_bundle
+from posexport.sources import length_search
+from posexport.sources.load import LoadOptions, load
+from posexport.sources.user_module import in_precision
+from posexport.spec import Envelope, InputSpec, OutputSpec
+
+SOURCE = '''
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+V, D, H = 17, 12, 3
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.norm = nn.Linear(D, 3 * D), nn.Linear(D, D), nn.LayerNorm(D)
+
+    def forward(self, x, mask=None):
+        B, T, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return x + self.out(y.transpose(1, 2).reshape(B, T, D))
+
+
+class Table(nn.Module):
+    """Two layers on a table of learned positions."""
+
+    rows, longest = 40, None
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.table = nn.Embedding(V, D), nn.Parameter(torch.randn(self.rows, D))
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, input_ids, attention_mask):
+        T = input_ids.shape[1]
+        if self.longest and T > self.longest:
+            raise ValueError("too long")
+        x = self.token(input_ids) + self.table[:T]
+        # the dtype of what this makes is PyTorch's default one
+        mask = torch.where(attention_mask[:, None, None, :] != 0, 0.0, torch.finfo(x.dtype).min)
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+
+
+class Raises(Table):
+    rows, longest = 200, 64
+
+
+class Items(Table):
+    def forward(self, input_ids, attention_mask):
+        n = int(attention_mask.sum(1).max().item())
+        return super().forward(input_ids, attention_mask)[:, :n]
+
+
+class Infinite(Table):
+    """What every second implementation does: rows whose keys are all masked become NaN."""
+
+    def forward(self, input_ids, attention_mask):
+        T = input_ids.shape[1]
+        x = self.token(input_ids) + self.table[:T]
+        seen = (attention_mask[:, None, None, :] != 0) & torch.ones(T, T, dtype=torch.bool).tril()
+        for block in self.blocks:
+            q, k, v = block.qkv(x).unflatten(-1, (3, H, D // H)).permute(2, 0, 3, 1, 4)
+            scores = (q @ k.mT).masked_fill(~seen, float("-inf"))
+            x = x + (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return x
+
+
+class Bag(nn.Module):
+    """Attention without positions: permuted tokens give permuted outputs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.block = nn.Embedding(V, D), Block()
+
+    def forward(self, input_ids):
+        return self.block(self.token(input_ids))
+
+
+class Distances(Bag):
+    """A bias by distance: no limit."""
+
+    def forward(self, input_ids):
+        at = torch.arange(input_ids.shape[1], device=input_ids.device)
+        bias = -(at[:, None] - at).abs().to(self.token.weight.dtype)
+        return self.block(self.token(input_ids), bias.expand(1, H, -1, -1))
+
+
+class Regrown(Bag):
+    def __init__(self):
+        super().__init__()
+        self.make(32)
+
+    def make(self, rows):
+        self.cached = rows
+        self.register_buffer("waves", (torch.arange(rows)[:, None] / torch.arange(1, D + 1)).sin(), persistent=False)
+
+    def forward(self, input_ids):
+        T = input_ids.shape[1]
+        if T > self.cached:
+            self.make(T)
+        return self.block(self.token(input_ids) + self.waves[:T])
+
+
+class Cross(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(50, D)), nn.Parameter(torch.randn(30, D))
+
+    def forward(self, x, memory):
+        memory = memory + self.second[: memory.shape[1]]
+        return F.scaled_dot_product_attention(x + self.first[: x.shape[1]], memory, memory)
+
+
+class Does(nn.Module):
+    """An embedding, and what a test asks for; it counts its calls."""
+
+    def __init__(self, what):
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.what, self.calls = nn.Embedding(V, D), what, 0
+
+    def forward(self, input_ids):
+        self.calls += 1
+        return self.what(self, self.token(input_ids))
+
+
+def fail(err):
+    raise err
+
+
+IDS = torch.arange(32).reshape(2, 16) % V
+MASKED = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+X = torch.randn(2, 16, D)
+does = lambda what: lambda: (Does(what), {"input_ids": IDS})
+tracing = torch.compiler.is_compiling
+
+table = lambda: (Table(), MASKED)
+raises = lambda: (Raises(), MASKED)
+items = lambda: (Items(), MASKED)
+infinite = lambda: (Infinite(), MASKED)
+bag = lambda: (Bag(), {"input_ids": IDS})
+distances = lambda: (Distances(), (IDS,))
+lone = lambda: (Distances(), IDS)
+regrown = lambda: (Regrown(), {"input_ids": IDS})
+cross = lambda: (Cross(), (X, X[:, :5]), {"memory": ["batch_size", "encoder_sequence_length", D]})
+short = lambda: (type("Short", (Table,), {"rows": 7})(), {name: x[:, :6] for name, x in MASKED.items()})
+trained = lambda: (nn.Sequential(nn.Linear(D, 5), nn.Dropout(0.5)), {"input": X})
+complexes = lambda: (Complexes(), {"input_ids": IDS})
+instance = Bag()
+many = lambda: (Bag(), (IDS, IDS))
+batch = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["batch", "sequence_length"]})
+seq = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["batch_size", "seq"]})
+odd_name = lambda: (Bag(), {"input ids": IDS})
+two_lengths = lambda: (Cross(), (X, X[:, :5]))
+input_s_name = lambda: (type("Same", (nn.Module,), {"forward": lambda self, x: {"x": x * 2}})(), {"x": X})
+uncopied = lambda: (type("Lock", (Bag,), {"__deepcopy__": lambda self, memo: fail(TypeError("cannot pickle"))})(), IDS)
+
+nan = does(lambda self, x: x / 0.0 * 0.0)
+whole_numbers = does(lambda self, x: x.argmax(-1))
+double = does(lambda self, x: x.double())
+nested = does(lambda self, x: (x, (x, x)))
+exits = does(lambda self, x: sys.exit(0))
+not_an_exception = does(lambda self, x: fail(BaseException("odd")))
+speechless = does(lambda self, x: fail(type("E", (Exception,), {"__str__": lambda self: 1 / 0})()))
+fixed = does(lambda self, x: x + torch.zeros(16, D))
+counts = does(lambda self, x: x + self.calls)
+random = does(lambda self, x: F.dropout(x, 0.5, True))
+float32 = does(lambda self, x: x @ torch.ones(D, D, dtype=torch.float32))
+one_length = does(lambda self, x: fail(KeyError("65")) if x.shape[1] == 65 else x)
+many_calls = does(lambda self, x: sys.exit(0) if self.calls > 9 and x.dtype == torch.float64 else x)
+branches = does(lambda self, x: x if x.sum() > 0 else -x)
+exits_in_trace = does(lambda self, x: sys.exit(0) if tracing() else x)
+other_in_trace = does(lambda self, x: x[0] if tracing() else x)
+more_in_trace = does(lambda self, x: (x, x * 2) if tracing() else x)
+grows_later = does(lambda self, x: (x, x) if x.shape[1] == 17 else x)
+wider_later = does(lambda self, x: F.pad(x, (0, 1)) if x.shape[1] == 17 else x)
+interrupted = does(lambda self, x: fail(KeyboardInterrupt()))
+
+
+class Complexes(Bag):
+    """The rotation of the first Llama, on a complex buffer."""
+
+    def __init__(self):
+        super().__init__()
+        turns = torch.arange(50)[:, None] / torch.arange(1, D // 2 + 1)
+        self.register_buffer("turns", torch.polar(torch.ones_like(turns), turns), persistent=False)
+
+    def forward(self, input_ids):
+        x = torch.view_as_complex(self.token(input_ids).unflatten(-1, (D // 2, 2)))
+        return self.block(torch.view_as_real(x * self.turns[: x.shape[1]]).flatten(2))
+'''
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("user") / "models.py"
+    path.write_text(SOURCE)
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process: exit code, stdout, stderr."""
+
+    def command(*args: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["posexport", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
+
+    return command
+
+
+# -- one sentence -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        # what it returns
+        ("items", "it depends on the values of attention_mask (`.item()`, models.py line"),
+        ("nan", "output output holds NaN where nothing is padded"),
+        ("whole_numbers", "output output is torch.int64; posexport compares torch.float32"),
+        ("double", "output output is torch.float64; posexport compares torch.float32"),
+        ("nested", "must return a tensor, a tuple or a dict of tensors, got tuple with tuple"),
+        ("input_s_name", "output x has the name of an input"),
+        ("counts", "changes from call to call with the same inputs"),
+        ("random", "changes from call to call with the same inputs"),
+        # what it raises
+        ("exits", "SystemExit: 0 (models.py line"),
+        ("not_an_exception", "BaseException: odd (models.py line"),
+        ("speechless", "(the example's): E"),
+        ("fixed", "must match the size of tensor b (16) at non-singleton dimension 1 (models.py line"),
+        ("float32", "in float64, the precision of the reference (models.py line"),
+        ("uncopied", "the module cannot be copied, and the proof needs copies of it in two precisions"),
+        # what the factory returns
+        ("instance", "models.py:instance is a module, not a factory: write a function that returns (model, inputs)"),
+        ("many", "2 inputs for a forward with the parameters input_ids"),
+        ("batch", "input input_ids has an axis 'batch': call it batch_size"),
+        ("seq", "input input_ids has an axis 'seq': call it sequence_length"),
+        ("odd_name", "input 'input ids' cannot be the name of an argument of forward"),
+        ("two_lengths", "axis sequence_length has the size 16 in the example's x and 5 in its memory"),
+    ],
+)
+def test_what_cannot_be_converted_is_known_before_the_export(models: Path, factory: str, words: str) -> None:
+    with pytest.raises(PosexportError) as said:
+        load(f"{models}:{factory}", LoadOptions())
+    assert words in str(said.value)
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("factory", "lengths", "words"),
+    [
+        ("branches", (), "cannot be traced: GuardOnDataDependentSymNode"),
+        ("exits_in_trace", (), "cannot be traced: SystemExit"),
+        ("other_in_trace", (), "was traced with 2 axes"),
+        ("more_in_trace", (), "gives 2 outputs, declared ['output']"),
+        ("one_length", (64, 65), "raised KeyError(\"'65'\") at length 65, batch 1 (models.py line"),
+        ("one_length", (64, 65), "and took 64. If that is its limit, convert with --max-length 64."),
+        ("many_calls", (3, 4, 5, 6, 7, 8, 9), "the module raised SystemExit('0') at length"),
+        ("grows_later", (17,), "the module returned the outputs ['output_0', 'output_1'] at length 17, batch 1"),
+        ("wider_later", (17,), "output output has the shape [1, 17, 13] at length 17, batch 1, and [1, 17, 12] was"),
+        ("infinite", (5,), "of the module itself is NaN or infinite at length 5, batch 1, left padding"),
+    ],
+)
+def test_what_fails_later_is_one_sentence_too(
+    run: Command, models: Path, tmp_path: Path, factory: str, lengths: tuple[int, ...], words: str
+) -> None:
+    given = [part for length in lengths for part in ("--length", str(length))]
+    code, out, err = run("convert", f"{models}:{factory}", "-o", tmp_path / "b", *given)
+    said = err.splitlines()[-1]
+    assert (code, out) == (2, ""), err
+    assert words in said
+    assert said.startswith("posexport: ")
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_is_not_the_module_s(run: Command, models: Path, tmp_path: Path) -> None:
+    code, _, err = run("convert", f"{models}:interrupted", "-o", tmp_path / "b")
+    assert code == 130
+    assert "interrupted" in err
+
+
+def test_an_error_under_json_is_a_document(run: Command, models: Path, tmp_path: Path) -> None:
+    code, out, err = run("convert", f"{models}:items", "-o", tmp_path / "b", "--json")
+    found = json.loads(out)
+    assert (code, found["exit_code"]) == (2, 2)
+    assert err == f"posexport: {found['error']}\n"
+    code, out, _ = run("convert", "--json")
+    assert "Missing argument" in json.loads(out)["error"]
+    assert code == json.loads(out)["exit_code"] == 2
+
+
+def test_a_defect_asks_for_a_report(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(posexport.convert, "convert", lambda *_, **__: [][1])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b")
+    assert (code, out) == (70, "")
+    assert err.startswith("posexport: internal error, IndexError: list index out of range; this is a defect of")
+    assert err.count("\n") == 1
+    file = next(tmp_path.glob("posexport-defect-*.txt"))
+    assert str(file) in err
+    assert "IndexError: list index out of range" in file.read_text()
+    assert "Traceback" in file.read_text()
+    monkeypatch.setenv("POSEXPORT_TRACEBACK", "1")
+    code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b", "--json")
+    assert code == json.loads(out)["exit_code"] == 70
+    assert "Traceback" in err
+
+
+def test_the_traceback_of_a_user_s_module_can_be_asked_for(
+    run: Command, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSEXPORT_TRACEBACK", "1")
+    code, _, err = run("convert", f"{models}:fixed", "-o", tmp_path / "b")
+    assert code == 2
+    assert 'models.py", line' in err
+
+
+# -- the limit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factory", "limit", "axes", "reason"),
+    [
+        ("table", 40, ["sequence_length"], "at length 41 (models.py line"),
+        ("raises", 64, ["sequence_length"], "the module raised ValueError('too long') at length 65 (models.py line"),
+        ("short", 7, ["sequence_length"], "at length 8"),
+        ("complexes", 50, ["sequence_length"], "at length 51"),
+        ("regrown", 32, ["sequence_length"], "forward regrows waves (shape [32, 12]) at length 33 (shape [33, 12])"),
+        ("cross", 30, ["sequence_length", "encoder_sequence_length"], "encoder inputs of at most 30 tokens"),
+    ],
+)
+def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[str], reason: str) -> None:
+    source = load(f"{models}:{factory}", LoadOptions())
+    assert (source.envelope.limit, source.envelope.limited_axes) == (limit, axes)
+    assert any(reason in remark for remark in source.remarks)
+    assert source.further_lengths == []
+
+
+@pytest.mark.parametrize("factory", ["distances", "lone", "bag", "one_length", "trained"])
+def test_no_limit_is_made_up(models: Path, factory: str) -> None:
+    source = load(f"{models}:{factory}", LoadOptions())
+    assert source.envelope.limit is None
+    assert {512, 1024} <= set(source.further_lengths)
+
+
+def test_looking_for_the_limit_leaves_the_module_as_it_was(models: Path) -> None:
+    module = load(f"{models}:regrown", LoadOptions()).module.module
+    assert module.waves.shape == (32, 12)
+    assert module.cached == 32
+
+
+@pytest.mark.parametrize("factory", ["table", "regrown", "short", "complexes"])
+def test_the_limit_is_proven_and_guarded(run: Command, models: Path, tmp_path: Path, factory: str) -> None:
+    code, out, err = run("convert", f"{models}:{factory}", "-o", tmp_path / "b")
+    limit = {"table": 40, "regrown": 32, "short": 7, "complexes": 50}[factory]
+    assert code == 0, out
+    assert out.endswith(", proven\n")
+    assert f"inputs of at most {limit} tokens are accepted" in err
+    manifest = read(tmp_path / "b")
+    assert manifest.envelope.limit == limit
+    assert manifest.parity is not None
+    assert manifest.parity.longest == limit
+    points = json.loads((tmp_path / "b" / "parity.json").read_text())["points"]
+    assert {p["length"] for p in points if p["verdict"] == "refused"} == {limit + 1, 2 * limit}
+    feeds = {spec.name: np.ones((1, limit + 1), np.int64) for spec in manifest.inputs}
+    with pytest.raises(PosexportError, match=f"{limit}"):
+        load_bundle(tmp_path / "b").run(feeds)
+
+
+def test_without_a_limit_the_verdict_says_how_far_it_goes(run: Command, models: Path, tmp_path: Path) -> None:
+    code, out, _ = run("convert", f"{models}:distances", "-o", tmp_path / "b")
+    assert code == 0, out
+    manifest = read(tmp_path / "b")
+    assert manifest.envelope.limit is None
+    assert manifest.parity is not None
+    assert manifest.parity.longest is not None
+    assert manifest.parity.longest >= 1024
+    assert out.endswith(f", proven up to {manifest.parity.longest} tokens\n")
+    assert "\n|   1024 |" in out
+    code, out, _ = run("convert", f"{models}:distances", "-o", tmp_path / "b", "--force", "--max-length", "9")
+    assert code == 0, out
+    assert out.endswith(", proven\n")
+
+
+def test_a_limit_can_be_made_smaller_not_larger(run: Command, models: Path, tmp_path: Path) -> None:
+    code, _, err = run("convert", f"{models}:raises", "-o", tmp_path / "b", "--max-length", "65")
+    assert code == 2
+    assert "--max-length 65 is beyond the 64 tokens that" in err
+    smaller = ["--max-length", "9", "--length", "9", "--length", "10"]
+    code, out, err = run("convert", f"{models}:raises", "-o", tmp_path / "b", *smaller)
+    assert code == 0, err
+    assert "|     10 |    refused |" in out
+    code, out, err = run("verify", tmp_path / "b", "--against", f"{models}:raises", "--length", "9", "--length", "10")
+    assert code == 0, out + err
+    assert "refused" in out
+
+
+def test_training_mode_is_remarked(models: Path) -> None:
+    source = load(f"{models}:trained", LoadOptions())
+    assert source.remarks == ["the module was in training mode (Dropout 1); it is converted in eval mode"]
+    assert not source.module.module.training
+
+
+@pytest.mark.parametrize("limit", [11, 12, 40, 64, 512, 8192])
+def test_search_finds_every_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(length_search, "available", lambda: 1 << 50)
+    tried: list[int] = []
+
+    def attempt(length: int) -> str:
+        tried.append(length)
+        return "" if length <= limit else f"no {length}"
+
+    found = length_search.search(attempt, 11)
+    assert (found.limit, found.reason) == (limit, f"no {limit + 1}")
+    assert len(tried) < 25
+
+
+def test_search_stops_where_there_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(length_search, "available", lambda: 1 << 50)
+    found = length_search.search(lambda _: "", 11)
+    assert (found.longest, found.limit) == (length_search.LONGEST, None)
+    # a table that fills what memory there is has its end looked for one token further
+    room = 2 * length_search._SCORES * length_search._HEADS * 4 * 300**2
+    monkeypatch.setattr(length_search, "available", lambda: room)
+    assert length_search.search(lambda _: "", 11).longest == 256
+    assert length_search.search(lambda n: "end" * (n > 256), 11).limit == 256
+
+
+def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(length_search.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(length_search, "available", lambda: 1 << 50)
+    tried = []
+
+    def attempt(length: int) -> str:
+        tried.append(length)
+        clock[0] += (length / 512) ** 2
+        return ""
+
+    found = length_search.search(attempt, 11)
+    # a call at 1024 takes 4 seconds, one at 512 one
+    assert max(tried) == 513
+    assert found.limit is None
+    assert found.cheap == [16, 32, 64, 128]
+
+
+def test_further_lengths_are_points_without_padding() -> None:
+    inputs = [InputSpec(name="x", dtype="int64", axes=["batch_size", "sequence_length"], role="tokens", size=3)]
+    points = grid(Envelope(), inputs, further=[64, 1024])
+    assert [(p.batch, p.padding) for p in points if p.length == 1024] == [(1, "none")]
+    assert len([p for p in points if p.length == 64]) == 2
+    assert not [p for p in grid(Envelope(), inputs, lengths=[5], further=[1024]) if p.length > 5]
+    limited = grid(Envelope(limit=100), inputs, further=[64, 1024])
+    assert [p.length for p in limited if p.length > 100] == [101, 101, 200]
+    assert all(p.refusal for p in limited if p.length > 100)
+
+
+def test_complex_buffers_keep_their_imaginary_part() -> None:
+    module = nn.Module()
+    module.register_buffer("turns", torch.polar(torch.ones(3), torch.arange(3.0)))
+    wide = in_precision(module, torch.float64)
+    assert wide.turns.dtype == torch.complex128
+    torch.testing.assert_close(wide.turns.imag, torch.arange(3.0).sin().double())
+
+
+# -- positions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factory", "name"),
+    [
+        ("bag", "outputs follow the order of tokens, as the module's do: it has no positions"),
+        ("distances", "outputs depend on the order of tokens"),
+    ],
+)
+def test_whether_there_are_positions_is_tried(models: Path, tmp_path: Path, factory: str, name: str) -> None:
+    options = posexport.convert.ConvertOptions(lengths=[17])
+    report = posexport.convert.convert(f"{models}:{factory}", tmp_path / "b", options).report
+    assert report is not None
+    assert [item.verdict for item in report.invariants if item.name == name] == ["pass"]
+    assert "skipped" not in {item.verdict for item in report.invariants}
+
+
+@pytest.mark.parametrize("graph", ["ordered", "orderless"])
+@pytest.mark.parametrize("definition", ["ordered", "orderless"])
+def test_a_graph_that_has_other_positions_than_its_module_fails(definition: str, graph: str) -> None:
+    runs = {
+        "ordered": lambda feeds: [feeds["x"] * (1 + np.arange(feeds["x"].shape[1]))[None, :, None]],
+        "orderless": lambda feeds: [feeds["x"] * 2],
+    }
+    axes = ["batch_size", "sequence_length", 3]
+    promise = invariants.Promise(
+        run=runs[graph],
+        definition=runs[definition],
+        inputs=[InputSpec(name="x", dtype="float32", axes=axes, role="values")],
+        outputs=[OutputSpec(name="y", axes=axes)],
+        envelope=Envelope(),
+        shift_invariant=False,
+        padding_invariant=False,
+        reads_first_token=False,
+        positional=None,
+        exact=runs[definition],
+    )
+    found = list(invariants.check(promise, GridPoint(batch=3, length=9), {"y": 2e-6}))[-1]
+    assert found.verdict == ("pass" if graph == definition else "fail")
