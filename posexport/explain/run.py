@@ -86,7 +86,7 @@ def explain(
                 raise
     return Explanation(
         bundle=str(directory),
-        made_for=manifest.made_for,
+        made_for=manifest.target,
         provider=provider,
         threads=threads,
         onnxruntime=onnxruntime.__version__,
@@ -224,16 +224,14 @@ def _kernels(found: Sequence[Cost]) -> list[Kernel]:
 
 def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
     """How the nodes of one graph are computed; of a graph without functions, all that the manifest says."""
-    choices = manifest.choices
-    lowerings = {**manifest.lowerings, **{name: choice.lowering for name, choice in choices.items()}}
     return [
         Decision(
             node_type=name,
-            nodes=origins.count(name) or (choices[name].nodes if name in choices else 0),
-            lowering=lowering,
-            refused=choices[name].refused if name in choices else None,
+            nodes=origins.count(name) or spec.nodes,
+            lowering=spec.lowering,
+            refused=spec.refused,
         )
-        for name, lowering in lowerings.items()
+        for name, spec in manifest.lowerings.items()
         if not origins.nodes or origins.count(name)
     ]
 

@@ -85,7 +85,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
 
     ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
-    so every point got a fresh copy. ``located``: where the first failure starts, in words.
+    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the first failure starts, in words.
     """
 
     scope: Literal["grid", "sample"]
@@ -95,6 +95,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     invariants: list[Invariant] = []
     strays: list[str] = []
     stateful: bool = False
+    lengths: list[int] = []
     located: str | None = None
 
     @property
@@ -121,7 +122,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             refused=verdicts.count("refused"),
             worst_error=error,
             worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
-            complete=self.scope == "grid" and "skipped" not in verdicts,
+            complete=self.scope == "grid" and not self.lengths and "skipped" not in verdicts,
         )
 
     def describe(self) -> str:

@@ -115,6 +115,7 @@ def prove(
             invariants=[*_invariants(job, tolerances, stateful), *_steps(job, stateful)],
             strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
             stateful=stateful,
+            lengths=sorted(set(lengths or ())),
         )
         failed = [p for p in judged if p.verdict == "fail" and p.tolerance is not None]
         if failed:
