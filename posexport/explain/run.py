@@ -19,7 +19,7 @@ from posexport.explain.profile import Cost, calls, costs
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
 from posexport.parity.draw import Feeds
 from posexport.runtime.chain import Link
-from posexport.runtime.providers import check_loads, execution_provider, make_session
+from posexport.runtime.providers import bundle_session, check_loads, execution_provider
 from posexport.runtime.session import refusal
 from posexport.spec import (
     BATCH,
@@ -116,8 +116,8 @@ def _open(
     origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
     data = model.SerializeToString()
     del model
-    session = make_session(
-        data, provider=provider, threads=threads, profile=profile, denormals=False, weights=directory.resolve()
+    session = bundle_session(
+        data, provider=provider, threads=threads, profile=profile, weights=directory.resolve()
     )
     if isinstance(graph, PartSpec):
         link = Link(session, graph.feeds, graph.gives)

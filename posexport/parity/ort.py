@@ -12,7 +12,7 @@ from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.remembered import RememberingSession
 from posexport.runtime.chain import Chain, open_chain
-from posexport.runtime.providers import make_session
+from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
@@ -43,7 +43,7 @@ class Runner:
         import onnxruntime
 
         # PyTorch runs in turn with it: threads that wait busily would take its processors
-        make = partial(make_session, provider=provider, threads=threads, level=level, spinning=False)
+        make = partial(bundle_session, provider=provider, threads=threads, level=level, spinning=False)
         self.chain = open_chain(model, parts, make)
         if parts:
             first, *others = self.chain.links

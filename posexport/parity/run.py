@@ -17,6 +17,7 @@ from posexport.errors import PosexportError
 from posexport.parity import invariants, memory, steps
 from posexport.parity.calls import in_calls, whole
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
+from posexport.parity.denormals import denormals
 from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
@@ -64,6 +65,7 @@ class _Value:
     failure: str = ""
 
 
+@denormals(kept=False)  # as `posexport.load` leaves a process's first thread
 def prove(
     source: Source,
     model: Path | bytes,
