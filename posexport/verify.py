@@ -85,7 +85,12 @@ def _agree(target: Path, manifest: Manifest) -> None:
     graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
     for file, graph in graphs.items():
         entries = _metadata(target / file)
-        said = {"inputs": graph.inputs, "outputs": graph.outputs, "envelope": manifest.envelope, "recipe": manifest.recipe}
+        said = {
+            "inputs": graph.inputs,
+            "outputs": graph.outputs,
+            "envelope": manifest.envelope,
+            "recipe": manifest.recipe,
+        }
         for field, value in said.items():
             found = entries.get(f"posexport.{field}")
             if found is not None and msgspec.json.decode(found) != msgspec.to_builtins(value):

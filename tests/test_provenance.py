@@ -63,7 +63,7 @@ def convert(folder: Path, source: str, *options: str, seed: int = 0, threads: in
 def secrets(folder: Path, *more: str) -> list[str]:
     """What no file may hold: paths of the run, of Python and of this checkout, and names of users."""
     found = {str(folder), folder.name, str(Path.home()), os.getcwd(), str(ROOT), sys.prefix, sys.base_prefix, *more}
-    found |= {str(Path(sys.prefix).resolve()), f"user-of-{folder.name}", "/tmp/", "site-packages", ".py\""}
+    found |= {str(Path(sys.prefix).resolve()), f"user-of-{folder.name}", "/tmp/", "site-packages", '.py"'}
     name = getpass.getuser()
     return sorted(found | ({name} if len(name) > 4 else set()))
 
@@ -88,7 +88,9 @@ def test_nothing_of_the_machine_is_in_a_checkpoint_s_bundle(options: tuple[str, 
     config = json.loads((checkpoint / "config.json").read_text())
     config["_name_or_path"] = str(checkpoint)
     (checkpoint / "config.json").write_text(json.dumps(config))
-    (checkpoint / "tokenizer_config.json").write_text(json.dumps({"name_or_path": str(checkpoint), "a": [{"b": "/x/y"}]}))
+    (checkpoint / "tokenizer_config.json").write_text(
+        json.dumps({"name_or_path": str(checkpoint), "a": [{"b": "/x/y"}]})
+    )
     bundle = convert(folder, str(checkpoint), *options)
     assert searched(bundle, secrets(folder, "quokka")) == []
     assert json.loads((bundle / "posexport.json").read_text())["source"]["name"] == "llama"
@@ -159,7 +161,11 @@ def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monke
 
 
 def note(thing: Any) -> None:
-    thing.metadata_props |= {"pkg.torch.onnx.stack_trace": 'File "/secret/a.py"', KEPT[0]: "['', 'head']", "posexport.x": "y"}
+    thing.metadata_props |= {
+        "pkg.torch.onnx.stack_trace": 'File "/secret/a.py"',
+        KEPT[0]: "['', 'head']",
+        "posexport.x": "y",
+    }
     thing.doc_string = "/secret"
 
 
@@ -173,9 +179,13 @@ def test_notes_are_stripped_wherever_they_are() -> None:
     branches = {"then_branch": middle, "else_branch": middle.clone()}
     outer = ir.node("If", [flag], branches, name="outer")
     weight = ir.val("weight", ir.DataType.FLOAT, [2], const_value=ir.tensor(np.zeros(2, np.float32), name="weight"))
-    graph = ir.Graph([flag], [outer.outputs[0]], nodes=[outer], initializers=[weight], name="main", opset_imports={"": 18})
+    graph = ir.Graph(
+        [flag], [outer.outputs[0]], nodes=[outer], initializers=[weight], name="main", opset_imports={"": 18}
+    )
     body = ir.node("Abs", [ir.val("x")], name="abs")
-    function = ir.Function("d", "F", graph=ir.Graph(list(body.inputs), [body.outputs[0]], nodes=[body], name="f"), attributes=[])
+    function = ir.Function(
+        "d", "F", graph=ir.Graph(list(body.inputs), [body.outputs[0]], nodes=[body], name="f"), attributes=[]
+    )
     model = ir.Model(graph, ir_version=10, functions=[function])
     for body_node in [node for each in (graph, function.graph) for node in ir.traversal.RecursiveGraphIterator(each)]:
         note(body_node)
@@ -199,7 +209,16 @@ def test_notes_are_stripped_wherever_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/home/me/x", "~/models/x", "C:\\Users\\me", "C:/Users/me", "file:///a/b", "\\\\server\\share", "/root/.cache/a b"]
+    "path",
+    [
+        "/home/me/x",
+        "~/models/x",
+        "C:\\Users\\me",
+        "C:/Users/me",
+        "file:///a/b",
+        "\\\\server\\share",
+        "/root/.cache/a b",
+    ],
 )
 def test_a_path_is_left_out_of_a_configuration(path: str, tmp_path: Path) -> None:
     source, copy = tmp_path / "a", tmp_path / "config.json"

@@ -35,7 +35,13 @@ ALONE = {
 DEFINITION = ("set", "static", "at-read", "max-length")
 PAIRS = [(a, b) for i, a in enumerate(DEFINITION) for b in DEFINITION[i + 1 :]]
 #: the others, which change the graph alone, with a KV cache of another kind or rotation at another time
-PAIRS += [("static", "target"), ("static", "inline"), ("static", "layout"), ("at-read", "lowering"), ("at-read", "opset")]
+PAIRS += [
+    ("static", "target"),
+    ("static", "inline"),
+    ("static", "layout"),
+    ("at-read", "lowering"),
+    ("at-read", "opset"),
+]
 LENGTHS = (2, 17)
 
 
@@ -67,9 +73,7 @@ def test_verify_rebuilds_every_option_alone_and_in_pairs(names: tuple[str, ...],
     rebuilt(tmp_path, "decoder-rope-dynamic", *LAYER, *(word for name in names for word in ALONE[name]))
 
 
-@pytest.mark.parametrize(
-    "more", [(), ("--cache", "static"), ("--target", "cpu"), ("--max-length", "60")], ids=" ".join
-)
+@pytest.mark.parametrize("more", [(), ("--cache", "static"), ("--target", "cpu"), ("--max-length", "60")], ids=" ".join)
 @pytest.mark.parametrize("beyond", ["clip", "interpolate"])
 def test_verify_rebuilds_what_happens_beyond_the_table(beyond: str, more: tuple[str, ...], tmp_path: Path) -> None:
     longest = () if beyond == "clip" or "--max-length" in more else ("--max-length", "60")

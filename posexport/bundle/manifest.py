@@ -43,7 +43,7 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
 
 
 class SourceInfo(_Strict, frozen=True, kw_only=True):
-    """What was converted: a name without folders (`Source.public_name`); ``sha256`` covers what determines the weights."""
+    """What was converted: its name without folders; ``sha256`` covers what determines the weights."""
 
     name: str
     kind: Literal["builtin", "python", "huggingface"]

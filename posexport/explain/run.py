@@ -116,9 +116,7 @@ def _open(
     origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
     data = model.SerializeToString()
     del model
-    session = bundle_session(
-        data, provider=provider, threads=threads, profile=profile, weights=directory.resolve()
-    )
+    session = bundle_session(data, provider=provider, threads=threads, profile=profile, weights=directory.resolve())
     if isinstance(graph, PartSpec):
         link = Link(session, graph.feeds, graph.gives)
     else:

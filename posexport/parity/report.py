@@ -85,7 +85,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
 
     ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
-    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the first failure starts, in words.
+    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the
+    first failure starts, in words.
     """
 
     scope: Literal["grid", "sample"]

@@ -106,7 +106,7 @@ def bundle_session(
     spinning: bool = True,
     weights: Path | None = None,
 ) -> "InferenceSession":
-    """`make_session` as a bundle is opened, in use and in its proof alike; only ``spinning`` may differ between them."""
+    """`make_session` as bundles are opened, in use and in their proof alike; only ``spinning`` differs between them."""
     return make_session(
         model,
         provider=provider,
