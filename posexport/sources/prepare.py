@@ -1,6 +1,7 @@
 """From a name and options to the source that is exported, and that a bundle is compared with: the one way to both."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from posexport.models.caching import Rotate
@@ -41,14 +42,13 @@ def recorded(options: LoadOptions, source: Source) -> dict[str, Any]:
 def again(record: dict[str, Any], options: LoadOptions, argument: str, *, kind: str, name: str) -> LoadOptions:
     """``options`` for loading ``argument``, completed by what a recipe recorded of a source of this kind and name.
 
-    What the user says now goes before what is recorded. A Python file decides for itself; settings belong to the
-    built-in model that they were given for.
+    What the user says now goes before what is recorded. Task and settings are those of one built-in model, or the task
+    of a checkpoint; a Python file decides for itself.
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
-    settings = [f"{key}={value}" for key, value in known.pop("settings", {}).items()]
+    settings = tuple(f"{key}={value}" for key, value in known.pop("settings", {}).items())
+    if not (argument == name if kind == "builtin" else kind == "huggingface" and Path(argument).is_dir()):
+        known.pop("task", None)
+        settings = ()
     completed = {key: getattr(options, key) or value for key, value in known.items()}
-    if kind == "builtin" and argument == name:
-        completed["settings"] = options.settings or tuple(settings)
-    if argument.rpartition(":")[0].endswith(".py") or kind == "python":
-        completed["task"] = options.task
-    return replace(options, **completed)
+    return replace(options, **completed, settings=options.settings or settings)
