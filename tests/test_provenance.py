@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -160,52 +159,57 @@ def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monke
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
 
 
-def note(thing: Any) -> None:
-    thing.metadata_props |= {
-        "pkg.torch.onnx.stack_trace": 'File "/secret/a.py"',
-        KEPT[0]: "['', 'head']",
-        "posexport.x": "y",
-    }
-    thing.doc_string = "/secret"
+def noted(graph: Any, place: str) -> None:
+    """Notes and doc strings at everything in a graph or a function, and in the bodies of its nodes."""
+    graph.doc_string = f"/secret/{place}"
+    for value in [*getattr(graph, "initializer", []), *graph.value_info, *graph.metadata_props]:
+        value.doc_string = "/secret/value" if hasattr(value, "doc_string") else ""
+    things = [graph, *graph.node, *graph.value_info, *getattr(graph, "initializer", [])]
+    things += [*graph.input, *graph.output] if isinstance(graph, onnx.GraphProto) else []
+    for thing in things:
+        thing.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=f'File "/secret/{place}.py"')
+        thing.metadata_props.add(key=KEPT[0], value="['', 'head', 'neg']")
+        thing.metadata_props.add(key="posexport.x", value="y")
+    for node in graph.node:
+        node.doc_string = f"/secret/{place}/node"
+        for attribute in node.attribute:
+            attribute.doc_string = f"/secret/{place}/attribute"
+            if attribute.HasField("g"):
+                noted(attribute.g, f"{place}/{attribute.name}")
 
 
 def test_notes_are_stripped_wherever_they_are() -> None:
     """Graph, nodes, values, initialisers, attributes, bodies of bodies, functions."""
-    inner = ir.node("Neg", [ir.val("outside", ir.DataType.FLOAT, [2])], name="inner")
-    inside = ir.Graph([], [inner.outputs[0]], nodes=[inner], name="inside")
-    flag = ir.val("flag", ir.DataType.BOOL, [])
-    nested = ir.node("If", [flag], {"then_branch": inside, "else_branch": inside.clone()}, name="nested")
-    middle = ir.Graph([], [nested.outputs[0]], nodes=[nested], name="middle")
-    branches = {"then_branch": middle, "else_branch": middle.clone()}
-    outer = ir.node("If", [flag], branches, name="outer")
-    weight = ir.val("weight", ir.DataType.FLOAT, [2], const_value=ir.tensor(np.zeros(2, np.float32), name="weight"))
-    graph = ir.Graph(
-        [flag], [outer.outputs[0]], nodes=[outer], initializers=[weight], name="main", opset_imports={"": 18}
-    )
-    body = ir.node("Abs", [ir.val("x")], name="abs")
-    function = ir.Function(
-        "d", "F", graph=ir.Graph(list(body.inputs), [body.outputs[0]], nodes=[body], name="f"), attributes=[]
-    )
-    model = ir.Model(graph, ir_version=10, functions=[function])
-    for body_node in [node for each in (graph, function.graph) for node in ir.traversal.RecursiveGraphIterator(each)]:
-        note(body_node)
-        for attribute in body_node.attributes.values():
-            attribute.doc_string = "/secret"
-        for value in body_node.outputs:
-            note(value)
-        for attribute in body_node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                note(attribute.as_graph())
-    for thing in (model, graph, function, function.graph, weight, weight.const_value, flag):
-        note(thing)
-    assert b"/secret" in ir.to_proto(model).SerializeToString()
+    float_, bool_ = onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL
+    made, value = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+
+    def body(inside: onnx.NodeProto, name: str) -> onnx.GraphProto:
+        return onnx.helper.make_graph([inside], name, [], [value(inside.output[0], float_, [2])])
+
+    def either(depth: int) -> onnx.NodeProto:
+        if depth == 0:
+            return made("Neg", ["weight"], ["neg"])
+        bodies = {f"{way}_branch": body(either(depth - 1), way) for way in ("then", "else")}
+        return made("If", ["flag"], [f"out{depth}"], **bodies)
+
+    weight = onnx.helper.make_tensor("weight", float_, [2], [1.0, 2.0])
+    nodes = [either(2), made("F", ["out2"], ["y"], domain="d")]
+    ends = [value("flag", bool_, [])], [value("y", float_, [2])]
+    graph = onnx.helper.make_graph(nodes, "main", *ends, [weight], value_info=[value("out2", float_, [2])])
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("d", 1)]
+    function = onnx.helper.make_function("d", "F", ["x"], ["y"], [made("Abs", ["x"], ["y"], "abs")], opsets[:1])
+    proto = onnx.helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=10)
+    proto.doc_string = "/secret/model"
+    noted(proto.graph, "main")
+    noted(proto.functions[0], "function")
+    model = ir.from_proto(proto)
+    assert ir.to_proto(model).SerializeToString().count(b"/secret/") > 20
     strip(model)
-    proto = ir.to_proto(model)
-    assert b"/secret" not in proto.SerializeToString()
-    assert scopes(proto.graph.node[0]) == []  # the last entry is the operator's own
-    kept = {entry.key for entry in proto.graph.node[0].metadata_props}
-    assert kept == {KEPT[0], "posexport.x"}
-    assert isinstance(proto, onnx.ModelProto)
+    stripped = ir.to_proto(model)
+    assert b"/secret" not in stripped.SerializeToString()
+    assert scopes(stripped.graph.node[0]) == ["head"]
+    assert {entry.key for entry in stripped.graph.node[0].metadata_props} == {KEPT[0], "posexport.x"}
+    onnx.checker.check_model(stripped)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,12 @@ def _clean(thing: Any) -> None:
     properties: MutableMapping[str, str] = thing.metadata_props
     for key in [key for key in properties if key not in KEPT and not key.startswith(_OURS)]:
         del properties[key]
-    thing.doc_string = None
+    if isinstance(thing, ir.serde.TensorProtoTensor):
+        # it is written as it was read
+        thing.raw.ClearField("doc_string")
+        thing.raw.ClearField("metadata_props")
+    else:
+        thing.doc_string = None
 
 
 def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
@@ -44,6 +49,8 @@ def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
     yield graph
     for node in graph:
         for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
             if attribute.type == ir.AttributeType.GRAPH:
                 yield from _bodies(attribute.as_graph())
             elif attribute.type == ir.AttributeType.GRAPHS:
@@ -52,7 +59,7 @@ def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
 
 
 def _values(graph: ir.Graph) -> Iterator[Any]:
-    """What has a name: inputs, initialisers with their tensors, what nodes give."""
+    """What has a name: inputs, initialisers with their tensors, what nodes give, tensors in their attributes."""
     yield from graph.inputs
     for value in graph.initializers.values():
         yield value
@@ -60,3 +67,6 @@ def _values(graph: ir.Graph) -> Iterator[Any]:
             yield value.const_value
     for node in graph:
         yield from node.outputs
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()
