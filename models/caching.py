@@ -48,7 +48,7 @@ class Cache(ABC):
 class GrowingCache(Cache):
     """Each call gives the past and the new tokens, put together."""
 
-    name = "growing"
+    name = "dynamic"
     past_axis, present_axis = PAST, TOTAL
     traced: ClassVar[dict[str, int]] = {SEQUENCE: 3, PAST: 5, TOTAL: 8}
 

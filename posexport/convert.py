@@ -5,17 +5,19 @@ import datetime
 import importlib.metadata
 import json
 import platform
-import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from posexport import __version__
-from posexport.bundle.manifest import ChoiceSpec, Manifest, SourceInfo, model_of
+from posexport.bundle.copied import copy_without_paths
+from posexport.bundle.manifest import LoweringSpec, Manifest, SourceInfo, model_of
 from posexport.bundle.write import seal, staged
+from posexport.errors import PosexportError
+from posexport.recipe import Recipe
 from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.load import LoadOptions
 from posexport.spec import SEQUENCE, Beyond
@@ -44,7 +46,7 @@ class ConvertOptions:
     max_length: int | None = None
     beyond: Beyond = "error"
     #: how a decoder keeps past tokens, and when it rotates keys
-    cache: "CacheName" = "growing"
+    cache: "CacheName" = "dynamic"
     rotate: "Rotate" = "at-write"
     #: ``genai``: with what onnxruntime-genai needs
     layout: Literal["bundle", "genai"] = "bundle"
@@ -54,7 +56,8 @@ class ConvertOptions:
     inline: bool = False
     #: a ``tokenizer.json`` for a source that brings none
     tokenizer: Path | None = None
-    provider: str = "cpu"
+    #: that it is proven on; None: the one of the target where that loads, else the CPU
+    provider: str | None = None
     lengths: Sequence[int] | None = None
     threads: int = 0
     verify: bool = True
@@ -89,14 +92,17 @@ class Conversion:
     def to_text(self) -> str:
         """The table of the proof, and where the bundle is."""
         from posexport.parity.table import plain
+        from posexport.parity.verdict import verdict
 
         lines = [] if self.report is None else [plain(self.report)]
         if self.manifest is None:
             lines.append(f"nothing was written to {self.target}; --keep keeps a bundle that missed, marked as unproven")
         else:
             size = sum(entry.size for entry in self.manifest.files.values())
-            proof = f"proven{_up_to(self.manifest)}" if self.manifest.proven else "NOT proven"
-            lines.append(f"{self.target}: {size / 1e6:.1f} MB, opset {self.manifest.opset}, {proof}")
+            words = verdict(self.report).words
+            lines.append(
+                f"{self.target}: {size / 1e6:.1f} MB, opset {self.manifest.opset}, {words}{_up_to(self.manifest)}"
+            )
         return "\n".join(lines)
 
 
@@ -105,7 +111,8 @@ def _up_to(manifest: Manifest) -> str:
     longest, envelope = manifest.parity and manifest.parity.longest, manifest.envelope
     end = envelope.limit if SEQUENCE in envelope.limited_axes else None
     long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
-    if manifest.source.kind != "python" or longest is None or longest == end or not long:
+    unlimited = manifest.source.kind == "python" and long and longest != end
+    if not manifest.proven or longest is None or not unlimited:
         return ""
     return f" up to {longest} tokens"
 
@@ -127,15 +134,32 @@ def convert(
         PosexportError: what cannot be done and why, in one sentence.
     """
     options = options or ConvertOptions()
-    execution_provider(options.provider)
-    if options.verify and options.provider != "cpu":
-        check_loads(options.provider)  # or it would be known only after the export
+    provider, missing = _provider(options)  # or that it does not load would be known only after the export
     try:
         with staged(target, force=options.force) as directory:
-            manifest, report = _into(directory, argument, options, progress, remark)
+            manifest, report = _into(directory, argument, replace(options, provider=provider), progress, remark)
     except _MissedError as missed:
-        return Conversion(target, None, missed.report)
+        manifest, report = None, missed.report
+    if missing and report is not None:
+        proof = "proven" if manifest is not None and manifest.proven else "checked"
+        remark(f"{proof} on {provider}; {missing}")
     return Conversion(target, manifest, report)
+
+
+def _provider(options: ConvertOptions) -> tuple[str, str]:
+    """The provider to prove on, and why it is not the target's own; one that was asked for must load."""
+    if options.provider is not None:
+        execution_provider(options.provider)
+        if options.verify and options.provider != "cpu":
+            check_loads(options.provider)
+        return options.provider, ""
+    if options.made_for in ("portable", "cpu") or not options.verify:
+        return "cpu", ""
+    try:
+        check_loads(options.made_for)
+    except PosexportError as err:
+        return "cpu", f"{options.made_for} did not load here: {err}"
+    return options.made_for, ""
 
 
 class _MissedError(Exception):
@@ -158,17 +182,21 @@ def _into(
     from posexport.export.build import build
     from posexport.lowering import plan
     from posexport.parity.axes import check_axes
-    from posexport.sources.cached import cached
-    from posexport.sources.extend import extend
-    from posexport.sources.load import load
     from posexport.sources.mapped import drop
+    from posexport.sources.prepare import prepare
 
     tell = progress or (lambda *_: None)
     opset = negotiate.opset(options.opset, static_cache=options.cache == "static", made_for=options.made_for)
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
-    source = extend(load(argument, options.load), options.beyond, options.max_length)
-    source = cached(source, options.cache, options.rotate)
+    source = prepare(
+        argument,
+        options.load,
+        beyond=options.beyond,
+        max_length=options.max_length,
+        cache=options.cache,
+        rotation=options.rotate,
+    )
     if options.layout == "genai":
         genai.check(source)
     for sentence in source.remarks:
@@ -176,6 +204,7 @@ def _into(
     if options.tokenizer is not None:
         source = with_tokenizer(source, options.tokenizer)
     tell(1, 2, "exporting")
+    recipe = _recipe(source, options, opset)
     built = [
         build(
             graph,
@@ -185,6 +214,7 @@ def _into(
             target=options.made_for,
             lowering=options.lowering,
             inline=options.inline,
+            recipe=recipe,
         )
         for file, graph in source.graphs.items()
     ]
@@ -198,10 +228,10 @@ def _into(
     for name, path in source.files.items():
         copy = directory / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
+        copy_without_paths(path, copy)
     if options.layout == "genai":
         genai.write(directory, source)
-    return seal(directory, _manifest(source, built, options, report)), report
+    return seal(directory, _manifest(source, built, recipe, report)), report
 
 
 def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
@@ -213,7 +243,7 @@ def _prove(source: "Source", directory: Path, options: ConvertOptions, progress:
     report = prove(
         source,
         model_of(directory, source.parts),
-        provider=options.provider,
+        provider=options.provider or "cpu",
         lengths=options.lengths,
         threads=options.threads,
         progress=progress,
@@ -224,39 +254,61 @@ def _prove(source: "Source", directory: Path, options: ConvertOptions, progress:
     return report
 
 
-def _manifest(source: "Source", built: "Sequence[Built]", options: ConvertOptions, report: "Report | None") -> Manifest:
+def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
+    from posexport.sources.prepare import recorded
+
+    return Recipe(
+        **recorded(options.load, source),
+        cache=options.cache,
+        rotation=options.rotate,
+        beyond=options.beyond,
+        max_length=options.max_length,
+        target=options.made_for,
+        lowering=options.lowering,
+        opset=opset,
+        inline=options.inline,
+        layout=options.layout,
+    )
+
+
+def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report: "Report | None") -> Manifest:
+    from posexport.parity.verdict import verdict
+
+    proven = verdict(report).proven
     return Manifest(
         posexport=__version__,
-        source=SourceInfo(name=source.name, kind=source.kind, sha256=source.sha256),
+        source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256),
         task=source.task,
         encoding=source.encoding,
         encodings=source.encodings,
         envelope=source.envelope,
         inputs=source.inputs,
         outputs=source.outputs,
-        providers=[] if report is None else [options.provider],
         parts=[part.spec for part in source.parts],
         opset=built[0].opset,
         ir_version=built[0].ir_version,
         functions=sorted({name for one in built for name in one.functions}),
-        made_for=options.made_for,
-        lowerings={name: found.lowering for one in built for name, found in one.chosen.items()},
-        choices=_choices(built),
+        target=recipe.target,
+        recipe=recipe,
+        lowerings=_lowerings(built),
         files={},
         tools=_tools(),
         parity=None if report is None else report.summary(),
-        proven=report is not None and report.passed,
+        proven=proven,
+        proven_on=[report.provider] if report is not None and proven else [],
+        checked_lengths=[] if report is None else report.lengths,
+        coverage=[] if report is None else report.coverage,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
-def _choices(built: "Sequence[Built]") -> dict[str, ChoiceSpec]:
+def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
     """What each type of node was lowered to, with the nodes of all graphs."""
-    found: dict[str, ChoiceSpec] = {}
+    found: dict[str, LoweringSpec] = {}
     for one in built:
         for name, chosen in one.chosen.items():
             before = found[name].nodes if name in found else 0
-            found[name] = ChoiceSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
+            found[name] = LoweringSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
     return found
 
 

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from posexport.bundle.manifest import MANIFEST, MODEL, Manifest, model_of
+from posexport.bundle.manifest import MANIFEST, MODEL, Manifest, SourceInfo, model_of
 from posexport.bundle.read import check_hashes, read
 from posexport.errors import PosexportError
-from posexport.spec import Envelope, PartSpec
+from posexport.recipe import Recipe
+from posexport.spec import PartSpec
 
 if TYPE_CHECKING:
     from posexport.parity.report import Report
     from posexport.sources.load import LoadOptions
+
+_T = TypeVar("_T")
 
 
 def verify(
@@ -52,18 +55,24 @@ def verify(
     from posexport.parity.foreign import fit
     from posexport.parity.run import prove
     from posexport.parity.signature import signature
-    from posexport.sources.extend import extend
-    from posexport.sources.load import LoadOptions, load
+    from posexport.sources.load import LoadOptions
+    from posexport.sources.prepare import again, prepare
 
-    source = load(against, options or LoadOptions())
+    recipe, origin = _recipe(target, manifest)
+    loading = options or LoadOptions()
+    if recipe is None or origin is None:
+        source = prepare(against, loading)
+    else:
+        source = prepare(
+            against,
+            again(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
+            beyond=recipe.beyond,
+            max_length=recipe.max_length,
+            cache=recipe.cache,
+            rotation=recipe.rotation,
+        )
     if manifest is not None and manifest.source.sha256 != source.sha256:
         remark(f"{against} is not what {target} was made from ({manifest.source.name}): its weights or files differ")
-    envelope = _envelope(target, manifest)
-    if envelope is not None:
-        # clipping takes the table's own limit away, so that an equal one was asked for
-        unasked = envelope.beyond == "error" and envelope.limit == source.envelope.limit
-        longest = None if unasked else envelope.limit
-        source = extend(source, envelope.beyond, longest)
     if manifest is None and not (graph := signature(target)).own:
         foreign = fit(source, graph, target.name)
         for sentence in foreign.remarks:
@@ -106,7 +115,12 @@ def _agree(target: Path, manifest: Manifest) -> None:
     graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
     for file, graph in graphs.items():
         entries = _metadata(target / file)
-        said = {"inputs": graph.inputs, "outputs": graph.outputs, "envelope": manifest.envelope}
+        said = {
+            "inputs": graph.inputs,
+            "outputs": graph.outputs,
+            "envelope": manifest.envelope,
+            "recipe": manifest.recipe,
+        }
         for field, value in said.items():
             found = entries.get(f"posexport.{field}")
             if found is not None and msgspec.json.decode(found) != msgspec.to_builtins(value):
@@ -116,15 +130,23 @@ def _agree(target: Path, manifest: Manifest) -> None:
                 )
 
 
-def _envelope(target: Path, manifest: Manifest | None) -> Envelope | None:
-    """What the bundle, or the model's own metadata, says about lengths."""
+def _recipe(target: Path, manifest: Manifest | None) -> tuple[Recipe | None, SourceInfo | None]:
+    """How the bundle was converted and from what; of a lone .onnx, what its metadata says, or nothing."""
     if manifest is not None:
-        return manifest.envelope
-    found = _metadata(target).get("posexport.envelope")
+        return manifest.recipe, manifest.source
+    entries = _metadata(target)
+    if "posexport.recipe" not in entries:
+        return None, None
+    return _decoded(target, entries, "recipe", Recipe), _decoded(target, entries, "source", SourceInfo)
+
+
+def _decoded(target: Path, entries: dict[str, str], field: str, kind: type[_T]) -> _T:
     try:
-        return None if found is None else msgspec.json.decode(found, type=Envelope)
+        return msgspec.json.decode(entries.get(f"posexport.{field}", "null"), type=kind)
     except msgspec.MsgspecError as err:
-        raise PosexportError(f"{target} has posexport.envelope in its metadata that is none: {err}") from err
+        raise PosexportError(
+            f"{target} has a posexport.{field} in its metadata that cannot be read: {err}; convert it again"
+        ) from err
 
 
 def _metadata(model: Path) -> dict[str, str]:

@@ -19,10 +19,21 @@ from hypothesis import strategies as st
 from tiny_bundle import MANIFEST, rewrite, write_bundle
 
 from posexport.bundle import leftovers, swap
-from posexport.bundle.manifest import LARGEST, FileEntry, Manifest, ParitySummary, SourceInfo, decode, encode, plain
+from posexport.bundle.manifest import (
+    LARGEST,
+    FileEntry,
+    LoweringSpec,
+    Manifest,
+    ParitySummary,
+    SourceInfo,
+    decode,
+    encode,
+    plain,
+)
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
+from posexport.recipe import Recipe
 from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,11 +98,24 @@ manifests = st.builds(
     ),
     inputs=inputs,
     outputs=outputs,
-    providers=st.lists(texts, max_size=2),
+    target=st.sampled_from(["portable", "cpu", "cuda"]),
+    recipe=st.builds(
+        Recipe,
+        task=texts,
+        settings=st.dictionaries(texts, texts, max_size=2),
+        cache=st.sampled_from(["dynamic", "static"]),
+        max_length=st.none() | counts,
+        opset=st.integers(1, 99),
+        inline=st.booleans(),
+    ),
     opset=st.integers(1, 99),
     ir_version=st.integers(1, 99),
     functions=st.lists(texts, max_size=3),
-    lowerings=st.dictionaries(texts, texts, max_size=3),
+    lowerings=st.dictionaries(
+        texts,
+        st.builds(LoweringSpec, lowering=texts, nodes=counts, refused=st.dictionaries(texts, texts, max_size=2)),
+        max_size=3,
+    ),
     files=st.dictionaries(plain_names, st.builds(FileEntry, size=counts, sha256=hashes), max_size=3).map(
         lambda files: files | LISTED
     ),
@@ -108,6 +132,8 @@ manifests = st.builds(
         complete=st.booleans(),
     ),
     proven=st.booleans(),
+    proven_on=st.lists(texts, max_size=2),
+    checked_lengths=st.lists(counts, max_size=3),
     created=texts,
 )
 
@@ -134,7 +160,8 @@ def damaged(**changes):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (damaged(format_version=2, news=[]), "format version 2, this posexport reads up to 1: upgrade posexport"),
+        (damaged(format_version=3, news=[]), "format version 3, this posexport reads up to 2: upgrade posexport"),
+        (damaged(format_version=1), "format version 1, which holds no recipe; .* convert the model again"),
         (damaged(format_version=0), "format version 0"),
         (damaged(format_version="1"), "format_version"),
         (damaged(surprise=1), "surprise"),
@@ -148,7 +175,7 @@ def damaged(**changes):
         (b"[1]", "not a manifest"),
         (b"", "not a manifest"),
         (damaged()[:-1], "not a manifest"),
-        (b'{"format_version": 1, "x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"format_version": 2, "x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
         (b" " * (LARGEST + 1), f"at most {LARGEST}"),
         (b"\xff\xfe", "not a manifest"),
     ],

@@ -1,4 +1,4 @@
-"""How a decoder keeps past tokens: growing or in places of fixed size, keys rotated at write or at read."""
+"""How a decoder keeps past tokens: dynamic or in places of fixed size, keys rotated at write or at read."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def made(tmp_path: Path, name: str, *settings: str, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("rotate", ["at-write", "at-read"])
-@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -71,7 +71,7 @@ def run(of: Source, calls: tuple[int, ...], length: int = 43) -> list[np.ndarray
 
 
 def test_rotated_at_read_one_layer_of_steps_is_one_pass_and_two_are_not() -> None:
-    one, two = (cached(source("decoder-rope-dynamic", f"layers={n}"), "growing", "at-read") for n in (1, 2))
+    one, two = (cached(source("decoder-rope-dynamic", f"layers={n}"), "dynamic", "at-read") for n in (1, 2))
     steps = (37, 1, 1, 1, 1, 1, 1)
     last = [np.abs(run(of, steps)[0][:, -1] - run(of, (43,))[0][:, -1]).max() for of in (one, two)]
     assert last[0] < 1e-12
@@ -84,7 +84,7 @@ def test_rotated_at_write_not_even_one_layer_is() -> None:
 
 
 def test_both_caches_and_both_rotations_agree_where_frequencies_are_fixed() -> None:
-    ways = [(c, r) for c in ("growing", "static") for r in ("at-write", "at-read")]
+    ways = [(c, r) for c in ("dynamic", "static") for r in ("at-write", "at-read")]
     found = [run(cached(source("decoder-rope"), *way), (5, 4, 1), 10) for way in ways]  # type: ignore[arg-type]
     logits, *caches = zip(*found, strict=True)
     assert all(np.allclose(logits[0], other, atol=1e-12) for other in logits[1:])
@@ -115,7 +115,7 @@ def test_what_free_places_hold_is_not_read() -> None:
             "at-write",
             "--cache static needs a decoder with a cache; encoder-rope is for features",
         ),
-        ("decoder-alibi", "growing", "at-read", "at-read has nothing to do: no layer of decoder-alibi rotates keys"),
+        ("decoder-alibi", "dynamic", "at-read", "at-read has nothing to do: no layer of decoder-alibi rotates keys"),
     ],
 )
 def test_what_does_not_fit_is_refused(name: str, cache: Any, rotate: Any, says: str) -> None:
@@ -138,8 +138,8 @@ def runner(target: Path) -> Runner:
 
 
 @pytest.fixture(scope="module")
-def growing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("growing"), "decoder-absolute", verify=False)
+def dynamic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("dynamic"), "decoder-absolute", verify=False)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +158,8 @@ def feeds(new: int, past: int, mask: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("mask", [6, 8])
-def test_the_graph_refuses_a_mask_that_is_not_over_past_and_new(mask: int, growing: Path) -> None:
-    run = runner(growing)
+def test_the_graph_refuses_a_mask_that_is_not_over_past_and_new(mask: int, dynamic: Path) -> None:
+    run = runner(dynamic)
     run(feeds(3, 4, 7))
     with pytest.raises(RunError, match="attention_mask is not over past and new tokens"):
         run(feeds(3, 4, mask))
@@ -180,10 +180,10 @@ def test_the_limit_counts_the_tokens_in_a_static_cache(static: Path) -> None:
         run(feeds(1, 50, 41))
 
 
-@pytest.mark.parametrize("bundle", ["growing", "static"])
+@pytest.mark.parametrize("bundle", ["dynamic", "static"])
 def test_the_graph_refuses_positions_beyond_the_table(bundle: str, request: pytest.FixtureRequest) -> None:
     target = request.getfixturevalue(bundle)
-    given = feeds(3, 4, 7) if bundle == "growing" else feeds(3, 12, 7)
+    given = feeds(3, 4, 7) if bundle == "dynamic" else feeds(3, 12, 7)
     run = runner(target)
     positions = np.array([[37, 38, 39], [0, 1, 2]])
     run({**given, "position_ids": positions})
@@ -195,8 +195,8 @@ def test_the_graph_refuses_positions_beyond_the_table(bundle: str, request: pyte
         load(target).run({"input_ids": given["input_ids"], "position_ids": positions + 1})
 
 
-def test_positions_may_be_left_out_of_a_plain_session(growing: Path) -> None:
-    session = load(growing)._chain.links[0].session
+def test_positions_may_be_left_out_of_a_plain_session(dynamic: Path) -> None:
+    session = load(dynamic)._chain.links[0].session
     assert "position_ids" not in [value.name for value in session.get_inputs()]
     given = feeds(3, 4, 7)
     without = session.run(["logits"], {name: array for name, array in given.items() if name != "position_ids"})[0]

@@ -266,7 +266,7 @@ def test_a_step_does_not_read_the_encoder(bundle: Callable[..., Path]) -> None:
 )
 def test_options_of_conversion(options: tuple[str, ...], bundle: Callable[..., Path]) -> None:
     folder = bundle(*options)
-    assert read(folder).proven
+    assert read(folder).parity
     assert posexport.load(folder, threads=1).run(inputs())
 
 

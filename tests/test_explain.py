@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from click.testing import CliRunner
 
-from posexport.bundle.manifest import MANIFEST, ChoiceSpec
+from posexport.bundle.manifest import MANIFEST, LoweringSpec
 from posexport.cli import group
 from posexport.convert import ConvertOptions, convert
 from posexport.errors import PosexportError
@@ -264,22 +264,18 @@ def test_weights_in_a_file_of_their_own(bundles: Any, monkeypatch: pytest.Monkey
 
 
 def test_refusals_come_from_the_manifest() -> None:
-    def manifest(choices: dict[str, Any]) -> Any:
-        return SimpleNamespace(choices=choices, lowerings={"SomeAttention": "blockwise", "OtherAttention": "formula"})
-
-    origins = Origins(model(), ROLES)
-    choices = {"SomeAttention": ChoiceSpec(lowering="skew", refused={"blockwise": "slower here"}, nodes=1)}
-    (decision,) = _decisions(manifest(choices), origins)  # this graph has no node of the other
+    lowerings = {
+        "SomeAttention": LoweringSpec(lowering="skew", refused={"blockwise": "slower here"}, nodes=1),
+        "OtherAttention": LoweringSpec(lowering="formula", refused={}, nodes=1),
+    }
+    manifest: Any = SimpleNamespace(lowerings=lowerings)
+    (decision,) = _decisions(manifest, Origins(model(), ROLES))  # this graph has no node of the other
     assert decision == Decision(
         node_type="SomeAttention", nodes=1, lowering="skew", refused={"blockwise": "slower here"}
     )
-    (decision,) = _decisions(manifest({}), origins)
-    assert (decision.lowering, decision.refused) == ("blockwise", None)
     part = Part(file="m", runs=1, ms=1, profiled_ms=2, kernels_ms=1, decisions=[decision], rows=[])
     told = Explanation(bundle="b", made_for="cpu", provider="cpu", threads=0, onnxruntime="1", fed="", parts=[part])
-    assert notes(told) == [
-        "refusals are not recorded: the bundle was made before they were; convert it again to see them"
-    ]
+    assert notes(told) == []
     assert (
         "no lowerings are recorded"
         in notes(msgspec.structs.replace(told, parts=[msgspec.structs.replace(part, decisions=[])]))[0]

@@ -77,7 +77,7 @@ def test_it_generates_the_tokens_of_posexport(
     checkpoint = changed(name, tmp_path / "checkpoint", **changes)
     jobs: list[tuple[str, list[list[int]], int]] = []
     wanted: list[list[list[int]]] = []
-    for cache in ("growing", "static"):
+    for cache in ("dynamic", "static"):
         target = tmp_path / cache
         options = ConvertOptions(layout="genai", cache=cache, verify=False)  # type: ignore[arg-type]
         assert convert(str(checkpoint), target, options).good

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "spec", "settings", "files", "bounds", "graph", "machine"},
+    {"errors", "spec", "settings", "files", "bounds", "graph", "machine", "recipe"},
     {"ops"},
     {"encodings"},
     {"nn"},

@@ -37,18 +37,18 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
     "bert, cuda": ("encoder-absolute", (), None, Target("cuda", 24), {"skip-norm": 4, "bias-gelu": 2}),
     "bert, portable": ("encoder-absolute", (), None, Target("portable", 18), {"gelu": 2}),
     "tanh, cpu": ("encoder-nope", ("activation=gelu_new",), None, Target("cpu", 18), {"gelu": 2, "rows": 17}),
-    "gpt, cpu": ("decoder-absolute", (), "growing", Target("cpu", 24), {"rows": 17}),
-    "gpt, cuda": ("decoder-absolute", (), "growing", Target("cuda", 24), {"skip-norm": 5, "bias-gelu": 2}),
-    "llama, cpu": ("decoder-nope", LLAMA, "growing", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
+    "gpt, cpu": ("decoder-absolute", (), "dynamic", Target("cpu", 24), {"rows": 17}),
+    "gpt, cuda": ("decoder-absolute", (), "dynamic", Target("cuda", 24), {"skip-norm": 5, "bias-gelu": 2}),
+    "llama, cpu": ("decoder-nope", LLAMA, "dynamic", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
     "llama, cuda": (
         "decoder-nope",
         LLAMA,
-        "growing",
+        "dynamic",
         Target("cuda", 23),
         {"swish": 2, "rms-norm": 5, "skip-norm": 4},
     ),
     "llama, static": ("decoder-rope", (*LLAMA, "kv_heads=1"), "static", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
-    "llama, portable": ("decoder-nope", LLAMA, "growing", Target("portable", 24), {"rms-norm": 5}),
+    "llama, portable": ("decoder-nope", LLAMA, "dynamic", Target("portable", 24), {"rms-norm": 5}),
 }
 
 
@@ -263,7 +263,7 @@ def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., Non
 
 
 def test_packed_weights_are_made_when_they_are_read() -> None:
-    _, model = graph("decoder-nope", LLAMA, "growing", 24)
+    _, model = graph("decoder-nope", LLAMA, "dynamic", 24)
     parts = {v.name: v.const_value for v in model.graph.initializers.values()}
     done = apply(model, Target("cpu", 24), ["packing"])
     assert done == {"packing": 4}

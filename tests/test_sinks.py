@@ -43,10 +43,10 @@ def test_a_window_ends_what_a_token_sees() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "cache"),
     [
-        ("decoder-rope", ("sinks=true",), "growing"),
+        ("decoder-rope", ("sinks=true",), "dynamic"),
         ("decoder-rope", ("sinks=true", "kv_heads=1"), "static"),
-        ("decoder-rope", ("sinks=true", "window=4"), "growing"),
-        ("decoder-alibi", ("sinks=true", "kv_heads=1"), "growing"),
+        ("decoder-rope", ("sinks=true", "window=4"), "dynamic"),
+        ("decoder-alibi", ("sinks=true", "kv_heads=1"), "dynamic"),
         ("decoder-relative-key-query", ("sinks=true",), "static"),
     ],
 )

@@ -13,6 +13,7 @@ from onnx import numpy_helper, parser
 
 from posexport.bundle.manifest import EncodingSpec, Manifest, ParitySummary, SourceInfo
 from posexport.bundle.write import seal, staged
+from posexport.recipe import Recipe
 from posexport.spec import Envelope, InputSpec, OutputSpec
 
 VOCAB, WIDTH, LIMIT = 13, 3, 11
@@ -56,7 +57,7 @@ MANIFEST = Manifest(
         OutputSpec(name="last_hidden_state", axes=[*AXES, WIDTH]),
         OutputSpec(name="sentence_embedding", axes=["batch_size", WIDTH]),
     ],
-    providers=["CPUExecutionProvider"],
+    recipe=Recipe(task="feature-extraction", opset=18),
     opset=18,
     ir_version=10,
     functions=[],
@@ -67,6 +68,7 @@ MANIFEST = Manifest(
         points=3, passed=2, skipped=0, refused=1, worst_error=1e-7, worst_tolerance=2e-6, complete=True
     ),
     proven=True,
+    proven_on=["cpu"],
     created="2026-01-01T00:00:00+00:00",
 )
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "a", "cat", "sits", "dog"]

@@ -1,9 +1,11 @@
 """``posexport.json``: what a bundle is, what it was proven to do, and every file in it.
 
-The format, version 1. A manifest
+The format, version 2. A manifest
 
 - is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
-- has ``format_version`` 1; a reader that knows only lower versions refuses it and says so, whatever else it holds;
+- has ``format_version`` 2; a reader that knows only lower versions refuses it and says so, whatever else it holds, and
+  version 1, which has no recipe, is refused with the advice to convert again;
+- holds nothing of the machine that wrote it but versions of tools: no path, no name of a user;
 - lists every file of the bundle but itself, by a relative name with ``/`` between its parts, with size and sha256;
 - lists ``model.onnx``, or the files of its ``parts``: graphs that run in turn, as `PartSpec` says.
 
@@ -17,10 +19,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from posexport.errors import PosexportError
+from posexport.recipe import Recipe
 from posexport.spec import MODEL as MODEL
 from posexport.spec import Axis, EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "posexport.json"
 LARGEST = 4 * 1024 * 1024
 
@@ -40,18 +43,29 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
 
 
 class SourceInfo(_Strict, frozen=True, kw_only=True):
-    """What was converted; ``sha256`` covers what determines the weights."""
+    """What was converted: its name without folders; ``sha256`` covers what determines the weights."""
 
     name: str
     kind: Literal["builtin", "python", "huggingface"]
     sha256: Sha256
 
 
+class BranchRun(_Strict, frozen=True, kw_only=True):
+    """A branch of the graph (one side of an If, the body of a Scan or Loop) and the first point that ran it.
+
+    ``reached`` is None for a branch that no checked point ran; ``note`` says why.
+    """
+
+    branch: str
+    reached: str | None
+    note: str = ""
+
+
 class ParitySummary(_Strict, frozen=True, kw_only=True):
     """How the proof went. ``refused`` points were refused by the length guard, as they should be.
 
     ``worst_error`` and ``worst_tolerance`` belong to the point that came nearest to its tolerance (None: no point was
-    compared); ``complete`` says that no point of the grid was skipped.
+    compared); ``complete`` says that the whole grid was checked, no point of it skipped.
     """
 
     points: Count
@@ -65,7 +79,7 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
     longest: Count | None = None
 
 
-class ChoiceSpec(_Strict, frozen=True, kw_only=True):
+class LoweringSpec(_Strict, frozen=True, kw_only=True):
     """How the nodes of a type are computed: by ``lowering``; every other way by name, with why it was not taken."""
 
     lowering: str
@@ -76,9 +90,10 @@ class ChoiceSpec(_Strict, frozen=True, kw_only=True):
 class Manifest(_Strict, frozen=True, kw_only=True):
     """A bundle's manifest.
 
-    ``posexport`` is the version that wrote it, ``providers`` those it was proven on, ``lowerings`` says for every
-    function of domain ``posexport`` how its nodes are computed, ``parts`` the graphs of a model that is not one graph,
-    ``created`` is an ISO 8601 time.
+    ``posexport`` is the version that wrote it, ``recipe`` the options it was converted with, ``lowerings`` says for
+    every function of domain ``posexport`` how its nodes are computed, ``parts`` the graphs of a model that is not one
+    graph, ``created`` is an ISO 8601 time. ``proven``: the whole grid passed, on the providers of ``proven_on``;
+    ``checked_lengths``: the lengths, in tokens, that were checked in place of the grid (none: the grid was).
     """
 
     format_version: int = FORMAT_VERSION
@@ -93,18 +108,20 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
     precision: Literal["fp32"] = "fp32"
-    made_for: Literal["portable", "cpu", "cuda"] = "portable"
-    providers: list[str]
+    target: Literal["portable", "cpu", "cuda"] = "portable"
+    recipe: Recipe
     opset: int
     ir_version: int
     functions: list[str]
-    lowerings: dict[str, str]
-    #: the same with the other ways that there are, and why each was not taken
-    choices: dict[str, ChoiceSpec] = {}
+    lowerings: dict[str, LoweringSpec]
     files: dict[str, FileEntry]
     tools: dict[str, str]
     parity: ParitySummary | None
     proven: bool
+    proven_on: list[str] = []
+    checked_lengths: list[int] = []
+    #: every branch of the graphs, and where the proof ran it
+    coverage: list[BranchRun] = []
     created: str
 
     @property
@@ -130,6 +147,11 @@ def decode(data: bytes) -> Manifest:
         raise PosexportError(f"it has {len(data)} bytes, a manifest has at most {LARGEST}")
     try:
         version = msgspec.json.decode(data, type=_Version).format_version
+        if version == 1:
+            raise PosexportError(
+                f"it has format version 1, which holds no recipe; this posexport reads {FORMAT_VERSION}: convert the "
+                "model again"
+            )
         if not 1 <= version <= FORMAT_VERSION:
             raise PosexportError(
                 f"it has format version {version}, this posexport reads up to {FORMAT_VERSION}: upgrade posexport"

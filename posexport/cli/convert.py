@@ -26,10 +26,12 @@ from posexport.cli.progress import bar
 )
 @click.option(
     "--cache",
-    type=click.Choice(["growing", "static"]),
-    default="growing",
+    type=click.Choice(["dynamic", "static", "growing"]),
+    default="dynamic",
     show_default=True,
-    help="A decoder's past: grows with every call, or has places for so many tokens from the start (one buffer).",
+    metavar="[dynamic|static]",
+    callback=lambda _context, _parameter, name: "dynamic" if name == "growing" else name,  # its name up to 0.1.0
+    help="A decoder's KV cache: dynamic grows with every call, static has slots for so many tokens from the start.",
 )
 @click.option(
     "--rotate",
@@ -46,6 +48,7 @@ from posexport.cli.progress import bar
     help="What to write beside the model: genai adds genai_config.json, for onnxruntime-genai.",
 )
 @click.option(
+    "--target",
     "--for",
     "made_for",
     type=click.Choice(["portable", "cpu", "cuda"]),
@@ -62,7 +65,10 @@ from posexport.cli.progress import bar
 )
 @options.allow_pickle_option
 @options.as_transformers_option
-@options.provider_option
+@click.option(
+    "--provider",
+    help="Where to prove: cpu or cuda; one that does not load is an error. Default: the target's, else cpu.",
+)
 @options.length_option
 @options.threads_option
 @click.option("--no-verify", is_flag=True, help="Do not prove the bundle; it is marked as unproven.")
@@ -86,7 +92,7 @@ def command(
     tokenizer: Path | None,
     allow_pickle: bool,
     as_transformers: bool,
-    provider: str,
+    provider: str | None,
     lengths: tuple[int, ...],
     threads: int,
     no_verify: bool,

@@ -37,12 +37,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes of one type are computed. ``refused``: what else there was, and why not; None: it was not recorded."""
+    """How nodes of one type are computed. ``refused``: what else there was, and why not."""
 
     node_type: str
     nodes: int
     lowering: str
-    refused: dict[str, str] | None
+    refused: dict[str, str]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from posexport.explain.profile import Cost, calls, costs
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
 from posexport.parity.draw import Feeds
 from posexport.runtime.chain import Link
-from posexport.runtime.providers import check_loads, execution_provider, make_session
+from posexport.runtime.providers import bundle_session, check_loads, execution_provider
 from posexport.runtime.session import refusal
 from posexport.spec import (
     BATCH,
@@ -86,7 +86,7 @@ def explain(
                 raise
     return Explanation(
         bundle=str(directory),
-        made_for=manifest.made_for,
+        made_for=manifest.target,
         provider=provider,
         threads=threads,
         onnxruntime=onnxruntime.__version__,
@@ -116,9 +116,7 @@ def _open(
     origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
     data = model.SerializeToString()
     del model
-    session = make_session(
-        data, provider=provider, threads=threads, profile=profile, denormals=False, weights=directory.resolve()
-    )
+    session = bundle_session(data, provider=provider, threads=threads, profile=profile, weights=directory.resolve())
     if isinstance(graph, PartSpec):
         link = Link(session, graph.feeds, graph.gives)
     else:
@@ -224,16 +222,14 @@ def _kernels(found: Sequence[Cost]) -> list[Kernel]:
 
 def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
     """How the nodes of one graph are computed; of a graph without functions, all that the manifest says."""
-    choices = manifest.choices
-    lowerings = {**manifest.lowerings, **{name: choice.lowering for name, choice in choices.items()}}
     return [
         Decision(
             node_type=name,
-            nodes=origins.count(name) or (choices[name].nodes if name in choices else 0),
-            lowering=lowering,
-            refused=choices[name].refused if name in choices else None,
+            nodes=origins.count(name) or spec.nodes,
+            lowering=spec.lowering,
+            refused=spec.refused,
         )
-        for name, lowering in lowerings.items()
+        for name, spec in manifest.lowerings.items()
         if not origins.nodes or origins.count(name)
     ]
 

@@ -26,11 +26,7 @@ def shown(found: Explanation) -> RenderableType:
 def notes(found: Explanation) -> list[str]:
     """What the bundle does not say."""
     decisions = [decision for part in found.parts for decision in part.decisions]
-    if not decisions:
-        return ["no lowerings are recorded: the bundle was made before they were, or has no attention of posexport's"]
-    if any(decision.refused is None for decision in decisions):
-        return ["refusals are not recorded: the bundle was made before they were; convert it again to see them"]
-    return []
+    return [] if decisions else ["no lowerings are recorded: the bundle has no attention of posexport's"]
 
 
 def _part(part: Part, provider: str) -> list[RenderableType]:
@@ -59,8 +55,6 @@ def _decisions(part: Part) -> Table:
 
 
 def _refused(decision: Decision) -> str:
-    if decision.refused is None:
-        return "not recorded"
     return "\n".join(f"{name}: {reason}" for name, reason in decision.refused.items()) or "none"
 
 

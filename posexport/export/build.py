@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posexport import rewrites
 from posexport.bounds import bounds_of
-from posexport.export import functions, guard, metadata
+from posexport.export import functions, guard, metadata, provenance
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
@@ -13,6 +13,7 @@ from posexport.export.save import save
 from posexport.export.trace import trace
 from posexport.lowering.target import Target, TargetName
 from posexport.ops.base import DOMAIN
+from posexport.recipe import Recipe
 from posexport.sources.base import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 
@@ -36,8 +37,11 @@ def build(
     target: TargetName = "portable",
     lowering: str = "auto",
     inline: bool = False,
+    recipe: Recipe | None = None,
 ) -> Built:
     """Trace, rewrite for the target, guard, attach functions, say in the metadata what it is, save, check.
+
+    ``recipe``: what to say there about the options.
 
     The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
     inline them.
@@ -57,7 +61,8 @@ def build(
     if inline:
         inline_functions(model)
     name_control_flow(model)
-    metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()})
+    metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()}, recipe)
+    provenance.strip(model)
     save(model, path, source.module)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(functions=names, chosen=chosen, opset=model.opset_imports[""], ir_version=model.ir_version)

@@ -98,12 +98,12 @@ def _need(needed: dict[str, onnx.FunctionProto], lowering: Lowering[Any], kind: 
     needed[proto.name] = proto
 
 
-def _called(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    """Names of our functions that nodes call, in their bodies too."""
-    found = set()
+def _called(nodes: Iterable[onnx.NodeProto]) -> list[str]:
+    """Names of our functions that nodes call, in their bodies too, in the order of the calls: a file has that order."""
+    found: list[str] = []
     for node in nodes:
         if node.domain == DOMAIN:
-            found.add(node.op_type)
+            found.append(node.op_type)
         for attribute in node.attribute:
-            found |= _called(attribute.g.node)
-    return found
+            found += _called(attribute.g.node)
+    return list(dict.fromkeys(found))

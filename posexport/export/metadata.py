@@ -6,22 +6,24 @@ import msgspec
 import onnx_ir as ir
 
 from posexport import __version__
+from posexport.recipe import Recipe
 from posexport.sources.base import Source
 
 
-def fill(model: ir.Model, source: Source, lowerings: dict[str, str]) -> None:
+def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe | None = None) -> None:
     """Name the producer and write ``posexport.*`` entries, each a string or a JSON value."""
     model.producer_name = "posexport"
     model.producer_version = __version__
-    model.graph.name = "".join(c if c.isalnum() else "_" for c in source.name)[-60:]
+    model.graph.name = "".join(c if c.isalnum() else "_" for c in source.public_name)[-60:]
     entries: dict[str, object] = {
-        "source": {"name": source.name, "kind": source.kind, "sha256": source.sha256},
+        "source": {"name": source.public_name, "kind": source.kind, "sha256": source.sha256},
         "task": source.task,
         "encoding": msgspec.to_builtins(source.encoding),
         "envelope": msgspec.to_builtins(source.envelope),
         "inputs": msgspec.to_builtins(source.inputs),
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,
+        **({} if recipe is None else {"recipe": msgspec.to_builtins(recipe)}),
         "version": __version__,
     }
     for key, value in entries.items():

@@ -56,7 +56,7 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
         if not takes(STATIC_CACHE_OPSET):
             raise PosexportError(
                 f"--cache static needs opset {STATIC_CACHE_OPSET}, which the installed onnxruntime "
-                f"{onnxruntime.__version__} does not take; upgrade it or use --cache growing"
+                f"{onnxruntime.__version__} does not take; upgrade it or use --cache dynamic"
             )
         return STATIC_CACHE_OPSET
 

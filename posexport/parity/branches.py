@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posexport.parity.ort import Runner
-from posexport.runtime.providers import make_session
+from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Watched(Runner):
         part = "" if whole or isinstance(model, bytes) else model.name
         probes = watch(proto)
         self.branches |= {Branch(probe.node, body, part) for probe in probes for body in _BODIES[probe.op_type]}
-        session = make_session(
+        session = bundle_session(
             proto.SerializeToString(), provider=provider, threads=threads, spinning=False, weights=weights
         )
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from posexport.bundle.manifest import BranchRun
 from posexport.parity import memory
 from posexport.parity.branches import Branch, Watched
 from posexport.parity.calls import in_calls
 from posexport.parity.draw import draw
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError
-from posexport.parity.report import BranchRun
 from posexport.sources.base import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding
 

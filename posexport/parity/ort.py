@@ -15,7 +15,7 @@ from posexport.parity.draw import Feeds
 from posexport.parity.remembered import RememberingSession
 from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
-from posexport.runtime.providers import make_session
+from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Runner:
         import onnxruntime
 
         # PyTorch runs in turn with it: threads that wait busily would take its processors
-        make = make or partial(make_session, provider=provider, threads=threads, level=level, spinning=False)
+        make = make or partial(bundle_session, provider=provider, threads=threads, level=level, spinning=False)
         self.chain = open_chain(model, parts, make)
         if parts:
             first, *others = self.chain.links

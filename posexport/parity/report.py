@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from posexport.bundle.manifest import ParitySummary
+from posexport.bundle.manifest import BranchRun, ParitySummary
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Precision
 from posexport.parity.grid import GridPoint
@@ -113,22 +113,12 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class BranchRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch of the graph (one side of an If, the body of a Scan or Loop) and the first point that ran it.
-
-    ``reached`` is None for a branch that no checked point ran; ``note`` says why.
-    """
-
-    branch: str
-    reached: str | None
-    note: str = ""
-
-
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
 
     ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
-    so every point got a fresh copy. ``located``: where the first failure starts, in words.
+    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the
+    first failure starts, in words.
     """
 
     scope: Literal["grid", "sample"]
@@ -140,6 +130,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     invariants: list[Invariant] = []
     strays: list[str] = []
     stateful: bool = False
+    lengths: list[int] = []
     located: str | None = None
     #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
     coverage: list[BranchRun] = []
@@ -176,7 +167,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             refused=verdicts.count("refused"),
             worst_error=error,
             worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
-            complete=self.scope == "grid" and "skipped" not in verdicts,
+            complete=self.scope == "grid" and not self.lengths and "skipped" not in verdicts,
             longest=max((p.length for p in self.points if p.verdict == "pass"), default=None),
         )
 

@@ -19,6 +19,7 @@ from posexport.parity.baseline_error import errors as more_errors
 from posexport.parity.calls import in_calls, whole
 from posexport.parity.coverage import Coverage, cover
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
+from posexport.parity.denormals import denormals
 from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.foreign import Foreign
 from posexport.parity.foreign_run import Beyond, ForeignRunner, conclusion, findings
@@ -70,6 +71,7 @@ class _Value:
     failure: str = ""
 
 
+@denormals(kept=False)  # as `posexport.load` leaves a process's first thread
 def prove(
     source: Source,
     model: Path | bytes,
@@ -142,6 +144,7 @@ def prove(
             strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
             stateful=stateful,
             coverage=coverage.runs(list(job.skipped)),
+            lengths=sorted(set(lengths or ())),
         )
         if foreign is not None:
             shown = conclusion(judged, source.envelope.limit, chosen=lengths is not None)

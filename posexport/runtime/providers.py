@@ -96,6 +96,29 @@ def make_session(
     return session
 
 
+def bundle_session(
+    model: Path | bytes,
+    *,
+    provider: str = "cpu",
+    threads: int = 0,
+    level: str = "all",
+    profile: Path | None = None,
+    spinning: bool = True,
+    weights: Path | None = None,
+) -> "InferenceSession":
+    """`make_session` as bundles are opened, in use and in their proof alike; only ``spinning`` differs between them."""
+    return make_session(
+        model,
+        provider=provider,
+        threads=threads,
+        level=level,
+        profile=profile,
+        spinning=spinning,
+        denormals=False,
+        weights=weights,
+    )
+
+
 def check_loads(provider: str) -> None:
     """Raise PosexportError, as `make_session` does, if a session on ``provider`` is not to be had."""
     import onnx.parser

@@ -20,7 +20,7 @@ from posexport.runtime.chain import Chain, open_chain, taken
 from posexport.runtime.chat import Chat, Message, as_chats
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Plan, Stream, as_ids, generate, unique
-from posexport.runtime.providers import PROVIDERS, make_session
+from posexport.runtime.providers import PROVIDERS, bundle_session
 from posexport.runtime.sampling import Sampling
 from posexport.runtime.seq2seq import decoder_prompts as begin
 from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
@@ -48,7 +48,7 @@ def load(
     graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
     for file in graphs:
         locate(path, file)
-    make = functools.partial(make_session, provider=provider, threads=threads, denormals=False)
+    make = functools.partial(bundle_session, provider=provider, threads=threads)
     chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
     for link, (file, graph) in zip(chain.links, graphs.items(), strict=True):
         given, found = taken(link.session), link.session.get_outputs()

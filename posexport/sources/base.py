@@ -1,7 +1,7 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from torch import nn
@@ -18,6 +18,7 @@ class Source:
         name: as the user gave it.
         module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
             of ``outputs``.
+        label: what files that leave this machine call it, the same wherever it lies; None: the last part of its name.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
         encodings: of every layer in turn, where they differ; ``encoding`` is the first one's.
         shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
@@ -34,6 +35,7 @@ class Source:
     """
 
     name: str
+    label: str | None = None
     kind: Literal["builtin", "python", "huggingface"]
     module: nn.Module
     inputs: list[InputSpec]
@@ -53,6 +55,11 @@ class Source:
     parts: list[Part] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def public_name(self) -> str:
+        """A name without folders: nothing of the machine that the source lies on."""
+        return self.label or PurePath(self.name).name
 
     @property
     def graphs(self) -> "dict[str, Source]":

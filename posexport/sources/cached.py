@@ -12,7 +12,7 @@ from posexport.models.decoder import Decoder
 from posexport.models.definition import Definition
 from posexport.sources.base import Source
 
-CacheName = Literal["growing", "static"]
+CacheName = Literal["dynamic", "static"]
 
 
 def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
@@ -21,9 +21,9 @@ def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
     Raises:
         PosexportError: the source has no such decoder, or its encoding rotates nothing.
     """
-    if (cache, rotate) == ("growing", "at-write"):
+    if (cache, rotate) == ("dynamic", "at-write"):
         return source
-    asked = f"--cache {cache}" if cache != "growing" else f"--rotate {rotate}"
+    asked = f"--cache {cache}" if cache != "dynamic" else f"--rotate {rotate}"
     module = source.module
     if not isinstance(module, Definition) or not source.envelope.cached:
         raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")

@@ -16,6 +16,7 @@ def source_of(
     model: Definition,
     *,
     name: str,
+    label: str | None = None,
     kind: Literal["builtin", "huggingface"],
     task: str,
     sha256: str,
@@ -33,6 +34,7 @@ def source_of(
     encodings = [_spec(encoding) for encoding in model.encodings]
     return Source(
         name=name,
+        label=label,
         kind=kind,
         module=model.eval(),
         inputs=model.inputs,

@@ -59,6 +59,7 @@ def load(argument: str) -> Source:
     first = encodings[0] if encodings else None
     return Source(
         name=argument,
+        label=f"{path.name}:{factory_name}",
         kind="python",
         module=by_name(argument, module, inputs, probed.outputs),
         inputs=inputs,

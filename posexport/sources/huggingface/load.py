@@ -53,6 +53,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transforme
     return source_of(
         plan.model,
         name=str(directory),
+        label=family.model_type,
         kind="huggingface",
         task=chosen,
         longest=plan.longest,

@@ -1,0 +1,72 @@
+"""Nothing of the machine that wrote a graph stays in it.
+
+The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment. Of
+what it notes, the path and the classes of a node's modules stay, by which `posexport.parity.expose` and
+`posexport.explain` find their way; of what other tools note, nothing does.
+"""
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import onnx_ir as ir
+
+#: names and classes of the modules that a node was traced in: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``
+KEPT = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
+_OURS = "posexport."
+
+
+def strip(model: ir.Model) -> None:
+    """Drop every note and every doc string but those of `KEPT` and our own, in all graphs, bodies and functions."""
+    _clean(model)
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for body in _bodies(graph):
+            _clean(body)
+            for value in _values(body):
+                _clean(value)
+            for node in body:
+                _clean(node)
+                for attribute in node.attributes.values():
+                    attribute.doc_string = None
+    for function in model.functions.values():
+        _clean(function)
+
+
+def _clean(thing: Any) -> None:
+    """Its notes; doc strings are the tracer's too, no function of ours has one."""
+    properties: MutableMapping[str, str] = thing.metadata_props
+    for key in [key for key in properties if key not in KEPT and not key.startswith(_OURS)]:
+        del properties[key]
+    if isinstance(thing, ir.serde.TensorProtoTensor):
+        # it is written as it was read
+        thing.raw.ClearField("doc_string")
+        thing.raw.ClearField("metadata_props")
+    else:
+        thing.doc_string = None
+
+
+def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """The graph and those in its nodes' attributes."""
+    yield graph
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _bodies(attribute.as_graph())
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for body in attribute.as_graphs():
+                    yield from _bodies(body)
+
+
+def _values(graph: ir.Graph) -> Iterator[Any]:
+    """What has a name: inputs, initialisers with their tensors, what nodes give, tensors in their attributes."""
+    yield from graph.inputs
+    for value in graph.initializers.values():
+        yield value
+        if value.const_value is not None:
+            yield value.const_value
+    for node in graph:
+        yield from node.outputs
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()

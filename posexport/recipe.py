@@ -1,0 +1,38 @@
+"""The recipe in a manifest: every option that decides what a conversion writes, so that it can be done again.
+
+It holds names, numbers and hashes, never paths: a recipe is the same wherever and by whomever a model was converted.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from posexport.spec import Beyond
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of ``posexport convert`` as they were resolved.
+
+    Attributes:
+        task: the source's, also where nobody named it.
+        settings: the ``--set`` pairs of a built-in model.
+        as_transformers: where transformers' code and the paper differ, the code was followed.
+        cache: a decoder's KV cache.
+        rotation: when a decoder rotates keys.
+        max_length: in tokens, as it was asked for (None: the source's own limit).
+        lowering: ``auto``, or the one that was asked for.
+        inline: the graph has no functions.
+    """
+
+    task: str
+    settings: dict[str, str] = {}
+    as_transformers: bool = False
+    cache: Literal["dynamic", "static"] = "dynamic"
+    rotation: Literal["at-write", "at-read"] = "at-write"
+    beyond: Beyond = "error"
+    max_length: int | None = None
+    target: Literal["portable", "cpu", "cuda"] = "portable"
+    lowering: str = "auto"
+    opset: int
+    inline: bool = False
+    layout: Literal["bundle", "genai"] = "bundle"

@@ -1,0 +1,54 @@
+"""From a name and options to the source that is exported, and that a bundle is compared with: the one way to both."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from posexport.models.caching import Rotate
+from posexport.sources.base import Source
+from posexport.sources.cached import CacheName, cached
+from posexport.sources.extend import extend
+from posexport.sources.load import LoadOptions, load
+from posexport.sources.settings import parse
+from posexport.spec import Beyond
+
+#: options of loading that decide nothing but whether a file may be read
+_PERMISSIONS = ("allow_pickle",)
+
+
+def prepare(
+    argument: str,
+    options: LoadOptions,
+    *,
+    beyond: Beyond = "error",
+    max_length: int | None = None,
+    cache: CacheName = "dynamic",
+    rotation: Rotate = "at-write",
+) -> Source:
+    """The source called ``argument`` with its limit, its KV cache and its rotation of keys as asked.
+
+    Raises:
+        PosexportError: what is wrong with the source, or which option does not fit it, in one sentence.
+    """
+    return cached(extend(load(argument, options), beyond, max_length), cache, rotation)
+
+
+def recorded(options: LoadOptions, source: Source) -> dict[str, Any]:
+    """What a recipe says about loading: every option but permissions, the task as the source resolved it."""
+    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions) if f.name not in _PERMISSIONS}
+    return {**found, "task": source.task, "settings": dict(sorted(parse(options.settings).items()))}
+
+
+def again(record: dict[str, Any], options: LoadOptions, argument: str, *, kind: str, name: str) -> LoadOptions:
+    """``options`` for loading ``argument``, completed by what a recipe recorded of a source of this kind and name.
+
+    What the user says now goes before what is recorded. Task and settings are those of one built-in model, or the task
+    of a checkpoint; a Python file decides for itself.
+    """
+    known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
+    settings = tuple(f"{key}={value}" for key, value in known.pop("settings", {}).items())
+    if not (argument == name if kind == "builtin" else kind == "huggingface" and Path(argument).is_dir()):
+        known.pop("task", None)
+        settings = ()
+    completed = {key: getattr(options, key) or value for key, value in known.items()}
+    return replace(options, **completed, settings=options.settings or settings)

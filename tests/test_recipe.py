@@ -1,0 +1,153 @@
+"""The recipe in a manifest: `verify --against` rebuilds exactly what `convert` was told, whatever that was."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from posexport.bundle.read import read
+from posexport.cli import group
+from posexport.convert import ConvertOptions, convert
+from posexport.recipe import Recipe
+from posexport.sources.load import LoadOptions
+from posexport.sources.prepare import again, recorded
+from posexport.verify import verify
+
+GOLDEN = Path(__file__).parent / "golden"
+LAYER = ("--set", "layers=1")
+#: every option that changes a graph, on its own
+ALONE = {
+    "set": ("--set", "kv_heads=1"),
+    "static": ("--cache", "static"),
+    "at-read": ("--rotate", "at-read"),
+    "max-length": ("--max-length", "19"),
+    "target": ("--target", "cpu"),
+    "lowering": ("--lowering", "formula"),
+    "opset": ("--opset", "24"),
+    "inline": ("--inline",),
+    "layout": ("--layout", "genai"),
+}
+#: those that change what is computed, or what is fed, with one another
+DEFINITION = ("set", "static", "at-read", "max-length")
+PAIRS = [(a, b) for i, a in enumerate(DEFINITION) for b in DEFINITION[i + 1 :]]
+#: the others, which change the graph alone, with a KV cache of another kind or rotation at another time
+PAIRS += [
+    ("static", "target"),
+    ("static", "inline"),
+    ("static", "layout"),
+    ("at-read", "lowering"),
+    ("at-read", "opset"),
+]
+LENGTHS = (2, 17)
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(group, [str(argument) for argument in arguments])
+
+
+def rebuilt(tmp_path: Path, source: str, *options: str) -> None:
+    """Converted with options, verified without any."""
+    bundle = tmp_path / "b"
+    done = run("convert", source, "-o", bundle, *options, "--no-verify", "--threads", 1)
+    assert done.exit_code == 0, done.output
+    check(bundle, source)
+
+
+def check(target: Path, source: str) -> None:
+    report = verify(target, against=source, lengths=LENGTHS, threads=1)
+    assert report.passed, report.describe()
+    assert {point.length for point in report.points if point.verdict == "pass"} >= set(LENGTHS)
+
+
+def test_a_lone_file_has_its_recipe_too(tmp_path: Path) -> None:
+    rebuilt(tmp_path, "decoder-rope-dynamic", *LAYER, *ALONE["static"], *ALONE["at-read"])
+    check(tmp_path / "b" / "model.onnx", "decoder-rope-dynamic")
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in ALONE), *PAIRS], ids="+".join)
+def test_verify_rebuilds_every_option_alone_and_in_pairs(names: tuple[str, ...], tmp_path: Path) -> None:
+    rebuilt(tmp_path, "decoder-rope-dynamic", *LAYER, *(word for name in names for word in ALONE[name]))
+
+
+@pytest.mark.parametrize("more", [(), ("--cache", "static"), ("--target", "cpu"), ("--max-length", "60")], ids=" ".join)
+@pytest.mark.parametrize("beyond", ["clip", "interpolate"])
+def test_verify_rebuilds_what_happens_beyond_the_table(beyond: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    longest = () if beyond == "clip" or "--max-length" in more else ("--max-length", "60")
+    settings = (*LAYER, "--set", "max_positions=16")  # the lengths that are checked lie on both sides
+    rebuilt(tmp_path, "decoder-absolute", *settings, "--beyond", beyond, *longest, *more)
+
+
+def test_verify_rebuilds_the_task(tmp_path: Path) -> None:
+    golden = str(GOLDEN / "bert-absolute")
+    rebuilt(tmp_path, golden, "--task", "features")
+    assert read(tmp_path / "b").recipe.task == "features"
+
+
+def test_what_is_said_now_goes_before_the_recipe() -> None:
+    record = {"task": "features", "settings": {"layers": "1"}}
+    given = LoadOptions(task="fill-mask", settings=("layers=2",))
+    assert again(record, given, "encoder-rope", kind="builtin", name="encoder-rope") == given
+    none = LoadOptions()
+    found = again(record, none, "encoder-rope", kind="builtin", name="encoder-rope")
+    assert (found.task, found.settings) == ("features", ("layers=1",))
+    assert again(record, none, "encoder-t5", kind="builtin", name="encoder-rope").settings == ()
+    assert again(record, none, "own.py:make", kind="python", name="own.py:make").task is None
+
+
+def test_every_option_of_loading_is_recorded() -> None:
+    """A new option of loading that the recipe does not know would be lost by `verify --against`."""
+    known = {field.name for field in fields(LoadOptions)} - {"allow_pickle"}
+    assert known <= set(Recipe.__struct_fields__)
+    from posexport.sources import builtin
+
+    source = builtin.load("encoder-rope", task=None, settings_given=())
+    assert known == set(recorded(LoadOptions(), source))
+    told = recorded(LoadOptions(settings=("b=2", "a=1")), source)
+    assert (told["task"], list(told["settings"].items())) == (source.task, [("a", "1"), ("b", "2")])
+
+
+def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
+    done = run(
+        *("convert", "decoder-rope", "-o", tmp_path / "b", *LAYER, "--cache", "static", "--for", "cpu"),
+        *("--no-verify", "--json"),
+    )
+    recipe = json.loads(done.stdout)["manifest"]["recipe"]
+    assert recipe == {
+        "task": "text-generation",
+        "settings": {"layers": "1"},
+        "as_transformers": False,
+        "cache": "static",
+        "rotation": "at-write",
+        "beyond": "error",
+        "max_length": None,
+        "target": "cpu",
+        "lowering": "auto",
+        "opset": 24,
+        "inline": False,
+        "layout": "bundle",
+    }
+    model = onnx.load(str(tmp_path / "b" / "model.onnx"))
+    (stored,) = (entry.value for entry in model.metadata_props if entry.key == "posexport.recipe")
+    assert json.loads(stored) == recipe
+
+
+def test_growing_is_still_understood(tmp_path: Path) -> None:
+    done = run("convert", "decoder-rope", "-o", tmp_path / "b", *LAYER, "--cache", "growing", "--no-verify")
+    assert done.exit_code == 0
+    assert read(tmp_path / "b").recipe.cache == "dynamic"
+
+
+def test_a_lone_file_with_a_damaged_recipe_is_refused(tmp_path: Path) -> None:
+    convert("encoder-rope", tmp_path / "b", ConvertOptions(load=LoadOptions(settings=("layers=1",)), verify=False))
+    model = onnx.load(str(tmp_path / "b" / "model.onnx"))
+    for entry in model.metadata_props:
+        if entry.key == "posexport.recipe":
+            entry.value = '{"cache": "endless"}'
+    onnx.save(model, str(tmp_path / "lone.onnx"))
+    done = run("verify", tmp_path / "lone.onnx", "--against", "encoder-rope")
+    assert done.exit_code == 2
+    assert "posexport.recipe in its metadata that cannot be read" in done.output

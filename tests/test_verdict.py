@@ -1,0 +1,185 @@
+"""What a bundle may call itself: proven is the whole grid; the proof runs as `load` does, on the target's provider."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnxruntime
+import pytest
+import torch
+from click.testing import CliRunner
+
+import posexport
+from posexport.bundle.read import read
+from posexport.cli import group
+from posexport.convert import ConvertOptions, convert
+from posexport.errors import PosexportError
+from posexport.parity import memory
+from posexport.parity.denormals import are_kept, denormals
+from posexport.parity.ort import Runner
+from posexport.parity.report import Report
+from posexport.parity.verdict import verdict
+from posexport.sources.load import LoadOptions
+
+TINY = ("layers=1", "hidden=12", "heads=2", "feedforward=7", "vocab=11")
+SETTINGS = [word for pair in TINY for word in ("--set", pair)]
+
+
+def options(**given: Any) -> ConvertOptions:
+    return ConvertOptions(load=LoadOptions(settings=TINY), threads=1, **given)
+
+
+def test_chosen_lengths_are_checked_and_not_proven(tmp_path: Path) -> None:
+    arguments = ["convert", "decoder-alibi", *SETTINGS, "--length", "17", "-o", str(tmp_path / "b")]
+    done = CliRunner().invoke(group, arguments)
+    assert done.exit_code == 0, done.output
+    assert done.output.rstrip().endswith("checked at 17 tokens, not proven")
+    manifest = read(tmp_path / "b")
+    assert (manifest.proven, manifest.proven_on, manifest.checked_lengths) == (False, [], [17])
+    assert manifest.parity is not None
+    assert not manifest.parity.complete
+
+
+def test_the_whole_grid_is_proven(tmp_path: Path) -> None:
+    done = convert("encoder-alibi", tmp_path / "b", options())
+    assert done.manifest is not None
+    assert (done.manifest.proven, done.manifest.proven_on, done.manifest.checked_lengths) == (True, ["cpu"], [])
+    assert done.to_text().endswith(", proven")
+
+
+def test_skipped_points_are_not_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 10_000_000)
+    done = convert("encoder-alibi", tmp_path / "b", options())
+    assert done.manifest is not None
+    assert done.report is not None
+    assert done.good
+    assert any(point.verdict == "skipped" for point in done.report.points)
+    assert (done.manifest.proven, done.manifest.proven_on) == (False, [])
+    assert done.manifest.parity is not None
+    assert not done.manifest.parity.complete
+    last = done.to_text().splitlines()[-1]
+    assert "proven except " in last
+    assert "needs about" in last
+
+
+def test_what_was_not_checked_or_missed_is_not_proven() -> None:
+    assert verdict(None).words == "NOT proven: nothing was checked"
+    missed = Report(scope="grid", provider="cpu", precision="fp32", points=[])
+    assert (verdict(missed).proven, verdict(missed).words) == (False, "NOT proven: parity was missed")
+
+
+class Recorded(onnxruntime.SessionOptions):  # type: ignore[misc]
+    """Options that say what they were given."""
+
+    made: ClassVar[list["Recorded"]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[str, str] = {}
+        Recorded.made.append(self)
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        self.entries[key] = value
+        super().add_session_config_entry(key, value)
+
+    def told(self) -> dict[str, Any]:
+        names = [name for name in dir(onnxruntime.SessionOptions) if not name.startswith("_")]
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if not callable(value)} | self.entries
+
+
+def test_the_proof_opens_a_bundle_as_load_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert("encoder-alibi", tmp_path / "b", options(verify=False))
+    monkeypatch.setattr(onnxruntime, "SessionOptions", Recorded)
+    monkeypatch.setattr(Recorded, "made", [])
+    opened = posexport.load(tmp_path / "b", threads=1)
+    Runner(
+        tmp_path / "b" / "model.onnx",
+        inputs=[spec.name for spec in opened.inputs],
+        outputs=[spec.name for spec in opened.outputs],
+        threads=1,
+    )
+    in_use, in_proof = (made.told() for made in Recorded.made)
+    assert in_proof.pop("session.intra_op.allow_spinning") == "0"
+    assert in_use == in_proof
+    assert in_use["session.set_denormal_as_zero"] == "1"
+    assert "graph_optimization_level" in in_use
+
+
+def test_the_thread_s_denormals_are_as_asked_and_then_as_before() -> None:
+    before = are_kept()
+    bits = torch.full((4,), 713624, dtype=torch.int32)  # 1e-39, which is 0 if it is read where denormals are
+    tiny = bits.view(torch.float32)
+    for kept in (True, False, True):
+        with denormals(kept=kept):
+            assert are_kept() is kept
+            assert bool(((tiny * 1).view(torch.int32) != 0).all()) is kept
+            with denormals(kept=not kept):
+                assert are_kept() is not kept
+            assert are_kept() is kept
+    assert are_kept() is before
+
+
+@pytest.mark.parametrize("first", ["nothing", "a session that keeps them", "a bundle"])
+def test_the_proof_runs_without_denormals_and_its_reference_with_them(first: str, tmp_path: Path) -> None:
+    """Whatever session was the process's first, which decides for the thread that opens it."""
+    convert("encoder-alibi", tmp_path / "b", options(verify=False))
+    code = f"""
+import sys
+from pathlib import Path
+from posexport.runtime import session
+from posexport.runtime.providers import check_loads
+if {first!r} == "a session that keeps them":
+    check_loads("cpu")
+if {first!r} == "a bundle":
+    session.load({str(tmp_path / "b")!r}, threads=1)
+from posexport.parity import reference, run
+from posexport.parity.denormals import are_kept
+from posexport.sources.load import LoadOptions, load
+before, seen = are_kept(), dict()
+def watch(name, cls, method):
+    inner = getattr(cls, method)
+    def outer(self, *rest, **more):
+        seen.setdefault(name, set()).add(are_kept())
+        return inner(self, *rest, **more)
+    setattr(cls, method, outer)
+watch("model", run.Runner, "__call__")
+source = load("encoder-alibi", LoadOptions(settings={TINY!r}))
+watch("definition", type(source.module), "forward")
+report = run.prove(source, Path({str(tmp_path / "b" / "model.onnx")!r}), lengths=[2, 17], threads=1)
+print(report.passed, seen["model"], seen["definition"], are_kept() == before)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "True {False} {True} True"
+
+
+def test_cuda_that_does_not_load_is_proven_on_the_cpu_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(provider: str) -> None:
+        raise PosexportError(f"no {provider} here")
+
+    monkeypatch.setattr("posexport.convert.check_loads", missing)
+    arguments = ["convert", "encoder-nope", *SETTINGS, "--target", "cuda", "-o", str(tmp_path / "b")]
+    done = CliRunner().invoke(group, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    assert "proven on cpu; cuda did not load here: no cuda here" in done.stderr
+    manifest = json.loads(done.stdout)["manifest"]
+    assert (manifest["target"], manifest["proven"], manifest["proven_on"]) == ("cuda", True, ["cpu"])
+    strict = CliRunner().invoke(group, [*arguments, "--provider", "cuda", "--force"])
+    assert isinstance(strict.exception, PosexportError)  # exit code 2
+    assert "no cuda here" in str(strict.exception)
+
+
+def test_a_target_that_loads_is_what_the_proof_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("posexport.convert.check_loads", asked.append)
+
+    def proof(*_: Any, **given: Any) -> Report:
+        asked.append(given["provider"])
+        raise PosexportError("far enough")
+
+    monkeypatch.setattr("posexport.parity.run.prove", proof)
+    with pytest.raises(PosexportError, match="far enough"):
+        convert("encoder-nope", tmp_path / "b", options(made_for="cuda"))
+    assert asked == ["cuda", "cuda"]
