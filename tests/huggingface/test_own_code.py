@@ -196,3 +196,19 @@ def test_without_code_unknown_keys_are_as_before(masked: Path) -> None:
     configure(masked, emb_pooler="mean")
     assert read(masked).task == "fill-mask"
     assert json.loads((masked / "config.json").read_text())["emb_pooler"] == "mean"
+
+
+def test_a_family_that_needed_no_code(copy: Copy) -> None:
+    """By the same rule; embedders took such names for models whose tokens see later ones (gte-Qwen2, LLM2Vec)."""
+    directory = copy("qwen2-forcausallm")
+    before = read(directory)
+    configure(directory, auto_map={"AutoModel": "modeling_qwen2.Qwen2Model"})
+    assert torch.equal(logits(read(directory)), logits(before))
+    configure(directory, is_causal=False)
+    assert "does not know: is_causal = False;" in refusal(directory)
+    configure(directory, is_causal=..., auto_map={"AutoModel": "modeling_qwen.Qwen2Model"})
+    assert "modeling_qwen.Qwen2Model is not qwen2's" in refusal(directory)
+    configure(directory, auto_map={"AutoModel": "modeling_qwen2.Qwen2EncoderModel"}, architectures=["Qwen2ForCausalLM"])
+    assert "is not qwen2's" in refusal(directory)
+    configure(directory, auto_map={"AutoModel": "modeling_qwen2.Qwen2Model"}, architectures=["Qwen2EncoderModel"])
+    assert "Qwen2EncoderModel is not qwen2's" in refusal(directory)

@@ -118,9 +118,8 @@ def _unused(
         f"{prefix}embeddings.position_embeddings.weight": "the table of absolute positions beside relative ones",
     }
     harmless |= {prefix + start: reason for start, reason in beside.items()}
-    for start, reason in family.other_heads.items():
-        if not any(name.startswith(start) for name in needed):
-            harmless[start] = reason
+    heads = family.other_heads.items()
+    harmless |= {start: what for start, what in heads if not any(name.startswith(start) for name in needed)}
     rest: list[str] = []
     counts: dict[str, int] = {}
     for name in left:

@@ -25,7 +25,6 @@ _ENDS = (
     "pretrainedmodel",
     "lmheadmodel",
     "mtmodel",
-    "encodermodel",
     "forcausallm",
     "formaskedlm",
     "forpretraining",

@@ -146,7 +146,7 @@ def conformer_encoding(config: Config, settings: AudioConfig, default: str, *, c
 
 def rotates(config: Config) -> bool:
     """Whether positions are rotations, which here turn the attention's input."""
-    return config.values.get("position_embeddings_type") == "rotary"
+    return bool(config.values.get("position_embeddings_type") == "rotary")
 
 
 def head(config: Config, settings: AudioConfig, task: str) -> Head:
