@@ -60,8 +60,7 @@ class Chat:
 
     def render(self, messages: Sequence[Message]) -> str:
         """The prompt, up to where the model's answer begins. Special tokens are in it: none are to be added again."""
-        from jinja2 import TemplateError
-        from jinja2.sandbox import SecurityError
+        from jinja2.exceptions import SecurityError, TemplateError
 
         try:
             return self._template.render(
@@ -184,7 +183,7 @@ def _to_json(
 
 
 def _raise_exception(message: str) -> None:
-    from jinja2 import TemplateError
+    from jinja2.exceptions import TemplateError
 
     raise TemplateError(message)
 

@@ -144,6 +144,11 @@ def _feedforward(config: Config, default: str) -> tuple[str, bool]:
     text = config.text("feed_forward_proj", default)
     gated = text.startswith("gated-")
     name = "gelu_new" if text == "gated-gelu" else text.removeprefix("gated-")
+    if name not in ACTIVATIONS:
+        raise PosexportError(
+            f"{config.label} says feed_forward_proj = {text!r:.60}; it must be gated- or nothing, and then one of "
+            f"{', '.join(sorted(ACTIVATIONS))}"
+        )
     stated = (
         config.activation("dense_act_fn", name) if "dense_act_fn" in config.values else name,
         config.flag("is_gated_act", gated),
@@ -153,13 +158,7 @@ def _feedforward(config: Config, default: str) -> tuple[str, bool]:
             f"says feed_forward_proj = {text}, dense_act_fn = {stated[0]}, is_gated_act = {stated[1]}; transformers "
             "reads the last two, and so they are what is computed"
         )
-    name, gated = stated
-    if name not in ACTIVATIONS:
-        raise PosexportError(
-            f"{config.label} says feed_forward_proj = {text!r:.60}; it must be gated- or nothing, and then one of "
-            f"{', '.join(sorted(ACTIVATIONS))}"
-        )
-    return name, gated
+    return stated
 
 
 def _encoding(config: Config, settings: EncoderConfig, table_in_every_layer: bool, *, bidirectional: bool) -> Encoding:
