@@ -21,6 +21,6 @@ def load(checkpoint: str) -> Any:
     model, report = cls.from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
     unread = sorted(report["unexpected_keys"])
     if unread:
-        others = f" and {len(unread) - 1} more tensors" if len(unread) > 1 else ""
+        others = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
         sys.stdout.write(f"\nremark: transformers {transformers.__version__} does not read {unread[0]}{others}\n")
     return model.eval()
