@@ -84,11 +84,11 @@ class _Search:
     ) -> None:
         self._source, self._watched = source, watched
         self._heads, self._limit, self._progress = heads, memory_limit, progress
-        self._points = [point for point in points if not point.refusal and self._fits(point)]
         self._found = Coverage(sorted(watched.branches))
         #: bytes of the smallest point that was too large to try
         self._needs: int | None = None
         self._failure = ""
+        self._points = [point for point in points if not point.refusal and self._fits(point)]
 
     def run(self) -> Coverage:
         for point in _telling(self._points):

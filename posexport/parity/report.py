@@ -141,7 +141,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
-        verdicts = {item.verdict for item in (*self.points, *self.medians, *self.invariants)}
+        verdicts = {p.verdict for p in self.points} | {m.verdict for m in self.medians} | {i.verdict for i in self.invariants}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
 
