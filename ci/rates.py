@@ -8,7 +8,6 @@ definitions and graphs with transformers and with the papers. A refusal is a fal
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 import random
 import shutil
@@ -21,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+import torch
 from safetensors.numpy import load_file, save_file
 
 from posexport.bench.machine import commit, machine
@@ -163,7 +165,7 @@ def rows(count: int, log: Path) -> Iterator[dict[str, Any]]:
     for model in models(count):
         row = known.get(model.key)
         if row is None:
-            row = {"model": model.key, "name": model.name}
+            row = {"model": model.key, "name": model.name, "commit": commit()}
             try:
                 row |= measured(model)
             except PosexportError as err:
@@ -182,8 +184,8 @@ def record(found: list[dict[str, Any]]) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "processor": machine().cpu,
         "cores": machine().cores,
-        "commit": commit(),
-        "versions": {name: importlib.metadata.version(name) for name in ("torch", "onnx", "onnxruntime", "numpy")},
+        "commits": sorted({row["commit"] or "" for row in found}),
+        "versions": {each.__name__: each.__version__ for each in (torch, onnx, onnxruntime, np)},
         "criterion": {
             "times_pytorch": FACTOR,
             "eps": FLOOR["fp32"],

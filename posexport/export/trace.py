@@ -122,7 +122,7 @@ def _default_positions(model: ir.Model, source: Source) -> None:
             for user, index in tuple(value.uses()):
                 if user is not whole:
                     user.replace_input_with(index, whole.outputs[0])
-            whole.outputs[0].shape, whole.outputs[0].dtype = value.shape, value.dtype
+            whole.outputs[0].shape, whole.outputs[0].type = value.shape, value.type
             model.graph.insert_before(model.graph[0], (sizes, whole))
 
 

@@ -141,7 +141,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
-        verdicts = {p.verdict for p in self.points} | {m.verdict for m in self.medians} | {i.verdict for i in self.invariants}
+        verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
+        verdicts |= {item.verdict for item in self.medians}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
 
