@@ -11,11 +11,10 @@ from onnx import ModelProto, NodeProto
 
 from posexport.convert import ConvertOptions, convert
 from posexport.lowering import blockwise
-from posexport.parity import coverage
+from posexport.parity import coverage, run
 from posexport.parity.branches import Branch, Watched
 from posexport.parity.coverage import cover
 from posexport.parity.grid import grid
-from posexport.parity.run import prove
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.load import LoadOptions
@@ -75,12 +74,12 @@ def test_what_ran_is_seen_in_functions_and_bodies(x: list[float], y: list[float]
     model = onnx.parser.parse_model(NESTED)
     onnx.checker.check_model(model)
     feeds = {name: np.array(np.broadcast_to(v, 2), np.float32) for name, v in (("x", x), ("y", y))}
-    run = watched(model)
-    assert len(run.branches) == 7
+    runner = watched(model)
+    assert len(runner.branches) == 7
     want = make_session(model.SerializeToString(), threads=1).run(None, feeds)
-    np.testing.assert_array_equal(run(feeds)[0], want[0])
-    assert {f"{b.node} {b.body.removesuffix('_branch')}" for b in run.ran} == ran
-    assert run.ran <= run.branches
+    np.testing.assert_array_equal(runner(feeds)[0], want[0])
+    assert {f"{b.node} {b.body.removesuffix('_branch')}" for b in runner.ran} == ran
+    assert runner.ran <= runner.branches
 
 
 def control_flow(model: ModelProto) -> list[NodeProto]:
@@ -148,14 +147,21 @@ def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch:
     assert all(point.length > 128 for point in failed)
 
 
-def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(tmp_path: Path) -> None:
-    settings = LoadOptions(settings=SIZES)
-    convert("encoder-t5", tmp_path / "b", ConvertOptions(load=settings, verify=False))
-    source = builtin.load("encoder-t5", task=None, settings_given=SIZES)
-    report = prove(source, tmp_path / "b" / "model.onnx", threads=1, memory_limit=1 << 26)
-    assert report.passed
-    assert [run.branch for run in report.unreached]
-    assert all("MiB" in run.note and "needs" in run.note for run in report.unreached), report.unreached
+def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_memory_limit", lambda _: 1 << 26)
+    done = convert("encoder-t5", tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
+    assert done.report is not None
+    assert done.report.passed
+    assert done.good
+    assert done.report.unreached
+    assert all("MiB" in branch.note and "needs" in branch.note for branch in done.report.unreached)
+    assert done.manifest is not None
+    assert not done.manifest.proven
+    assert done.manifest.coverage == done.report.coverage
+    last = done.to_text().splitlines()[-1]
+    assert f"proven except {done.report.unreached[0].branch} (needs more than 64 MiB" in last
 
 
 def test_chosen_lengths_claim_no_branch(tmp_path: Path) -> None:
