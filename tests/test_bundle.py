@@ -289,6 +289,16 @@ def test_a_damaged_manifest_names_its_file(tmp_path):
         read(bundle)
 
 
+def test_a_bundle_of_the_format_before_is_replaced_if_it_holds_nothing_else(tmp_path):
+    bundle = write_bundle(tmp_path / "b")
+    rewrite(bundle, format_version=1, made_for="portable")
+    (bundle / "notes.txt").write_text("mine")
+    with pytest.raises(PosexportError, match=r"holds notes.txt, no part of the bundle"):
+        write_bundle(bundle, force=True)
+    (bundle / "notes.txt").unlink()
+    read(write_bundle(bundle, force=True))
+
+
 def test_a_hugging_face_cache_entry_works_and_its_neighbour_is_out_of_reach(tmp_path):
     bundle = write_bundle(tmp_path / "b", external=True)
     entry = tmp_path / "models--org--name"

@@ -69,7 +69,7 @@ def check(name: str, folder: Path, *options: str) -> None:
     bundle = convert(name, folder, *options)
     argument = str(GOLDEN / name) if name in CHECKPOINTS else name
     source = load(argument, LoadOptions(settings=layers(name)))
-    source = cached(source, "static" if "static" in options else "growing", "at-write")
+    source = cached(source, "static" if "static" in options else "dynamic", "at-write")
     model = model_of(bundle, source.parts)
     points = points_of(source)
     heads = max((m for p in source.module.modules() if isinstance(m := getattr(p, "heads", 0), int)), default=1)

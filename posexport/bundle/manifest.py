@@ -136,6 +136,12 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
+class _Listing(_Version):
+    """What every version says of files, so that a bundle of an earlier one can be replaced."""
+
+    files: dict[str, FileEntry]
+
+
 def encode(manifest: Manifest) -> bytes:
     """The manifest as JSON that people can read, ending in a newline."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
@@ -163,6 +169,17 @@ def decode(data: bytes) -> Manifest:
         raise PosexportError(f"it is not a manifest: {err}") from err
     _agree(manifest)
     return manifest
+
+
+def decode_names(data: bytes) -> set[str]:
+    """The files that a manifest of this or an earlier version lists; PosexportError as `decode` raises it."""
+    try:
+        listing = msgspec.json.decode(data, type=_Listing)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return set(decode(data).files)
+    if 1 <= listing.format_version < FORMAT_VERSION and len(data) <= LARGEST and all(map(plain, listing.files)):
+        return set(listing.files)
+    return set(decode(data).files)
 
 
 def _agree(manifest: Manifest) -> None:

@@ -2,17 +2,30 @@
 
 import hashlib
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from posexport.bundle.manifest import LARGEST, MANIFEST, Manifest, decode
+from posexport.bundle.manifest import LARGEST, MANIFEST, Manifest, decode, decode_names
 from posexport.errors import PosexportError
+
+T = TypeVar("T")
 
 
 def read(directory: Path) -> Manifest:
     """The manifest of the bundle in ``directory``.
 
-    Raises PosexportError if there is no bundle, if its manifest is damaged or if a newer posexport wrote it.
+    Raises PosexportError if there is no bundle, if its manifest is damaged or if another posexport's format has it.
     """
+    return _decoded(directory, decode)
+
+
+def names(directory: Path) -> set[str]:
+    """The files of the bundle in ``directory``, one of an earlier format too. Raises as `read` does."""
+    return _decoded(directory, decode_names)
+
+
+def _decoded(directory: Path, decode: Callable[[bytes], T]) -> T:
     if not directory.exists():
         raise PosexportError(f"{directory} does not exist; give a directory that posexport convert wrote")
     if not directory.is_dir():

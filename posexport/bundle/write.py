@@ -16,7 +16,7 @@ import msgspec
 
 from posexport.bundle import leftovers, swap
 from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, encode
-from posexport.bundle.read import read, sha256
+from posexport.bundle.read import names, sha256
 from posexport.errors import PosexportError
 
 #: failures of the disk, wherever in a conversion they show
@@ -117,7 +117,7 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise PosexportError(f"{target} already exists; give --force to replace it or choose another output")
     if holds:
         try:
-            own = {MANIFEST, *read(target).files}
+            own = {MANIFEST, *names(target)}
         except PosexportError as err:
             raise PosexportError(f"{err}; so {target} is not replaced: remove it or choose another output") from err
         if strange := sorted(holds - own):
