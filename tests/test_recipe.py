@@ -150,5 +150,5 @@ def test_a_lone_file_with_a_damaged_recipe_is_refused(tmp_path: Path) -> None:
         if entry.key == "posexport.recipe":
             entry.value = '{"cache": "endless"}'
     onnx.save(model, str(tmp_path / "lone.onnx"))
-    with pytest.raises(PosexportError, match="posexport.recipe in its metadata that cannot be read"):
+    with pytest.raises(PosexportError, match=r"posexport\.recipe in its metadata that cannot be read"):
         verify(tmp_path / "lone.onnx", against="encoder-rope")
