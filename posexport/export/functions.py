@@ -5,7 +5,7 @@ the checker asks for.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,9 +61,10 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
             if isinstance(kind, AttentionKind):
                 sizes = {in_place.head_size(node) for node in ours if node.op_type == name}
                 kind = replace(kind, head_size=sizes.pop() if len(sizes) == 1 else None)
-            choice = plan.choose(family, kind, target, lowering)
+            sized = _sized(target, kind, [node for node in ours if node.op_type == name])
+            choice = plan.choose(family, kind, sized, lowering)
             chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)
-            _need(needed, choice.lowering, kind, target)
+            _need(needed, choice.lowering, kind, sized)
             cuts = choice.lowering.cuts and target.tiles
             if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not cuts:
                 unlimited.add(kind.bias.name)
@@ -86,6 +87,16 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
     if not needed:
         model.opset_imports.pop(DOMAIN, None)
     return chosen
+
+
+def _sized(target: Target, kind: Kind, nodes: Sequence[ir.Node]) -> Target:
+    """The target for the function of these nodes: attention inside windows has queries of a fixed number."""
+    if not isinstance(kind, AttentionKind):
+        return target
+    shapes = [node.inputs[0].shape for node in nodes if node.inputs[0] is not None]
+    sizes = {None if shape is None else shape[1 if kind.joined else 2] for shape in shapes}
+    fixed = [size for size in sizes if isinstance(size, int)]
+    return replace(target, longest=max(fixed), shortest=min(fixed)) if len(fixed) == len(sizes) and fixed else target
 
 
 def _need(needed: dict[str, onnx.FunctionProto], lowering: Lowering[Any], kind: Kind, target: Target) -> None:

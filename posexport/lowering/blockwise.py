@@ -65,6 +65,11 @@ class Blockwise:
         if not target.tiles:
             asked = drops_some("mask", "drops") if kind.mask == "keys" else []
             return "\n".join([*asked, *at_once, "context = Identity(context_at_once)"])
+        if target.always_tiles and not kind.biased and _by_length(kind):
+            asked = drops_some("mask", "drops") if kind.mask == "keys" else []
+            first = ["zero = Constant<value_ints = [0]>()", f"length = {queries(kind)}", *asked]
+            tiled = _by_blocks(kind, target, operator=operator)
+            return "\n".join([*first, tiled, "context = Identity(context_by_blocks)"])
         return f"""
   zero = Constant<value_ints = [0]>()
   length = {queries(kind)}
@@ -85,7 +90,7 @@ def _is_small(kind: AttentionKind) -> list[str]:
     """Statements that give ``small``, bool [1]: whether all is computed at once."""
     if kind.biased:
         return [*HELD, "small = Identity(held)"]
-    if kind.operators or kind.causal:
+    if _by_length(kind):
         return [f"most = Constant<value_ints = [{BLOCK}]>()", "small = LessOrEqual(length, most)"]
     if kind.joined:
         counted = [
@@ -109,6 +114,11 @@ def _is_small(kind: AttentionKind) -> list[str]:
     ]
 
 
+def _by_length(kind: AttentionKind) -> bool:
+    """The number of queries decides alone whether all is computed at once."""
+    return bool(kind.operators) or kind.causal
+
+
 def _at_once(kind: AttentionKind, *, operator: bool) -> list[str]:
     if operator:
         # where nothing else is added, the mask is; a pass over few scores costs less than the question does
@@ -126,12 +136,12 @@ def _by_blocks(of: AttentionKind, target: Target, *, operator: bool) -> str:
     held = {name: heads(of, name) for name in ("k", "v")} | {"mask": "mask", "kpos": "kpos"}
     keys, step_kind = apart({name: of.heads_of[name] for name in "kv" if of.joined}), kind
     if whole:
-        filled, step_kind = _all_keys(replace(kind, termed=kind.shifts))
+        filled, step_kind = _all_keys(replace(kind, termed=kind.shifts), fills=_fills(target))
         keys += named(filled, k=held["k"], v=held["v"])
         held = {name: f"{name}_all" for name in held}
     outside: list[str] = []
     drops = "drops" if step_kind.mask == "keys" else None
-    if drops and whole and not kind.causal and not of.biased and _always_fills(target):
+    if drops and whole and not kind.causal and not of.biased and _fills(target):
         drops = None
     elif drops and whole and not kind.causal:
         # so are those that were filled up; where order drops them, it does so alone
@@ -202,9 +212,11 @@ def _by_blocks(of: AttentionKind, target: Target, *, operator: bool) -> str:
   {lines(_uncut(of))}"""
 
 
-def _always_fills(target: Target) -> bool:
-    """No length of more than one block is a whole number of chunks: the mask always drops the keys that fill it up."""
-    return target.longest is not None and target.longest < BLOCK + CHUNK
+def _fills(target: Target) -> bool | None:
+    """Whether keys of more than one block are filled up to whole chunks, and the mask drops these; None: some are."""
+    if target.longest is not None and target.longest == target.shortest:
+        return bool(target.longest % CHUNK)
+    return True if target.longest is not None and target.longest < BLOCK + CHUNK else None
 
 
 def _positions() -> list[str]:
@@ -270,10 +282,11 @@ def skews(operator: Operator) -> bool:
     return any(proto.name == "Skew" for proto in protos(operator.function, 18))
 
 
-def _all_keys(kind: AttentionKind) -> tuple[list[str], AttentionKind]:
+def _all_keys(kind: AttentionKind, *, fills: bool | None) -> tuple[list[str], AttentionKind]:
     """Statements that fill keys up to whole chunks, which the skew wants; and the kind, which masks what is added.
 
-    Causal ones need no mask for that: what is added stands after every query that counts.
+    Causal ones need no mask for that: what is added stands after every query that counts. Nor do keys of whole chunks,
+    which ``fills`` says (`_fills`).
     """
     found = [
         "key_length = Shape(kpos)",
@@ -291,7 +304,7 @@ def _all_keys(kind: AttentionKind) -> tuple[list[str], AttentionKind]:
         "kpos_step = Constant<value_int = 1>()",
         "kpos_all = Range(kpos_first0, kpos_end0, kpos_step)",
     ]
-    if kind.mask == "none" and kind.causal:
+    if kind.mask == "none" and (kind.causal or fills is False):
         return found, kind
     found += [
         "filler1 = Constant<value_float: float = @lowest>()",

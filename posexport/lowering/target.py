@@ -17,8 +17,8 @@ ATTENTION_OPSET = 23
 class Target:
     """``portable``: any runtime of standard ONNX operators; ``cpu``, ``cuda``: ONNX Runtime's provider of that name.
 
-    ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO. ``longest``: the most
-    tokens of a row that the graph takes (None: any number), so that no branch is written for longer ones.
+    ``flat``: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO. ``longest`` and
+    ``shortest``: the most (None: any number) and the fewest queries of a row, so that no branch is written for others.
     """
 
     name: TargetName = "portable"
@@ -27,6 +27,7 @@ class Target:
     #: most calls are of one new token, behind a cache
     steps: bool = False
     longest: int | None = None
+    shortest: int = 1
 
     @property
     def microsoft(self) -> bool:
@@ -37,6 +38,11 @@ class Target:
     def tiles(self) -> bool:
         """Queries may be more than a tile holds: only then a graph has branches that cut them."""
         return self.longest is None or self.longest > BLOCK
+
+    @property
+    def always_tiles(self) -> bool:
+        """Queries are always more than a tile holds."""
+        return self.shortest > BLOCK
 
     def needs(self, opset: int, what: str) -> str | None:
         """Why an operator of a later opset cannot be used; None where it can."""
