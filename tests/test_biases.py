@@ -245,7 +245,7 @@ def test_limits(name: str, given: dict[str, str], limit: int | None, boundaries:
         ("t5", {"buckets": "7"}, "t5: buckets must be even where bidirectional, got 7"),
         ("t5", {"buckets": "2"}, "t5: buckets must be a whole number from 4 on, got 2"),
         ("t5", {"max_distance": "8"}, "t5: max_distance must be above 8, .* got 8"),
-        ("alibi", {"variant": "both"}, "variant must be one of symmetric, causal, bloom, got 'both'"),
+        ("alibi", {"variant": "both"}, "variant must be one of symmetric, causal, bloom, falcon, got 'both'"),
         ("alibi", {"heads": "0"}, "alibi: heads must be a whole number from 1 on, got 0"),
         ("kerple", {"form": "cube"}, "form must be one of log, power, got 'cube'"),
         ("sandwich", {"size": "5"}, "sandwich: size must be even, .* got 5"),
@@ -266,7 +266,7 @@ def test_bad_settings_get_one_sentence(name: str, given: dict[str, str], message
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("alibi", {"variant": "both"}, "alibi: variant must be symmetric, causal or bloom, got 'both'"),
+        ("alibi", {"variant": "both"}, "alibi: variant must be symmetric, causal, bloom, falcon, got 'both'"),
         ("kerple", {"form": "cube"}, "kerple: form must be log or power, got 'cube'"),
         ("tupe", {"hidden": 20, "trained": 513}, "tupe: trained must be from 1 to max_positions=512, got 513"),
     ],

@@ -67,7 +67,8 @@ def test_every_built_in_model_is_proven(name: str, tmp_path: Path) -> None:
     assert done.manifest.proven == bool(whole)
     assert done.manifest.checked_lengths == ([] if whole else few)
     assert not done.report.unreached
-    assert {point.batch for point in done.report.points} == {1, 3}
+    # more rows where a branch needs them
+    assert {point.batch for point in done.report.points} >= {1, 3}
     paddings = set() if source.envelope.images else set(source.envelope.paddings)
     assert {point.padding for point in done.report.points} == {"none"} | paddings
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:

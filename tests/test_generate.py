@@ -604,4 +604,7 @@ def test_bad_input_on_the_command_line_exits_2(arguments: list[str], says: str, 
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    if "--json" in arguments:
+        assert json.loads(done.stdout)["exit_code"] == 2
+    else:
+        assert done.stdout == ""

@@ -90,7 +90,9 @@ def test_a_sharing_copy_answers_as_a_whole_one_does(
     assert whole.reader is None
     assert shared.reader is not None
     for got, wanted in zip(shared(feeds(made)), whole(feeds(made)), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+        # not to the bit: matrix products may round otherwise for memory that is aligned otherwise
+        eps = float(torch.finfo(dtype if dtype != torch.float16 else torch.float32).eps)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=64 * eps * np.abs(wanted).max())
     assert all(parameter.dtype == torch.float32 for parameter in made.module.parameters())
 
 

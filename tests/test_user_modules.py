@@ -540,3 +540,32 @@ def test_a_graph_that_has_other_positions_than_its_module_fails(definition: str,
     )
     found = list(invariants.check(promise, GridPoint(batch=3, length=9), {"y": 2e-6}))[-1]
     assert found.verdict == ("pass" if graph == definition else "fail")
+
+
+def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16384 tokens at once would take gigabytes of scores."""
+    path = tmp_path / "layer.py"
+    path.write_text(
+        "import torch\nfrom torch import nn\nfrom posexport.encodings.positions import Positions\n"
+        "from posexport.encodings.relative_key import RelativeKey\nfrom posexport.nn import attend\n\n\n"
+        "class Layer(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.encoding = RelativeKey(max_positions=16384, head_size=6)\n\n"
+        "    def forward(self, q, k, v):\n"
+        "        LENGTHS.append(q.shape[2])\n"
+        "        at = Positions.counted(q.shape[2])\n"
+        "        return attend(q, k, v, scale=0.4, scores=self.encoding.scores(q, k, at, at))\n\n\n"
+        "LENGTHS = []\n\n\n"
+        "def make():\n"
+        "    axes = ['batch_size', 5, 'sequence_length', 6]\n"
+        "    x = torch.zeros(2, 5, 9, 6)\n"
+        "    return Layer(), dict(q=x, k=x, v=x), dict(q=axes, k=axes, v=axes)\n"
+    )
+    monkeypatch.setattr("posexport.sources.length_search.available", lambda: 1 << 29)
+    source = load(f"{path}:make", LoadOptions())
+    assert source.envelope.limit == 16384
+    layer = next(part for part in source.module.modules() if type(part).__name__ == "Layer")
+    assert 256 <= max(type(layer).forward.__globals__["LENGTHS"]) <= 2048

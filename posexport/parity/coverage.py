@@ -4,6 +4,7 @@ A branch that no point reaches is not proven, however many points pass. Imports 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from posexport.parity.draw import draw
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError
 from posexport.sources.base import Source
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, samples
 
 #: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)
 _STEP = 32
@@ -24,6 +25,8 @@ _STEP = 32
 _FIRST = 160
 #: no branch depends on more tokens than these in a row, or on more rows
 _LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
+#: nor on images of more than this many times a side of the grid's
+_SCALES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 class Coverage(msgspec.Struct):
@@ -153,31 +156,41 @@ class _Search:
 
     def _grow(self, point: GridPoint) -> None:
         """Longer inputs up to the limit, then more rows of the longest, each time back to the smallest that reaches."""
-        lengths = self._lengths(point)
-        self._rising(lambda n: self._sized(point, length=n), lengths, _STEP)
-        longest = next((n for n in reversed(lengths) if self._fits(self._sized(point, length=n))), point.length)
+        if point.image is not None:
+            self._rising(partial(_scaled, point), _SCALES, 1)
+            self._more_rows(point)
+            return
+        tokens = self._tokens()
+        self._rising(partial(self._sized, point), tokens, _STEP)
+        longest = next((n for n in reversed(tokens) if self._fits(self._sized(point, n))), None)
+        if longest is None:
+            self._more_rows(point)
+            return
+        for count in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
+            self._more_rows(self._sized(point, count))
+
+    def _more_rows(self, point: GridPoint) -> None:
         rows = [point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS]
-        for length in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
-            self._rising(lambda n, length=length: self._sized(point, length=length, batch=n), rows, 1)  # type: ignore[misc]
+        self._rising(lambda batch: msgspec.structs.replace(point, batch=batch), rows, 1)
 
-    def _lengths(self, point: GridPoint) -> list[int]:
-        """Lengths to try, ascending; none where the length cannot be chosen."""
-        axes = {axis for spec in self._source.inputs for axis in spec.axes}
-        if point.image is not None or SEQUENCE not in axes:
+    def _tokens(self) -> list[int]:
+        """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
+        if not any(SEQUENCE in spec.axes for spec in self._source.inputs):
             return []
-        limited = self._source.envelope.limited_axes
-        limit = self._source.envelope.limit if {SEQUENCE, ENCODER_SEQUENCE} & set(limited) else None
-        top = limit or _LONGEST
+        envelope = self._source.envelope
+        limited = {SEQUENCE, ENCODER_SEQUENCE} & set(envelope.limited_axes)
+        limit = None if envelope.limit is None or not limited else frames(envelope.limit, envelope.convolutions)
         doubled = [1 << n for n in range(8, _LONGEST.bit_length())]
-        return sorted(n for n in {_FIRST, *doubled, *([limit] if limit else [])} if n <= top)
+        return sorted(n for n in {_FIRST, *doubled, *([limit] if limit else [])} if n <= (limit or _LONGEST))
 
-    def _sized(self, point: GridPoint, *, length: int, batch: int | None = None) -> GridPoint:
+    def _sized(self, point: GridPoint, tokens: int) -> GridPoint:
+        """``point`` with so many tokens, made of the fewest samples where convolutions make them."""
         envelope = self._source.envelope
         far = point.memory
         if far is not None:
             limit = envelope.limit if ENCODER_SEQUENCE in envelope.limited_axes else None
-            far = length if limit is None else min(length, limit)
-        return msgspec.structs.replace(point, length=length, memory=far, batch=batch or point.batch)
+            far = tokens if limit is None else min(tokens, limit)
+        return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), memory=far)
 
     def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int], unit: int) -> None:
         """Try ascending sizes while branches are missing; what one reaches is looked for down to the size before."""
@@ -214,6 +227,13 @@ class _Search:
             return False
         finally:
             self._watched.ran |= known
+
+
+def _scaled(point: GridPoint, factor: int) -> GridPoint:
+    """``point`` with an image of so many times its sides, and of so many more patches in both directions."""
+    assert point.image is not None
+    height, width = point.image
+    return msgspec.structs.replace(point, image=(height * factor, width * factor), length=point.length * factor**2)
 
 
 def _telling(points: Sequence[GridPoint]) -> list[GridPoint]:

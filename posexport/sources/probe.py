@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.length_search import Found, search
+from posexport.sources.length_search import LONGEST, Found, search
 from posexport.sources.user_module import (
     at,
     default_dtype,
@@ -33,6 +33,8 @@ Sizes = dict[str, int]
 #: axes whose longest input is looked for
 _SEARCHED = (SEQUENCE, ENCODER_SEQUENCE)
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
+#: a limit that is known is tried at once up to here; a longer one is approached, as far as memory and time allow
+_AT_ONCE = 1024
 #: padded tokens of a row, for the module that is asked whether its shapes depend on the mask
 _PADDED = 2
 
@@ -206,12 +208,13 @@ def _searched(trial: _Trial, base: Sizes, axis: str, envelope: Envelope) -> Foun
     def attempt(length: int) -> str:
         return trial.attempt({**alone, axis: length})
 
-    if known is not None:  # an encoding of posexport's says it; a table of the module's own may still be shorter
-        if known <= base[axis] or not attempt(known):
-            return Found(known)
-        return search(attempt, base[axis], known)
+    # an encoding of posexport's says what is known; a table of the module's own may still be shorter
+    if known is not None and known <= base[axis]:
+        return Found(known)
     try:
-        return search(attempt, base[axis])
+        if known is not None and known <= _AT_ONCE and not attempt(known):
+            return Found(known)
+        return search(attempt, base[axis], known or LONGEST)
     except _NoRoomError:
         return Found(base[axis])
 
