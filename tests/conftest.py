@@ -1,12 +1,13 @@
 """What all tests share: one tolerance table, and the check that an oracle stands on its own."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 #: How far two results may lie apart, in units of the dtype's eps, of the largest value that is wanted. One reason each.
 TOLERANCE = {
@@ -17,6 +18,13 @@ TOLERANCE = {
     "same values": (0, "nothing is computed, or the same in the same order"),
     "attention": (64, "two softmaxes of the same numbers in another order"),
 }
+
+
+@pytest.fixture(autouse=True)
+def denormals_kept() -> Iterator[None]:
+    """The first session of a process that `posexport.load` opens takes denormals as 0; the next test keeps them."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")
