@@ -87,7 +87,7 @@ class _Search:
     ) -> None:
         self._source, self._watched = source, watched
         self._heads, self._limit, self._progress = heads, memory_limit, progress
-        self._found = Coverage(sorted(watched.branches))
+        self._coverage = Coverage(sorted(watched.branches))
         #: bytes of the smallest point that was too large to try
         self._needs: int | None = None
         self._failure = ""
@@ -101,12 +101,12 @@ class _Search:
         for point in self._points:
             self._try(point)
         for branch in self._missing:
-            self._found.lacking[branch] = self._reason()
-        return self._found
+            self._coverage.lacking[branch] = self._reason()
+        return self._coverage
 
     @property
     def _missing(self) -> list[Branch]:
-        return [branch for branch in self._found.branches if branch not in self._found.reached]
+        return [branch for branch in self._coverage.branches if branch not in self._coverage.reached]
 
     def _reason(self) -> str:
         if self._failure:
@@ -136,12 +136,12 @@ class _Search:
             self._add(point)
             return False
         new = self._watched.ran - before
-        self._found.reached |= dict.fromkeys(sorted(new), point)
+        self._coverage.reached |= dict.fromkeys(sorted(new), point)
         return bool(new)
 
     def _add(self, point: GridPoint) -> None:
-        if point not in self._points and point not in self._found.added:
-            self._found.added.append(point)
+        if point not in self._points and point not in self._coverage.added:
+            self._coverage.added.append(point)
 
     def _kinds(self) -> Iterator[GridPoint]:
         """One point of each kind to grow: without padding first, then as the model takes it."""
@@ -204,7 +204,7 @@ class _Search:
 
     def _bisect(self, sized: Callable[[int], GridPoint], low: int, high: int, unit: int) -> None:
         """The smallest size above ``low``, to a sixteenth, that reaches what ``high`` is the first to reach."""
-        wanted = [branch for branch, point in self._found.reached.items() if point == sized(high)]
+        wanted = [branch for branch, point in self._coverage.reached.items() if point == sized(high)]
         while high - low > max(unit, high // 16):
             middle = (low + high) // 2 // unit * unit
             if middle <= low:
@@ -214,7 +214,7 @@ class _Search:
             else:
                 low = middle
         for branch in wanted:
-            self._found.reached[branch] = sized(high)
+            self._coverage.reached[branch] = sized(high)
         self._add(sized(high))
 
     def _reaches(self, point: GridPoint, wanted: Sequence[Branch]) -> bool:
