@@ -35,7 +35,9 @@ def main() -> int:
     args = parser.parse_args()
 
     from posexport.errors import PosexportError
+    from posexport.runtime.providers import quiet
 
+    quiet()  # what ONNX Runtime logs when CUDA does not load is in the sentence below
     try:
         rows = list(suite(args.provider, args.only))
     except PosexportError as err:
@@ -82,7 +84,7 @@ def one(name: str, provider: str, ends: float) -> dict[str, Any]:
     """Convert one model and prove it on the provider, if that begins before the monotonic clock says ``ends``."""
     if time.monotonic() > ends:
         return {"verdict": "left out", "note": f"the suite's {BUDGET} s were over", "seconds": 0.0}
-    from posexport.convert import ConvertOptions, convert
+    from posexport.conversion import ConvertOptions, convert
     from posexport.sources import builtin
     from posexport.sources.load import LoadOptions
 
@@ -94,7 +96,7 @@ def one(name: str, provider: str, ends: float) -> dict[str, Any]:
     wanted = ConvertOptions(
         load=LoadOptions(settings=("layers=2",) if layered else ()),
         cache="static" if chosen.get("cache") == "static" else "dynamic",
-        made_for="cuda" if chosen.get("for") == "cuda" else "portable",
+        target="cuda" if chosen.get("for") == "cuda" else "portable",
         provider=provider,
     )
     with tempfile.TemporaryDirectory() as folder:

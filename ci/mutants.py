@@ -1,22 +1,21 @@
-"""Mutation test of the maths: every encoding and operator, one small change at a time, must make a test fail."""
+"""Mutation test of what computes: one small change at a time must make a test of the short run fail."""
 
 import argparse
 import ast
+import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PLACES = ("posexport/encodings", "posexport/ops")
-#: Machinery, not maths; its tests are elsewhere.
-LEFT_OUT = {"__init__", "base", "build", "beyond", "positions", "attention", "config", "describe", "gradient"}
-TESTS = (
+MATHS = (
     "test_ops",
     "test_encodings",
     "test_rope",
@@ -24,7 +23,42 @@ TESTS = (
     "test_input_encodings",
     "test_relative_terms",
     "test_vision",
+    "test_projected_waves",
 )
+LOWERING = (
+    "test_lowering",
+    "test_rotation_graphs",
+    "test_side_by_side",
+    "test_export",
+    "test_unused_slots",
+    "test_convert",
+)
+PROOF = ("test_parity", "test_median", "test_verdict", "test_parity_invariants", "test_parity_locate", "test_branches")
+#: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
+PLACES = {
+    "posexport/encodings": MATHS,
+    "posexport/ops": MATHS,
+    "posexport/lowering": LOWERING,
+    "posexport/rewrites": ("test_rewrites", "test_side_by_side"),
+    "posexport/export/guard.py": ("test_guard", "test_longformer", "test_vision", "test_convert"),
+    "posexport/parity/criterion.py": PROOF,
+    "posexport/parity/median.py": PROOF,
+    "posexport/parity/grid.py": PROOF,
+    "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
+    "posexport/runtime/sampling.py": ("test_sampling", "test_generate"),
+}
+#: a part of a file's path -> the tests that notice before those of its place
+NEAREST = {
+    "slots": "test_unused_slots",
+    "static": "test_unused_slots",
+    "rotation": "test_rotation_graphs",
+    "waves": "test_projected_waves",
+    "side_by_side": "test_side_by_side",
+    "share": "test_projected_waves",
+}
+#: Machinery, not maths; its tests are elsewhere.
+LEFT_OUT = {"__init__", "base", "build", "beyond", "positions", "attention", "config", "describe", "gradient"}
+LEFT_OUT_OF_LOWERING = {"__init__", "base", "text", "target"}
 #: What a change may not touch: the truth itself, and what only describes.
 NOT_IN = {"oracle"}
 #: Lines whose changes change nothing a caller can see, each with its reason.
@@ -35,6 +69,26 @@ EQUIVALENT = {
 }
 SWAPS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 NAMES = {"sin": "cos", "cos": "sin", "Min": "Max", "Max": "Min"}
+#: operators of graphs that are written as text
+OPERATORS = {
+    "Add": "Sub",
+    "Sub": "Add",
+    "Mul": "Div",
+    "Div": "Mul",
+    "Less": "LessOrEqual",
+    "LessOrEqual": "Less",
+    "Greater": "GreaterOrEqual",
+    "GreaterOrEqual": "Greater",
+    "And": "Or",
+    "Or": "And",
+    "Min": "Max",
+    "Max": "Min",
+}
+IN_TEXT = re.compile(rf"= ({'|'.join(OPERATORS)})\(")
+#: what works on graphs that are traced already, so that the traces of one change serve the next
+BEHIND_THE_TRACE = {"lowering", "rewrites", "parity", "runtime"}
+#: seconds for the tests of one change; endless ones are noticed too
+LONGEST = 3600
 
 
 @dataclass(frozen=True)
@@ -79,6 +133,10 @@ def mutants(path: Path) -> list[Mutant]:
             found.append(Mutant(path, node.end_lineno or 0, end - len(node.attr), end, NAMES[node.attr]))
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             found.append(Mutant(path, node.lineno, node.col_offset, node.col_offset + 1, "+"))
+    for number, line in enumerate(lines, 1):
+        for match in IN_TEXT.finditer(line) if "lowering" in path.parts else ():
+            start, end = (len(line[:at].encode()) for at in match.span(1))
+            found.append(Mutant(path, number, start, end, OPERATORS[match[1]]))
     return [m for m in found if m is not None]
 
 
@@ -117,31 +175,71 @@ def _checks(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "_at_least" in ast.unparse(node.func)
 
 
-def copied(tree: Path, copy: Path) -> None:
-    """What the tests need of a tree."""
-    for name in ("posexport", "models", "tests", "pyproject.toml"):
-        source = tree / name
+def copied(tree: Path, copy: Path, tests: Path | None = None) -> None:
+    """What the tests need of a tree; ``tests``: another one that the tests are taken from."""
+    for path in sorted(tree.iterdir()):
+        source = tests / path.name if tests is not None and path.name in ("tests", "pyproject.toml") else path
+        if path.name.startswith("."):
+            continue  # environments, caches, the repository
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "golden")
-            shutil.copytree(source, copy / name, symlinks=True, ignore=ignore)
+            heavy = ("golden",) if path.name == "tests" else ()
+            ignore = shutil.ignore_patterns("__pycache__", *heavy)
+            shutil.copytree(source, copy / path.name, symlinks=True, ignore=ignore)
         else:
-            shutil.copy(source, copy / name)
+            shutil.copy(source, copy / path.name)
+    golden = copy / "tests" / "golden"
+    if not golden.exists():
+        golden.symlink_to((tree / "tests" / "golden").resolve())
 
 
-def survives(mutant: Mutant, tree: Path) -> bool:
-    """Whether all tests pass with the change."""
+def run(tree: Path, tests: Sequence[str], mutant: Mutant | None = None, *, whole: bool = False) -> str:
+    """The first test that fails with the change, empty where all pass; ``whole``: the rest of the short run too."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         copied(tree, copy)
-        target = copy / mutant.path
-        target.write_text(mutant.apply(target.read_text()))
-        tests = [f"tests/{name}.py" for name in TESTS if (copy / f"tests/{name}.py").exists()]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        if mutant is not None:
+            target = copy / mutant.path
+            target.write_text(mutant.apply(target.read_text()))
+        files = [f"tests/{name}.py" for name in tests if (copy / f"tests/{name}.py").exists()]
+        if whole:
+            rest = sorted(path.relative_to(copy).as_posix() for path in (copy / "tests").rglob("test_*.py"))
+            files += [file for file in rest if file not in files]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t"]
         environment = {"PYTHONPATH": str(copy), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "HOME": folder}
-        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False, timeout=600)
+        given = {"POSEXPORT_TESTS_IN_ORDER": "1"}
+        if mutant is None or mutant.path.parts[1] in BEHIND_THE_TRACE:
+            given["POSEXPORT_TRACES"] = os.environ.get("POSEXPORT_TRACES", str(tree.with_name("traces")))
+        try:
+            done = subprocess.run(
+                [*command, *files],
+                cwd=copy,
+                env=environment | given,
+                capture_output=True,
+                check=False,
+                text=True,
+                timeout=LONGEST * (10 if whole else 1),
+            )
+        except subprocess.TimeoutExpired:
+            return "it does not end"
         if done.returncode not in (0, 1, 2):
-            raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout.decode()[-2000:]}")
-        return done.returncode == 0
+            raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}")
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+        return failed[1] if failed else "an error" * done.returncode
+
+
+def drawn(place: str, each: int, stems: list[str] | None) -> Iterator[tuple[Mutant, tuple[str, ...]]]:
+    """Some changes of every file of a place, with the tests that are to notice."""
+    whole = ROOT / place
+    left_out = LEFT_OUT_OF_LOWERING if "lowering" in place else LEFT_OUT
+    for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
+        if path.stem in left_out or (stems is not None and path.stem not in stems):
+            continue
+        relative = path.relative_to(ROOT)
+        lines = [line.strip() for line in path.read_text().split("\n")]
+        every = [m for m in mutants(relative) if (str(relative), lines[m.line - 1]) not in EQUIVALENT]
+        for mutant in random.Random(str(relative)).sample(every, min(each, len(every))):
+            nearest = [test for part, test in NEAREST.items() if part in (path.stem, *path.parts)]
+            yield mutant, tuple(dict.fromkeys([*nearest, *PLACES[place]]))
 
 
 def main() -> int:
@@ -149,27 +247,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ci/mutants", description=__doc__)
     parser.add_argument("--each", type=int, default=2, help="changes per file, drawn with a seed")
     parser.add_argument("--file", nargs="*", default=None, help="only files with these stems")
+    parser.add_argument("--place", nargs="*", default=list(PLACES), choices=list(PLACES), help="only these folders")
+    parser.add_argument("--sample", type=int, default=None, help="so many of them in all, drawn with a seed")
+    parser.add_argument("--whole", action="store_true", help="after those tests all others of the short run")
+    parser.add_argument("--tests", type=Path, default=None, help="take the tests from another checkout, to compare")
+    parser.add_argument("--trust", action="store_true", help="do not see first that the tests pass without a change")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
-    chosen = []
-    for place in PLACES:
-        for path in sorted((ROOT / place).rglob("*.py")):
-            if path.stem in LEFT_OUT or (args.file is not None and path.stem not in args.file):
-                continue
-            relative = path.relative_to(ROOT)
-            text = path.read_text()
-            lines = [line.strip() for line in text.split("\n")]
-            every = [m for m in mutants(relative) if (str(relative), lines[m.line - 1]) not in EQUIVALENT]
-            chosen += random.Random(str(relative)).sample(every, min(args.each, len(every)))
+    chosen = [one for place in args.place for one in drawn(place, args.each, args.file)]
+    if args.sample is not None:
+        chosen = random.Random(0).sample(chosen, min(args.sample, len(chosen)))
     print(f"{len(chosen)} mutants", flush=True)
     alive = 0
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
-        tree = Path(folder)
-        copied(ROOT, tree)  # so that work may go on meanwhile
-        for mutant, lives in zip(chosen, pool.map(survives, chosen, [tree] * len(chosen)), strict=True):
-            alive += lives
+        tree = Path(folder) / "tree"
+        tree.mkdir()
+        copied(ROOT, tree, args.tests)  # so that work may go on meanwhile
+        for tests in () if args.trust else sorted({tests for _, tests in chosen}):
+            if failed := run(tree, tests):
+                sys.exit(f"{failed} fails without any change: mend it first")
+
+        def attempt(one: tuple[Mutant, tuple[str, ...]]) -> str:
+            return run(tree, one[1], one[0], whole=args.whole)
+
+        for (mutant, _), killer in zip(chosen, pool.map(attempt, chosen), strict=True):
+            alive += not killer
             text = (tree / mutant.path).read_text()
-            print(f"{'SURVIVED' if lives else 'killed':8} {mutant.describe(text)}", flush=True)
+            print(f"{'killed' if killer else 'SURVIVED':8} {mutant.describe(text)}  [{killer}]", flush=True)
     print(f"{len(chosen) - alive} killed, {alive} survived")
     return 1 if alive else 0
 

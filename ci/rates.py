@@ -27,7 +27,7 @@ from safetensors.numpy import load_file, save_file
 
 from posexport.bench.machine import commit, machine
 from posexport.catalogue import catalogue
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
 from posexport.parity.median import LEAST_POINTS, LIMIT

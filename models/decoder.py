@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from posexport.encodings.base import Encoding
-from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.caching import Caching, KeysAndValues
-from posexport.models.encoder import EncoderConfig, FeedForward, Residual, additive, normalisation
+from posexport.models.encoder import EncoderConfig, FeedForward, Residual, normalisation
 from posexport.models.scoring import SoftCapped, scoring
-from posexport.nn.attention import attend, shared
+from posexport.nn.attention import additive, attend, shared
+from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.norms import LayerNormOfHeads
+from posexport.nn.reach import Reach
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,41 +109,31 @@ class DecoderAttention(nn.Module):
         self.encoding = encoding
 
     def forward(
-        self, x_BTC: Tensor, mask_B11S: Tensor | None, at: "Reach", past: KeysAndValues | None
+        self, x_BTC: Tensor, mask_B11S: Tensor | None, at: Reach, past: KeysAndValues | None
     ) -> tuple[Tensor, KeysAndValues]:
         """The answer [B, T, C], and keys and values of ``past`` and new tokens as the cache keeps them."""
         q_BHTD, k_BGSD = self._split(self.query(x_BTC), self.heads), self._split(self.key(x_BTC), self.groups)
         if self.query_norm is not None and self.key_norm is not None:
             q_BHTD, k_BGSD = self.query_norm(q_BHTD), self.key_norm(k_BGSD)
         q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
-        if at.caching.rotate == "at-write":
-            k_BGSD = self.encoding.rotate(k_BGSD, at.queries, "key")
-        v_BGSD = self._split(self.value(x_BTC), self.groups)
-        present, places = (k_BGSD, v_BGSD), None
-        if past is not None:
-            cache = at.caching.cache
-            present = (cache.written(past[0], k_BGSD, at.queries), cache.written(past[1], v_BGSD, at.queries))
-            k_BGSD, v_BGSD = (cache.read(each, at.keys) for each in present)
-            places = present if cache.fixed and at.caching.rotate == "at-write" else None
-        if at.caching.rotate == "at-read":
-            k_BGSD = self.encoding.rotate(k_BGSD, at.keys, "key")
+        kept = at.kept(self.encoding, k_BGSD, self._split(self.value(x_BTC), self.groups), past)
         q_BHTD = self.scoring.queries(q_BHTD)
-        k_BHSD = shared(k_BGSD, self.heads)
+        k_BHSD = shared(kept.keys, self.heads)
         read_BHTD = self._split(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
         context_BHTD = attend(
             q_BHTD,
-            k_BGSD,
-            v_BGSD,
+            kept.keys,
+            kept.values,
             scale=self.scale,
             mask=mask_B11S,
             scores=self.encoding.scores(read_BHTD, k_BHSD, at.queries, at.keys),
             values=self.encoding.values(at.queries, at.keys),
             base=self.scoring.base(k_BHSD, at.queries, at.keys),
             causal=(at.queries, at.keys),
-            places=places,
+            places=kept.buffers,
             sink=self.sink,
         )
-        return self.output(context_BHTD.transpose(1, 2).flatten(2)), present
+        return self.output(context_BHTD.transpose(1, 2).flatten(2)), kept.present
 
     def _split(self, x_BTC: Tensor, heads: int) -> Tensor:
         split: Tensor = x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
@@ -214,7 +204,7 @@ class DecoderLayer(nn.Module):
         self,
         x_BTC: Tensor,
         mask_B11S: Tensor | None,
-        at: "Reach",
+        at: Reach,
         past: KeysAndValues | None = None,
         memory: KeysAndValues | None = None,
         memory_mask_B11S: Tensor | None = None,
@@ -234,33 +224,6 @@ class DecoderLayer(nn.Module):
             return x_BTC, present
         y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
         return self.feedforward_residual.after(x_BTC, y_BTC), present
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Where the new tokens stand, all that they can reach (the cached ones and themselves), and how it is kept."""
-
-    queries: Positions
-    keys: Positions
-    caching: Caching
-
-    @staticmethod
-    def by_mask(mask_BS: Tensor, new: int, caching: Caching, ids_BT: Tensor | None = None) -> "Reach":
-        """Every row's kept tokens are 0, 1, 2 ...; padding before them gets 0. The last ``new`` are the queries.
-
-        ``ids_BT``: the positions of the queries where they are given; negative ones are counted by the mask. Tokens of
-        before move along with the first query.
-        """
-        ids_BS = (mask_BS.to(torch.int64).cumsum(1) - 1).clamp(min=0)
-        slots_S = torch.arange(mask_BS.shape[1], dtype=torch.int64, device=mask_BS.device)
-        slots_T = torch.arange(new, dtype=torch.int64, device=mask_BS.device) + (mask_BS.shape[1] - new)
-        counted_BT = ids_BS[:, slots_T]
-        if ids_BT is None:
-            ids_BT = counted_BT
-        else:
-            ids_BT = torch.where(ids_BT < 0, counted_BT, ids_BT)
-            ids_BS = ids_BS + (ids_BT[:, :1] - counted_BT[:, :1])
-        return Reach(Positions(ids_BT, slots_T), Positions(ids_BS, slots_S), caching)
 
 
 class Decoder(nn.Module):

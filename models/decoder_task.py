@@ -82,7 +82,12 @@ class DecoderModel(Definition):
         )
         mask = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
         numbers = InputSpec(
-            name="position_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=self.envelope.limit
+            name="position_ids",
+            dtype="int64",
+            axes=[BATCH, SEQUENCE],
+            role="positions",
+            size=self.envelope.limit,
+            default=-1,
         )
         axes = self._cache_axes(self.decoder.caching.cache.past_axis)
         names = self._of_layers("past_key_values")

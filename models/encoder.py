@@ -21,7 +21,8 @@ from posexport.errors import PosexportError
 from posexport.models.numbering import Counted, Numbering
 from posexport.models.scoring import Score, scoring
 from posexport.nn.activations import activation
-from posexport.nn.attention import attend, lowest
+from posexport.nn.attention import additive as additive
+from posexport.nn.attention import attend
 from posexport.nn.norms import RMSNorm
 
 
@@ -347,11 +348,3 @@ def _without(x_BTC: Tensor, dropped_BT: Tensor, mask_BT: Tensor | None) -> Tenso
     scale_B = 0.88 * total_B.to(wide) / left_B.clamp(min=1).to(wide)
     kept_BTC = torch.where(dropped_BT[:, :, None], torch.zeros((), dtype=wide, device=x_BTC.device), x_BTC.to(wide))
     return (kept_BTC * scale_B[:, None, None]).to(x_BTC.dtype)
-
-
-def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask of 1 (keep) and 0 (padding) as a number to add to scores, [B, 1, 1, S]."""
-    if mask_BS is None:
-        return None
-    zero = torch.zeros((), dtype=like.dtype, device=like.device)
-    return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest(like.dtype))

@@ -24,11 +24,11 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.encodings.base import Encoding
-from posexport.models.caching import KeysAndValues
 from posexport.models.decoder import Crossed, Decoder, LanguageModel
 from posexport.models.definition import Definition, Part
 from posexport.models.encoder import Encoder, additive
 from posexport.models.envelope import envelope_of, together
+from posexport.nn.caching import KeysAndValues
 from posexport.spec import (
     BATCH,
     ENCODER_SEQUENCE,

@@ -30,6 +30,24 @@ class Features(Head):
         return (x_BTC,)
 
 
+class PooledFeatures(Features):
+    """The hidden states, and of the first token's a vector for the whole text: linear, tanh.
+
+    Devlin et al., "BERT" (arXiv:1810.04805), released code: the "pooler", trained for next-sentence prediction.
+    """
+
+    reads_first_token = True
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__(hidden)
+        self.dense = nn.Linear(hidden, hidden)
+        self.outputs = [*self.outputs, OutputSpec(name="pooler_output", axes=[BATCH, hidden])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        del mask_BT
+        return x_BTC, self.dense(x_BTC[:, 0]).tanh()
+
+
 class SentenceEmbedding(Head):
     """One vector a sentence: the mean over real tokens or the first token's state, of length 1 if asked.
 

@@ -216,7 +216,9 @@ class LongformerModel(Definition):
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
         config = self.encoder.config
-        marks = InputSpec(name="global_attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="flags", size=2)
+        marks = InputSpec(
+            name="global_attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="flags", size=2, default=0
+        )
         return [*text_inputs(config.vocab, config.padding_id, config.types), marks]
 
     def forward(

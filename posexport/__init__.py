@@ -3,20 +3,50 @@
 Importing this imports neither torch nor onnxruntime.
 """
 
-from os import PathLike
 from typing import TYPE_CHECKING
 
+from posexport.api import convert, list_encodings, list_families, load, verify
 from posexport.errors import PosexportError
 
 if TYPE_CHECKING:
+    from posexport.conversion import Conversion
+    from posexport.parity.report import Report
+    from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
 
 __version__ = "0.1.0"
-__all__ = ["PosexportError", "__version__", "load"]
+__all__ = [
+    "Conversion",
+    "GenerationConfig",
+    "PosexportError",
+    "Report",
+    "Session",
+    "__version__",
+    "convert",
+    "list_encodings",
+    "list_families",
+    "load",
+    "verify",
+]
+
+#: what is imported when it is asked for: it needs NumPy, or more
+_LATER = {
+    "Conversion": "posexport.conversion",
+    "GenerationConfig": "posexport.runtime.generation_config",
+    "Report": "posexport.parity.report",
+    "Session": "posexport.runtime.session",
+}
 
 
-def load(directory: str | PathLike[str], *, provider: str = "cpu", threads: int = 0, check: bool = True) -> "Session":
-    """Open a bundle, ready to run arrays or texts; see `posexport.runtime.session.load`."""
-    from posexport.runtime.session import load as open_bundle
+#: packages that are there after ``import posexport``, without being imported by it
+_PACKAGES = ("nn", "testing")
 
-    return open_bundle(directory, provider=provider, threads=threads, check=check)
+
+def __getattr__(name: str) -> object:
+    import importlib
+
+    if name in _PACKAGES:
+        return importlib.import_module(f"posexport.{name}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'posexport' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

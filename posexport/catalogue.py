@@ -1,62 +1,63 @@
-"""What ``posexport list`` shows, read off the registries."""
+"""What ``posexport list`` shows. Imports no torch: most of it is read from a file that ``ci/catalogue`` writes.
 
-from collections.abc import Mapping
+The file is a copy of `posexport.registries`. A process that has imported the registries gets them in its place, so
+that encodings which it registered itself are listed too.
+"""
+
+import json
+import sys
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
-#: sizes of the model that the limits of encodings are told for
-_SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
+FILE = "catalogue.json"
+#: kinds that depend on the machine, and are in no file
+_OF_THIS_MACHINE = ("providers",)
+#: where encodings are registered
+_REGISTRY = "posexport.encodings.base"
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:
-    """Rows of ``name`` and ``what`` (and more, per kind) for one of `posexport.cli.list.KINDS`."""
-    return {
-        "encodings": _encodings,
-        "models": _models,
-        "ops": _ops,
-        "providers": _providers,
-        "tasks": _tasks,
-        "families": _families,
-    }[kind]()
+    """Rows of ``name`` and ``what`` (and more, by kind) for one of `kinds`."""
+    if kind == "providers":
+        return _providers()
+    if _REGISTRY in sys.modules:
+        from posexport.registries import TABLES
+
+        rows: list[dict[str, Any]] = TABLES[kind]()
+        return rows
+    return [dict(row) for row in stored()[kind]]
 
 
-def _encodings() -> list[dict[str, Any]]:
-    from dataclasses import asdict
-
-    import posexport.encodings  # noqa: F401  # fills the registry
-    from posexport.encodings.base import ENCODINGS
-    from posexport.encodings.describe import describe
-    from posexport.sources.definitions import KINDS
-
-    def row(name: str) -> Mapping[str, Any]:
-        entry = ENCODINGS[name]
-        models = [f"{kind.name}-{name}" for kind in KINDS if kind.takes(entry)]
-        return {"name": name, "what": entry.summary, "source": entry.source, "models": models} | asdict(
-            describe(entry, _SIZES)
-        )
-
-    return [dict(row(name)) for name in ENCODINGS]
+def names(kind: str) -> list[str]:
+    """The names of a kind, without what costs time to find out."""
+    return [row["name"] for row in catalogue(kind)]
 
 
-def _models() -> list[dict[str, str]]:
-    from posexport.sources import builtin
-
-    return [
-        {"name": name, "what": f"{kind.what}, seeded random weights"} for name, (kind, _) in builtin.models().items()
-    ]
+def kinds() -> list[str]:
+    """What can be listed."""
+    return [*stored(), *_OF_THIS_MACHINE]
 
 
-def _ops() -> list[dict[str, str]]:
-    import posexport.ops  # noqa: F401  # fills the registry
-    from posexport.ops.base import OPERATORS
-
-    rows = []
-    for operator in OPERATORS.values():
-        doc = (getattr(__import__(operator.oracle.__module__, fromlist=["_"]), "__doc__", "") or "").strip()
-        rows.append({"name": operator.name, "what": doc.splitlines()[0]})
+@cache
+def stored() -> dict[str, list[dict[str, Any]]]:
+    """The file: rows by kind."""
+    rows: dict[str, list[dict[str, Any]]] = json.loads(files("posexport").joinpath(FILE).read_text("utf-8"))
     return rows
 
 
-def _providers() -> list[dict[str, str]]:
+def as_text() -> str:
+    """What the file holds, by the registries: one row a line, so that changes can be read."""
+    from posexport.registries import TABLES
+
+    def table(kind: str) -> str:
+        rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in TABLES[kind]())
+        return f' "{kind}": [\n{rows}\n ]'
+
+    return "{\n" + ",\n".join(map(table, TABLES)) + "\n}\n"
+
+
+def _providers() -> list[dict[str, Any]]:
     from posexport.errors import PosexportError
     from posexport.runtime.providers import PROVIDERS, check_loads
 
@@ -68,20 +69,3 @@ def _providers() -> list[dict[str, str]]:
         except PosexportError as err:
             rows.append({"name": name, "what": str(err)})
     return rows
-
-
-def _tasks() -> list[dict[str, str]]:
-    from posexport.sources.definitions import KINDS
-
-    found = {name: what for kind in KINDS for name, what in kind.tasks.items()}
-    return [{"name": name, "what": what} for name, what in found.items()]
-
-
-def _families() -> list[dict[str, Any]]:
-    from posexport.sources.huggingface.families import FAMILIES
-
-    def row(name: str) -> dict[str, Any]:
-        tasks = sorted(set(FAMILIES[name].architectures.values()))
-        return {"name": name, "what": f"Hugging Face checkpoint directory: {', '.join(tasks)}", "tasks": tasks}
-
-    return [row(name) for name in sorted(FAMILIES)]

@@ -33,3 +33,14 @@ def write_whole(path: Path, data: bytes, *, force: bool) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as err:
         raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err
+
+
+def size_text(size: int) -> str:
+    """Bytes as people read them.
+
+    Example:
+        >>> size_text(788_300), size_text(91_500_000)
+        ('788.3 kB', '91.5 MB')
+    """
+    unit, name = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "kB")
+    return f"{size / unit:.1f} {name}"

@@ -9,6 +9,9 @@ import msgspec
 
 from posexport.spec import Beyond
 
+#: what the directory looks like (`posexport.export.layouts`)
+LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
+
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of ``posexport convert`` as they were resolved.
@@ -35,4 +38,4 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lowering: str = "auto"
     opset: int
     inline: bool = False
-    layout: Literal["bundle", "genai"] = "bundle"
+    layout: LayoutName = "bundle"

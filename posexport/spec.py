@@ -15,6 +15,8 @@ BATCH = "batch_size"
 SEQUENCE = "sequence_length"
 #: The keys and values of cross attention come from a sequence with a length of its own.
 ENCODER_SEQUENCE = "encoder_sequence_length"
+#: of these keys and values, those that are held already: none or all
+ENCODER_PAST = "past_encoder_sequence_length"
 #: tokens whose keys and values are held in a cache; these and the new ones
 PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 #: the places of a cache of fixed size
@@ -41,8 +43,9 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its last
         axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding),
-        ``cache`` (keys or values of past tokens), ``positions`` (of the new tokens, below ``size``; -1, or the input
-        left out: counted by the mask).
+        ``cache`` (keys or values of past tokens), ``positions`` (of the new tokens, below ``size``; -1: counted by the
+        mask).
+    ``default``: what every element is in a call of the graph that leaves the input out; None: it must be fed.
     """
 
     name: str
@@ -51,6 +54,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     role: Role
     size: int | None = None
     padding: int = 0
+    default: int | None = None
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,11 +64,20 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     axes: list[Axis]
 
 
-class PartSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PartSpec(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"feeds": "input_names", "gives": "output_names"},
+):
     """One of several graphs that make up a model, which run in turn.
 
-    ``feeds``: what each of its inputs gets, an input of the whole or an output of the whole that an earlier part gives.
-    ``gives``: what each of its outputs is called in the whole.
+    ``feeds``: what each of its inputs gets, an input of the whole or an output of the whole that an earlier part gives;
+    a ``cache`` input that is not listed is empty. ``gives``: what each of its outputs is called in the whole.
+    ``when``: ``always``; ``first``, in calls without past tokens; ``later``, in calls with some. Before a ``later``
+    part the ``first`` one runs on one token alone, for what only it gives and what no token changes (keys and values of
+    an encoder's states). One file may be two parts.
     """
 
     file: str
@@ -72,9 +85,24 @@ class PartSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     outputs: list[OutputSpec]
     feeds: dict[str, str]
     gives: dict[str, str]
+    when: Literal["always", "first", "later"] = "always"
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+#: what JSON calls the fields of `Envelope`
+_LIMITS = {
+    "minimum": "min_length",
+    "trained": "trained_length",
+    "limit": "max_length",
+    "lengths": "proof_lengths",
+    "images": "proof_image_sizes",
+    "smallest": "min_sizes",
+    "patch": "patch_size",
+    "cached": "kv_cache",
+    "traced": "trace_sizes",
+}
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
     """The lengths a model is right for.
 
     ``trained``: the length its tables were made for (None: it has none). ``limit``: the longest input it takes (None:

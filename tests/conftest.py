@@ -1,13 +1,17 @@
 """What all tests share: one tolerance table, and the check that an oracle stands on its own."""
 
+import gc
 import inspect
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+
+from tests.traces import Traces
 
 #: How far two results may lie apart, in units of the dtype's eps, of the largest value that is wanted. One reason each.
 TOLERANCE = {
@@ -20,11 +24,33 @@ TOLERANCE = {
 }
 
 
-@pytest.fixture(autouse=True)
-def denormals_kept() -> Iterator[None]:
-    """The first session of a process that `posexport.load` opens takes denormals as 0; the next test keeps them."""
+@pytest.fixture(scope="session", autouse=True)
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
+    """``traces(source, opset)``: `trace`, once in a test run; what converts in this process takes it too."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    # ci/mutants keeps them where what it changes comes after the trace
+    once = Traces(Path(os.environ.get("POSEXPORT_TRACES", folder / "traces")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posexport.export.build.trace", once)
+        yield once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_progress_lines() -> Iterator[None]:
+    """How many lines a command prints while it works depends on the machine's load."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posexport.cli.progress.INTERVAL", 3600.0)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_anew(request: pytest.FixtureRequest, traces: Traces) -> Iterator[None]:
+    """In a module that is marked ``fresh``."""
+    traces.fresh = request.node.get_closest_marker("fresh") is not None
     yield
-    torch.set_flush_denormal(False)
+    traces.fresh = False
 
 
 @pytest.fixture(scope="session")
@@ -73,10 +99,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked all too: they take long")
 
 
+#: the files that take longest, which the workers begin with
+FIRST = (
+    "test_lowering",
+    "test_convert",
+    "test_generate",
+    "test_encoder_decoder",
+    "test_criterion_power",
+    "test_caching",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--all"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("all")]
-    if left_out:
+    """Leave out what is marked all; one worker takes a whole file, whose fixtures it then makes once."""
+    if not config.getoption("--all"):
+        left_out = [item for item in items if item.get_closest_marker("all")]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = [item for item in items if not item.get_closest_marker("all")]
+    if "POSEXPORT_TESTS_IN_ORDER" not in os.environ:  # ci/mutants says which come first
+        place = {name: number for number, name in enumerate(FIRST)}
+        items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays; collecting garbage among it again and again is a sixth of the time of a trace."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(500_000, 20, 20)

@@ -1,5 +1,13 @@
 """Small sources that several tests build."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from posexport.encodings import base
+from posexport.encodings.describe import describe
+from posexport.errors import PosexportError
 from posexport.sources import builtin
 from posexport.sources.base import Source
 
@@ -15,3 +23,43 @@ def source(encoding: str, *settings: str, task: str | None = None) -> Source:
     return builtin.load(
         f"encoder-{encoding}", task=task, settings_given=tuple(f"{key}={value}" for key, value in given.items())
     )
+
+
+def in_short(rows: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:
+    """Rows of a parametrisation: those that ``keep`` takes run always, the others with --all."""
+    found = []
+    for row in rows:
+        values = row if isinstance(row, tuple) else (row,)
+        found.append(pytest.param(*values, marks=() if keep(*values) else pytest.mark.all))
+    return found
+
+
+#: What most tests of graphs share, so that each model is traced once: two layers, for what the second has of the first,
+#: and heads of 8 channels, which every operator of attention takes.
+SHARED = ("layers=2", "hidden=40", "heads=5", "feedforward=24", "vocab=61")
+
+
+def shared(name: str, *settings: str) -> tuple[str, ...]:
+    """Settings of a model that tests share: a table has 200 positions, and the heads of a decoder are a group."""
+    given = (*SHARED, *settings)
+    if name.startswith("decoder-") and "head" not in name and not any("kv_heads" in pair for pair in settings):
+        given += ("kv_heads=1",)
+    try:
+        builtin.load(name, task=None, settings_given=(*given, "max_positions=200"))
+    except PosexportError:
+        return given
+    return (*given, "max_positions=200")
+
+
+def by_attention(prefix: str) -> list[str]:
+    """The first model of each kind of attention, of those whose names begin so; and both kinds of rotation.
+
+    A lowering and a proof see nothing else of an encoding that acts on scores and values.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for name, (_, encoding) in builtin.models().items():
+        if name.startswith(prefix) and not name.removeprefix(prefix).startswith("decoder-"):
+            what = describe(base.ENCODINGS[encoding], {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 40})
+            terms = [hook for hook in what.hooks if hook in ("scores", "values")]
+            found.setdefault((*terms, *what.operators), name)
+    return sorted({*found.values(), f"{prefix}rope", f"{prefix}rope-dynamic"})

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope import Rope
@@ -361,6 +361,7 @@ def test_positions_may_be_left_out(copy) -> None:
     assert source.ordered, "its convolutions tell the order of frames"
 
 
+@pytest.mark.all
 def test_a_model_of_samples_is_proven(tmp_path: Path) -> None:
     options = ConvertOptions(threads=1, lengths=(17, 28, 29, 131))
     done = convert(str(GOLDEN / "wavlm-layer-forctc"), tmp_path / "b", options)

@@ -16,7 +16,7 @@ import onnx_ir as ir
 import pytest
 from tiny_bundle import write_bundle
 
-import posexport.convert
+import posexport.conversion
 from posexport.bundle import leftovers
 from posexport.bundle.write import staged
 from posexport.cli import main
@@ -150,7 +150,7 @@ def test_a_table_shorter_than_the_traced_length(run: Command, tmp_path: Path) ->
     )
     code, out, _ = run("convert", f"{tmp_path}/short.py:make", "-o", tmp_path / "b", "--length", "9", "--length", "10")
     assert code == 0
-    assert "refused" in out
+    assert "rejected" in out
 
 
 # -- settings and options ---------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def test_a_provider_that_does_not_load_is_found_out_first(
     def refuse(provider: str) -> NoReturn:
         raise PosexportError(f"{provider} does not load")
 
-    monkeypatch.setattr(posexport.convert, "check_loads", refuse)
-    said = sentence(run("convert", "no-such-model", "-o", tmp_path / "b", "--provider", "cuda"))
+    monkeypatch.setattr(posexport.conversion, "check_loads", refuse)
+    said = sentence(run("convert", "encoder-nope", "-o", tmp_path / "b", "--provider", "cuda"))
     assert "cuda does not load" in said
 
 
@@ -256,7 +256,7 @@ def test_the_advice_fits_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(13, "Permission denied", str(parent / name))
 
     monkeypatch.setattr(leftovers, "create", refuse)
-    said = r"Permission denied; nothing is left there: choose another output$"
+    said = r"Permission denied; choose another output$"
     with pytest.raises(PosexportError, match=said), staged(tmp_path / "b", force=False):
         pass
 
@@ -276,7 +276,7 @@ def test_what_the_machine_refuses(
     def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(posexport.convert, "convert", fail)
+    monkeypatch.setattr(posexport.conversion, "convert", fail)
     assert words in sentence(run("convert", "encoder-nope", "-o", tmp_path / "b"))
 
 
@@ -296,7 +296,7 @@ def test_ctrl_c_is_no_finding(run: Command, tmp_path: Path, monkeypatch: pytest.
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(posexport.convert, "convert", interrupted)
+    monkeypatch.setattr(posexport.conversion, "convert", interrupted)
     code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b")
     assert (code, out) == (130, "")
     assert err.strip() == "posexport: interrupted; what was there before is unchanged"
@@ -389,13 +389,13 @@ def test_a_directory_is_not_replaced_by_arrays(run: Command, tmp_path: Path) -> 
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cross attention (an input of real numbers), distances clipped, and no longer input than the table has."""
     target = tmp_path_factory.mktemp("bundles") / "b"
-    wanted = posexport.convert.ConvertOptions(
-        load=posexport.convert.LoadOptions(settings=tuple(s.removeprefix("--set=") for s in (*TINY, *CLIPPED))),
+    wanted = posexport.conversion.ConvertOptions(
+        load=posexport.conversion.LoadOptions(settings=tuple(s.removeprefix("--set=") for s in (*TINY, *CLIPPED))),
         beyond="clip",
         max_length=23,
         lengths=[3],
     )
-    assert posexport.convert.convert("encoder-relative-key", target, wanted).good
+    assert posexport.conversion.convert("encoder-relative-key", target, wanted).good
     return target
 
 
@@ -406,7 +406,7 @@ def test_a_limit_that_equals_the_table_is_kept(run: Command, clipped: Path) -> N
     against = ("--against", "encoder-relative-key", *TINY, *CLIPPED)
     code, out, err = run("verify", clipped, *against, "--length", "23", "--length", "24")
     assert (code, err) == (0, "")
-    assert "24 |    refused" in out
+    assert "24 |   rejected" in out
 
 
 def test_numbers_that_float32_cannot_hold(clipped: Path) -> None:
@@ -420,7 +420,7 @@ def test_numbers_that_float32_cannot_hold(clipped: Path) -> None:
     [
         ("inputs", lambda m: m["inputs"][0].update(size=1000)),
         ("outputs", lambda m: m["outputs"][0].update(name="other")),
-        ("envelope", lambda m: m["envelope"].update(limit=100)),
+        ("limits", lambda m: m["limits"].update(max_length=100)),
     ],
 )
 def test_a_manifest_that_promises_another_model(
@@ -448,9 +448,9 @@ def test_weights_that_may_not_be_read(run: Command, tmp_path: Path, monkeypatch:
 
 
 def test_an_inlined_graph_opens_without_a_warning(tmp_path: Path) -> None:
-    load_options = posexport.convert.LoadOptions(settings=tuple(s.removeprefix("--set=") for s in TINY))
-    wanted = posexport.convert.ConvertOptions(load=load_options, inline=True, verify=False)
-    posexport.convert.convert("encoder-shaw-kv", tmp_path / "b", wanted)
+    load_options = posexport.conversion.LoadOptions(settings=tuple(s.removeprefix("--set=") for s in TINY))
+    wanted = posexport.conversion.ConvertOptions(load=load_options, inline=True, verify=False)
+    posexport.conversion.convert("encoder-shaw-kv", tmp_path / "b", wanted)
     model = ir.load(tmp_path / "b" / "model.onnx")
     assert "CastLike" not in {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
     assert [value.shape for value in model.graph.outputs] == [ir.Shape(["batch_size", "sequence_length", 20])]

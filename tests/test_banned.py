@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.generate import _threshold
@@ -44,12 +44,12 @@ def converted(tmp_path: Path, name: str, **generation: Any) -> Path:
 
 def test_generation_obeys_the_configuration(tmp_path: Path) -> None:
     free = load(converted(tmp_path, "gpt2-lmheadmodel"))
-    first, second = free.generate([[3, 4, 5]], max_new_tokens=2, stop_tokens=[]).completions[0].tokens
+    first, second = free.generate([[3, 4, 5]], max_new_tokens=2, eos_token_id=[]).completions[0].tokens
     never = load(converted(tmp_path / "never", "gpt2-lmheadmodel", suppress_tokens=[first]))
-    made = never.generate([[3, 4, 5]], max_new_tokens=12, stop_tokens=[]).completions[0].tokens
+    made = never.generate([[3, 4, 5]], max_new_tokens=12, eos_token_id=[]).completions[0].tokens
     assert first not in made
     words = load(converted(tmp_path / "words", "gpt2-lmheadmodel", bad_words_ids=[[first, second]]))
-    made = words.generate([[3, 4, 5]], max_new_tokens=2, stop_tokens=[]).completions[0].tokens
+    made = words.generate([[3, 4, 5]], max_new_tokens=2, eos_token_id=[]).completions[0].tokens
     assert made[0] == first
     assert made[1] != second
 
@@ -57,7 +57,7 @@ def test_generation_obeys_the_configuration(tmp_path: Path) -> None:
 def test_a_configuration_that_is_unsound_is_refused(tmp_path: Path) -> None:
     target = converted(tmp_path, "gpt2-lmheadmodel", suppress_tokens="all")
     with pytest.raises(PosexportError, match=r"cannot use .*generation_config.json: .* convert again with a sound one"):
-        load(target).generate([[3]], stop_tokens=[])
+        load(target).generate([[3]], eos_token_id=[])
 
 
 def test_a_manifest_lists_the_encodings_of_layers_that_differ(tmp_path: Path) -> None:

@@ -348,6 +348,7 @@ def test_checkpoints_are_as_transformers_stores_them(name, monkeypatch, tmp_path
     assert len(list(source.module.parameters())) >= 19
 
 
+@pytest.mark.all
 def test_our_graph_and_our_definition_agree_step_by_step():
     """Both workers as they are, with a cache: a wrong mask, past or token would make the answers differ."""
     sizes = ("vocab=29", "layers=2", "hidden=20", "heads=5", "feedforward=12")
@@ -368,6 +369,7 @@ def test_our_graph_and_our_definition_agree_step_by_step():
     assert document.versions["torch"]
 
 
+@pytest.mark.all
 def test_the_command_writes_its_document():
     arguments = "encoder-nope --set layers=1 --length 4 --batch 2 --rounds 1 --threads 1 --json -o found.json"
     done = CliRunner().invoke(group, ["bench", *arguments.split()])

@@ -25,7 +25,9 @@ from posexport.bench.suites import SUITES
 
 ROOT = Path(__file__).parent.parent
 #: of benchmarks; the rates of the proof's criterion are no times
-RESULTS = sorted(path for path in (ROOT / "ci" / "results").glob("*.json") if path.name != "rates.json")
+RESULTS = sorted(
+    path for path in (ROOT / "ci" / "results").glob("*.json") if path.name not in ("rates.json", "clients.json")
+)
 #: in place of transformers: a class of which the test knows that it is not posexport's
 TRANSFORMERS = """
 import json
@@ -67,6 +69,7 @@ print(*sorted(name for name in sys.modules if name.split(".")[0] == "posexport")
 """
 
 
+@pytest.mark.all
 def test_torch_onnx_export_gets_the_class_of_transformers(tmp_path):
     import onnx
     import onnxruntime
@@ -225,8 +228,8 @@ def test_a_cell_without_figures_has_a_reason(found, said):
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_every_failure_in_the_readme_says_why_and_every_point_is_valid(path):
-    """Of the tables that ci/readme.py makes of the recorded results."""
+def test_every_failure_in_the_tables_says_why_and_every_point_is_valid(path):
+    """Of the tables that ci/docs_tables.py makes of the recorded results."""
     document = msgspec.json.decode(path.read_bytes(), type=Document)
     text = tables(document)
     table = [line for line in text.splitlines() if line.startswith("|")]
@@ -244,8 +247,8 @@ def test_every_failure_in_the_readme_says_why_and_every_point_is_valid(path):
     assert "floor" not in text
 
 
-def test_the_readme_script_reads_every_result():
-    spec = importlib.util.spec_from_file_location("readme", ROOT / "ci" / "readme.py")
+def test_the_script_of_tables_reads_every_result():
+    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "ci" / "docs_tables.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert {path.name for path in RESULTS} == set(module.SUITES.values())

@@ -1,5 +1,6 @@
 """``posexport bench``: runs that go on, who is left out, how results are shown. Speed itself is never asserted."""
 
+import importlib
 import io
 import json
 import os
@@ -396,6 +397,7 @@ def test_values_are_drawn_once(tmp_path):
     assert graph.held == 2 * first.nbytes
 
 
+@pytest.mark.all
 def test_a_layer_from_its_file_to_the_chart(tmp_path, monkeypatch):
     """The real workers: a layer at four short lengths, its answers and memory."""
     monkeypatch.chdir(tmp_path)
@@ -427,16 +429,13 @@ def test_bad_input_is_one_sentence(arguments, said):
     assert said in str(done.exception)
 
 
-def test_the_readme_says_how_to_measure_what_is_not_there(tmp_path, monkeypatch):
-    import importlib.util
-
-    path = Path(__file__).parent.parent / "ci" / "readme.py"
-    spec = importlib.util.spec_from_file_location("readme", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def test_the_docs_say_how_to_measure_what_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "ci")
+    module = importlib.import_module("docs_tables")
     monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(module, "PICTURES", tmp_path)
     assert "posexport bench --suite growth" in module.TABLES["growth"]()
     (tmp_path / "growth.json").write_bytes(_growing(256, 512, 1024, 2048).to_json())
     assert module.TABLES["growth"]().startswith("| length: ms (ratio), memory | floor | ours |")
     (tmp_path / "growth.svg").touch()
-    assert module.TABLES["growth"]().startswith("![growth](ci/results/growth.svg)\n\n| length")
+    assert module.TABLES["growth"]().startswith("![time and memory against length](pictures/growth.svg)\n\n| length")

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 from onnx import ModelProto, NodeProto
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.lowering import blockwise
 from posexport.parity import coverage, run
 from posexport.parity.branches import Branch, Watched
@@ -18,6 +18,7 @@ from posexport.parity.grid import grid
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.load import LoadOptions
+from tests.small import in_short
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61")
 
@@ -113,6 +114,7 @@ def test_control_flow_has_names_that_are_unique_in_the_file(name: str, inline: b
 MPNET = ("layers=2", "hidden=48", "heads=12", "feedforward=24", "vocab=61")
 
 
+@pytest.mark.all
 def test_an_encoder_of_real_size_is_proven_where_it_is_tiled(tmp_path: Path) -> None:
     """With MPNet's heads and length biases are tiled from batch 6 on, which no point of the grid has."""
     load = LoadOptions(settings=(*MPNET, "max_positions=512"))
@@ -126,7 +128,7 @@ def test_an_encoder_of_real_size_is_proven_where_it_is_tiled(tmp_path: Path) -> 
     assert {(p.length, p.batch) for p in done.report.points if p.verdict == "pass"} >= {(512, 6)}
 
 
-@pytest.mark.parametrize("name", ["encoder-t5", "decoder-alibi"])
+@pytest.mark.parametrize("name", in_short(["encoder-t5", "decoder-alibi"], lambda name: name == "encoder-t5"))
 def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = blockwise.moved
 
@@ -171,7 +173,13 @@ def test_chosen_lengths_claim_no_branch(tmp_path: Path) -> None:
     assert done.report.coverage == []
 
 
-@pytest.mark.parametrize("name", ["encoder-absolute", "decoder-mpnet", "encoder-tupe", "decoder-relative-key"])
+@pytest.mark.parametrize(
+    "name",
+    in_short(
+        ["encoder-absolute", "decoder-mpnet", "encoder-tupe", "decoder-relative-key"],
+        lambda name: name in ("encoder-absolute", "decoder-relative-key"),
+    ),
+)
 def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path) -> None:
     """Tables of 128 positions end where the first tile does; those of 140 need a second, which is never full."""
     for positions, tiles in ((128, False), (140, True)):

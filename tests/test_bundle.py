@@ -160,8 +160,9 @@ def damaged(**changes):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (damaged(format_version=3, news=[]), "format version 3, this posexport reads up to 2: upgrade posexport"),
-        (damaged(format_version=1), "format version 1, which holds no recipe; .* convert the model again"),
+        (damaged(format_version=4, news=[]), "format version 4, this posexport reads up to 3: upgrade posexport"),
+        (damaged(format_version=1), "format version 1, this posexport reads 3: convert the model again"),
+        (damaged(format_version=2, envelope={}), "format version 2, this posexport reads 3: convert the model again"),
         (damaged(format_version=0), "format version 0"),
         (damaged(format_version="1"), "format_version"),
         (damaged(surprise=1), "surprise"),
@@ -175,7 +176,7 @@ def damaged(**changes):
         (b"[1]", "not a manifest"),
         (b"", "not a manifest"),
         (damaged()[:-1], "not a manifest"),
-        (b'{"format_version": 2, "x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"format_version": 3, "x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
         (b" " * (LARGEST + 1), f"at most {LARGEST}"),
         (b"\xff\xfe", "not a manifest"),
     ],
@@ -422,7 +423,7 @@ def test_a_parent_that_is_a_file_is_refused(tmp_path):
 
 
 def test_a_name_that_the_disk_refuses_is_a_sentence(tmp_path):
-    with pytest.raises(PosexportError, match=r"cannot write .*File name too long"):
+    with pytest.raises(PosexportError, match=r"cannot create .*File name too long"):
         write_bundle(tmp_path / ("b" * 250))
     assert only(tmp_path) == []
 
@@ -690,8 +691,8 @@ def test_a_parent_that_cannot_be_written_or_looked_into_is_a_sentence():
         open_.chmod(0o700)
         shut.chmod(0o700)
         assert err == ""
-        assert [line.split(":")[0] for line in out.splitlines()] == [f"cannot write {target}" for target in targets]
-        assert out.count("Permission denied; nothing is left there") == len(targets)
+        assert [line.split(":")[0] for line in out.splitlines()] == [f"cannot create {target}" for target in targets]
+        assert out.count("Permission denied; choose another output") == len(targets)
         assert only(open_) == ["shut"]
 
 
@@ -699,7 +700,7 @@ def test_a_read_only_file_system_is_a_sentence():
     target = Path("/proc/posexport-bundle")
     if not target.parent.is_dir():
         pytest.skip("no /proc here, which takes no directories even from root")
-    with pytest.raises(PosexportError, match=r"cannot write /proc/posexport-bundle: .*nothing is left there"):
+    with pytest.raises(PosexportError, match=r"cannot create /proc/posexport-bundle: .*; choose another output"):
         write_bundle(target)
 
 

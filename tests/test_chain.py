@@ -190,7 +190,7 @@ def test_texts_stream_stop_and_begin(session: Session) -> None:
     def tell(row: int, piece: str) -> None:
         told[row] += piece
 
-    made = session.generate(["the cat", "low lower"], max_new_tokens=8, stream=tell)
+    made = session.generate(["the cat", "low lower"], max_new_tokens=8, streamer=tell)
     assert told == [one.text for one in made.completions]
     arrays = session.tokenize(["the cat", "low lower"])
     assert set(arrays) == {"input_ids", "attention_mask"}
@@ -198,7 +198,7 @@ def test_texts_stream_stop_and_begin(session: Session) -> None:
     assert [one.tokens for one in by_arrays.completions] == [one.tokens for one in made.completions]
     tokens = made.completions[0].tokens
     place = next(number for number, token in enumerate(tokens) if number and token not in tokens[:number])
-    stopped = session.generate(["the cat"], max_new_tokens=8, stop_tokens=[tokens[place]]).completions[0]
+    stopped = session.generate(["the cat"], max_new_tokens=8, eos_token_id=[tokens[place]]).completions[0]
     assert (stopped.tokens, stopped.finish) == (tokens[:place], "stop")
     begun = session.generate(["the cat"], decoder_prompts=["low"], max_new_tokens=3).completions[0]
     assert begun.prompt_tokens == [START, *session._texts.pieces("low")]

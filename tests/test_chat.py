@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from tiny_bundle import MANIFEST
 
-import posexport.convert
+import posexport.conversion
 from posexport.bundle.manifest import FileEntry, Manifest
 from posexport.bundle.read import read
 from posexport.cli import group
@@ -245,8 +245,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def converted(checkpoint: Path) -> Path:
     target = checkpoint.parent / "bundle"
-    options = posexport.convert.ConvertOptions(verify=False)
-    assert posexport.convert.convert(str(checkpoint), target, options).good
+    options = posexport.conversion.ConvertOptions(verify=False)
+    assert posexport.conversion.convert(str(checkpoint), target, options).good
     return target
 
 
@@ -254,9 +254,9 @@ def test_a_conversation_is_continued(converted: Path) -> None:
     session = load(converted)
     chats = [[{"role": "system", "content": "be brief"}, *USER], USER]
     wanted = [[1, 5, 8, 9, 3, 6, 7, 4], [1, 3, 6, 7, 4]]
-    got = session.generate(chats, max_new_tokens=5, stop_tokens=[])
+    got = session.generate(chats, max_new_tokens=5, eos_token_id=[])
     assert [one.prompt_tokens for one in got.completions] == wanted
-    same = session.generate(wanted, max_new_tokens=5, stop_tokens=[])
+    same = session.generate(wanted, max_new_tokens=5, eos_token_id=[])
     assert [one.tokens for one in got.completions] == [one.tokens for one in same.completions]
     assert session.render_chat(USER) == "<s><user> hello there <assistant>"
 

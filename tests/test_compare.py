@@ -1,5 +1,6 @@
 """posexport compare: tasks that need positions, a run that goes on where it ended, tables that agree."""
 
+import base64
 import csv
 import io
 import json
@@ -14,13 +15,13 @@ from click.testing import CliRunner
 
 from posexport.cli import group
 from posexport.compare import tasks
-from posexport.compare.charts import against_latency, against_length
+from posexport.compare.charts import against_latency, against_length, span, ticks
 from posexport.compare.folder import opened
 from posexport.compare.one import one
 from posexport.compare.page import page
 from posexport.compare.records import LIMIT, Cost, Document, Result, Row, Setup, TaskInfo
 from posexport.compare.run import compare
-from posexport.compare.table import measured, to_csv, to_text
+from posexport.compare.table import measured, noise, to_csv, to_text
 from posexport.compare.train import make, own_parameters, train
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
@@ -160,6 +161,7 @@ def test_questions_that_do_not_come_up_are_no_loss_and_no_accuracy(tmp_path: Pat
 # the tables
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_what_a_row_says_is_what_the_exported_model_does(run) -> None:
     target, document, _ = run
     rows = {row.encoding: row for row in document.rows}
@@ -184,6 +186,7 @@ def test_what_a_row_says_is_what_the_exported_model_does(run) -> None:
     assert rows["relative-key"].parameters == rows["nope"].parameters + rows["relative-key"].own_parameters
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_beyond_its_table_an_encoding_shows_limit(run) -> None:
     rows = {row.encoding: row for row in run[1].rows}
     assert rows["relative-key"].limit == 24
@@ -193,12 +196,14 @@ def test_beyond_its_table_an_encoding_shows_limit(run) -> None:
     assert all(isinstance(cell, float) for of_task in rows["rope"].accuracy.values() for cell in of_task.values())
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_an_encoding_for_images_is_not_applicable(run) -> None:
     (row,) = [row for row in run[1].rows if row.encoding == "axial"]
     assert row.status == "not applicable"
     assert "coordinates" in row.reason
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_csv_json_and_page_say_the_same(run) -> None:
     target, document, _ = run
     assert msgspec.json.decode((target / "compare.json").read_bytes(), type=Document) == document
@@ -217,9 +222,12 @@ def test_csv_json_and_page_say_the_same(run) -> None:
             assert line[figure] == ("" if value is None else str(value))
         assert row.encoding in text
     assert text.count('class="limit"') == 3 * 2
-    assert not re.search(r"(src|href)=|https?://", text)
+    assert not re.search(r"src=|https?://", text)
+    (link,) = re.findall(r'href="([^"]*)"', text)
+    assert base64.b64decode(link.removeprefix("data:text/csv;base64,")) == (target / "compare.csv").read_bytes()
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_progress_counts_training_and_measuring(run) -> None:
     moves = run[2]
     assert [done for done, _, _ in moves] == list(range(7))
@@ -270,16 +278,72 @@ def test_every_form_shows_every_kind_of_row() -> None:
     assert "t5: failed: it diverged\n" in text
     assert "swin,not applicable," in to_csv(document).decode()
     assert "for &lt;images&gt;" in page(document).decode()
-    assert against_length(document).count("<rect") == 3
-    assert ">limit</text>" in against_length(document)
+    assert [picture.count("<rect") for picture in against_length(document)] == [1, 1, 1]
+    assert [">limit</text>" in picture for picture in against_length(document)] == [False, True, False]
     assert ">absolute</text>" in against_latency(document, 24)
     assert ">absolute</text>" not in against_latency(document, 48)
     assert "limit: absolute" in against_latency(document, 48)
 
 
+def test_the_page_has_the_table_first_and_fits_a_phone() -> None:
+    text = page(documents()).decode()
+    assert '<meta name="viewport" content="width=device-width' in text
+    assert text.index("<table") < text.index("<svg")
+    before = text[: text.index("<table")]
+    assert before.rstrip().endswith('<div class="box">'), "the table scrolls in its own box"
+    assert re.search(r"\.box \{[^}]*overflow: auto", text)
+    assert re.search(r"tr > :first-child \{[^}]*position: sticky; left: 0", text)
+    # 330 of a phone's 360 pixels are the chart's
+    charts = re.findall(r'<svg viewBox="0 0 (\d+) .*?</svg>', text)
+    bodies = re.findall(r"<svg .*?</svg>", text)
+    assert len(charts) == len(bodies) == 6
+    for width, body in zip(charts, bodies, strict=True):
+        smallest = min(float(size) for size in re.findall(r'font-size="([\d.]+)"', body))
+        assert smallest * min(1, 330 / float(width)) >= 8
+
+
+def test_the_page_says_whether_anything_was_learned() -> None:
+    document = documents()
+    assert document.learned == ["nope", "absolute", "rope"]
+    assert "3 steps: 3 of 3 encodings answer a question better than\nguessing." in page(document).decode()
+    chance = {task.name: {"24": task.chance, "48": 0.0, "96": 0.0} for task in tasks.TASKS}
+    rows = [msgspec.structs.replace(row, accuracy=chance) for row in document.rows if row.status == "measured"]
+    untrained = page(msgspec.structs.replace(document, rows=rows)).decode()
+    assert '<p class="verdict untrained">3 steps: not trained.' in untrained
+
+
+def test_nope_is_one_and_its_noise_is_told() -> None:
+    """It is timed beside a second session of itself, which is never exactly as fast."""
+    nope = Result(
+        encoding="nope",
+        limit=None,
+        parameters=10,
+        own_parameters=0,
+        file_bytes=2000,
+        loss=1.0,
+        accuracy={task.name: {"24": 1.0} for task in tasks.TASKS},
+        seconds=1.0,
+        cost=Cost(ms=2.1, nope_ms=2.0, growth=400),
+    )
+    assert measured(nope, nope, []).latency_to_nope == 1.0
+    assert noise(nope) == pytest.approx(0.05)
+    document = msgspec.structs.replace(documents(), noise=noise(nope))
+    assert "sessions of <code>nope</code> differed by 5 %" in page(document).decode()
+    assert "two sessions of nope differ by 5 %" in to_text(document)
+
+
+def test_axes_fit_their_points() -> None:
+    assert span([0.9, 0.95, 1.0], 0.2) == pytest.approx((0.83, 1.07))
+    assert span([], 0.2) == pytest.approx((0.88, 1.12))
+    assert span([1.0, 3.0], 0.2) == pytest.approx((0.8, 3.2))
+    assert ticks(0.8, 3.2) == [1.0, 1.5, 2.0, 2.5, 3.0]
+    assert ticks(0.2, 1.0) == [0.2, 0.4, 0.6, 0.8, 1.0]
+
+
 # going on
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_a_finished_encoding_is_not_trained_again(run, tmp_path: Path) -> None:
     import shutil
 
@@ -301,6 +365,7 @@ def test_a_finished_encoding_is_not_trained_again(run, tmp_path: Path) -> None:
     assert stamps(target) == {**before, "rope": stamps(target)["rope"]}
 
 
+@pytest.mark.all
 def test_an_interrupted_run_goes_on_and_force_begins_again(tmp_path: Path) -> None:
     target = tmp_path / "out"
 
@@ -393,6 +458,7 @@ def test_a_setup_that_cannot_be_trained_is_refused(tmp_path: Path, change: dict[
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.all  # of a comparison that trains
 def test_the_command_prints_one_document(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import posexport.compare.run
 

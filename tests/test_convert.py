@@ -1,6 +1,7 @@
 """The main job, whole: every built-in model becomes a proven bundle; a new encoding needs nothing but itself."""
 
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import posexport
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.encodings import base
 from posexport.encodings.base import Encoding, register
 from posexport.encodings.describe import describe
@@ -19,6 +20,7 @@ from posexport.parity.draw import draw
 from posexport.parity.grid import grid
 from posexport.sources import builtin
 from posexport.sources.load import LoadOptions
+from tests.small import by_attention, in_short, shared
 
 #: two layers: what a second layer shares with the first has branches of its own
 TINY = ("layers=2", "hidden=60", "heads=5", "feedforward=37", "vocab=61")
@@ -40,6 +42,23 @@ def _ways() -> dict[object, str]:
 #: is an encoder's and a decoder's, and sound's is an encoder's
 WHOLE = {name for name in _ways().values() if not name.startswith(("encoder-decoder-", "audio-"))}
 WHOLE |= {"encoder-decoder-alibi"}
+#: of these, the short run has one of each kind of model
+WHOLE_IN_SHORT = ("encoder-alibi",)
+#: whose attention is of those kinds and whose own part is unlike theirs: sums, products and rotations of other shapes,
+#: terms by tables and networks
+OTHERS = {
+    *("encoder-sinusoidal", "encoder-learned", "encoder-complex", "encoder-cape", "encoder-rope-longrope"),
+    *("encoder-xpos", "encoder-t5", "encoder-local-window", "encoder-dynamic-bias", "encoder-sandwich"),
+}
+#: one for each kind of attention; of kinds of models that put no other attention together, a few (test_windowed.py has
+#: the shifted windows)
+KINDS = sorted(
+    {
+        *by_attention("encoder-"),
+        *by_attention("decoder-"),
+        *("encoder-decoder-rope", "audio-conformer", "vision-axial", "vision-rope-axial"),
+    }
+)
 
 
 def _chosen() -> list[str]:
@@ -51,31 +70,64 @@ def options(*settings: str, **given: object) -> ConvertOptions:
     return ConvertOptions(load=LoadOptions(settings=(*TINY, *settings)), threads=1, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", _chosen())
-def test_every_built_in_model_is_proven(name: str, tmp_path: Path) -> None:
-    kind, _ = builtin.models()[name]
-    hints = typing.get_type_hints(kind.config)
-    settings = tuple(pair for pair in TINY if hints.get(pair.split("=")[0]) is int)
+def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
+    """Those that the model has as sizes."""
+    hints = typing.get_type_hints(builtin.models()[name][0].config)
+    names = {key for key, kind in hints.items() if kind in (int, int | None)} | {"max_positions"}
+    return tuple(pair for pair in settings if pair.split("=")[0] in names)
+
+
+def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, folder: Path) -> None:
+    """Converted, passed, in every row and padding there is; the file is valid and answers."""
     source = builtin.load(name, task=None, settings_given=settings)
-    whole = name in WHOLE or source.envelope.images or source.envelope.lengths
-    few = [n for n in FEW if source.envelope.limit is None or n <= source.envelope.limit]
+    if source.envelope.images or source.envelope.lengths:
+        lengths = None
+    few = lengths and [n for n in lengths if source.envelope.limit is None or n <= source.envelope.limit]
     load = LoadOptions(settings=settings)
-    done = convert(name, tmp_path / "b", ConvertOptions(load=load, threads=1, lengths=None if whole else few))
+    done = convert(name, folder / "b", ConvertOptions(load=load, threads=1, lengths=few))
     assert done.report is not None
     assert done.report.passed, done.report.describe()
     assert done.manifest is not None
-    assert done.manifest.proven == bool(whole)
-    assert done.manifest.checked_lengths == ([] if whole else few)
+    assert done.manifest.proven == (few is None)
+    assert done.manifest.checked_lengths == (few or [])
     assert not done.report.unreached
     # more rows where a branch needs them
     assert {point.batch for point in done.report.points} >= {1, 3}
     paddings = set() if source.envelope.images else set(source.envelope.paddings)
-    assert {point.padding for point in done.report.points} == {"none"} | paddings
+    if few is None or max(few) > 1:
+        assert {point.padding for point in done.report.points} == {"none"} | paddings
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:
-        onnx.checker.check_model(str(tmp_path / "b" / graph), full_check=True)
-    session = posexport.load(tmp_path / "b", threads=1)
+        onnx.checker.check_model(str(folder / "b" / graph), full_check=True)
+    session = posexport.load(folder / "b", threads=1)
     feeds = draw(next(p for p in grid(source.envelope, source.inputs) if p.batch == 3), source.inputs)
     assert [array.shape[0] for array in session.run(feeds).values()] == [3] * len(source.outputs)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_attention_is_checked_on_both_sides_of_its_switches(name: str, tmp_path: Path) -> None:
+    check(name, known(name, shared(name)), None if name in WHOLE_IN_SHORT else (1, 17, 129, 160), tmp_path)
+
+
+@pytest.mark.parametrize("name", in_short(sorted({*FIRST.values()} - set(KINDS)), OTHERS.__contains__))
+def test_a_model_of_every_other_encoding_is_checked(name: str, tmp_path: Path) -> None:
+    settings = [pair for pair in shared(name) if not pair.startswith("layers")]
+    check(name, known(name, ("layers=1", *settings)), (1, 17), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["decoder-alibi"])
+def test_a_cache_of_fixed_size_is_proven(name: str, tmp_path: Path) -> None:
+    load = LoadOptions(settings=shared(name))
+    done = convert(name, tmp_path / "b", ConvertOptions(load=load, threads=1, cache="static"))
+    assert done.manifest is not None
+    assert done.manifest.proven
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("name", _chosen())
+def test_every_built_in_model_is_proven(name: str, tmp_path: Path) -> None:
+    hints = typing.get_type_hints(builtin.models()[name][0].config)
+    settings = tuple(pair for pair in TINY if hints.get(pair.split("=")[0]) is int)
+    check(name, settings, None if name in WHOLE else FEW, tmp_path)
 
 
 def test_every_encoding_has_a_model() -> None:

@@ -32,7 +32,7 @@ from posexport.sources import builtin
 from posexport.sources.base import Source
 from posexport.sources.of_definition import source_of
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec
-from posexport.verify import verify
+from posexport.verification import verify
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LIMIT = 13
@@ -197,14 +197,14 @@ def test_the_whole_grid_with_limits_in_both_parts(bundle: Callable[..., Path]) -
     folder = bundle("absolute", "--set", f"max_positions={LIMIT}")
     report = Report.from_json((folder / "parity.json").read_bytes())
     assert report.passed
-    refused = {(point.length, point.memory): point.note for point in report.points if point.verdict == "refused"}
-    assert refused[LIMIT + 1, LIMIT] == "refused: input longer than 13 positions"
-    assert refused[1, LIMIT + 1] == "refused: encoder input longer than 13 positions"
+    refused = {(point.length, point.memory): point.note for point in report.points if point.verdict == "rejected"}
+    assert refused[LIMIT + 1, LIMIT] == "rejected: input longer than 13 positions"
+    assert refused[1, LIMIT + 1] == "rejected: encoder input longer than 13 positions"
     assert all(point.memory != point.length for point in report.points if point.batch == 1 and point.length < 11)
     assert {point.padding for point in report.points} == {"none", "right", "left", "ragged"}
     assert {output.name for output in read(folder).outputs} == {p.output for p in report.points if p.output}
     assert {item.verdict for item in report.invariants} == {"pass"}
-    assert [item.name for item in report.invariants][-1].endswith("free greedy steps choose PyTorch's tokens")
+    assert [item.name for item in report.invariants][-1].endswith("greedy decode steps choose PyTorch's tokens")
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,14 @@ def test_a_step_does_not_read_the_encoder(bundle: Callable[..., Path]) -> None:
     "options",
     [
         ("rope", "--cache", "static", "--length", "7", "--set", "layers=1"),
-        ("relative-key", "--set", "max_positions=5", "--beyond", "clip", "--length", "7", "--set", "layers=1"),
-        ("rope", "--rotate", "at-read", "--task", "features", "--inline", "--length", "2", "--set", "layers=1"),
+        pytest.param(
+            ("relative-key", "--set", "max_positions=5", "--beyond", "clip", "--length", "7", "--set", "layers=1"),
+            marks=pytest.mark.all,
+        ),
+        pytest.param(
+            ("rope", "--rotation", "at-read", "--task", "features", "--inline", "--length", "2", "--set", "layers=1"),
+            marks=pytest.mark.all,
+        ),
     ],
 )
 def test_options_of_conversion(options: tuple[str, ...], bundle: Callable[..., Path]) -> None:
@@ -377,16 +383,16 @@ def test_verify_by_the_sample_and_against_the_source(bundle: Callable[..., Path]
             "decoder_model.onnx takes past_key_values.0.encoder.key, and nothing that fits",
         ),
         (
-            lambda m: m["parts"][1]["feeds"].pop("input_ids"),
+            lambda m: m["parts"][1]["input_names"].pop("input_ids"),
             "decoder_model.onnx takes input_ids, and nothing that fits",
         ),
         (
-            lambda m: m["parts"][1]["feeds"].update(other="input_ids"),
+            lambda m: m["parts"][1]["input_names"].update(other="input_ids"),
             "decoder_model.onnx feeds or gives what it does not",
         ),
-        (lambda m: m["parts"][0]["gives"].update(last_hidden_state="input_ids"), "under a name that is taken"),
+        (lambda m: m["parts"][0]["output_names"].update(last_hidden_state="input_ids"), "under a name that is taken"),
         (
-            lambda m: m["parts"][1]["feeds"].update(input_ids="past_key_values.0.decoder.key"),
+            lambda m: m["parts"][1]["input_names"].update(input_ids="past_key_values.0.decoder.key"),
             "nothing that fits feeds it",
         ),
     ],

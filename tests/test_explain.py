@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from posexport.bundle.manifest import MANIFEST, LoweringSpec
 from posexport.cli import group
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.explain import feeds
 from posexport.explain.dataflow import positional

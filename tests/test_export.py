@@ -107,7 +107,7 @@ def test_refusal_of_a_lowering_says_why() -> None:
     choice = choose(ATTENTION, kind, Target())
     assert choice.lowering.name == "formula"
     assert choice.refused["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
-    assert "--for cpu or cuda" in choice.refused["multi-head"]
+    assert "--target cpu or cuda" in choice.refused["multi-head"]
     with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, chunked, f"):
         check_name("fast")
 
@@ -144,7 +144,7 @@ def test_metadata_says_what_a_lone_model_is(tmp_path: Path) -> None:
     made = source("absolute")
     build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
     entries = {e.key: e.value for e in onnx.load(tmp_path / "m.onnx").metadata_props}
-    assert json.loads(entries["posexport.envelope"])["limit"] == 23
+    assert json.loads(entries["posexport.limits"])["max_length"] == 23
     assert json.loads(entries["posexport.encoding"])["name"] == "absolute"
     assert json.loads(entries["posexport.source"])["sha256"] == made.sha256
 

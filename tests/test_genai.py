@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
-from posexport.export.genai import FILE, model_type
+from posexport.export.layouts.genai import FILE, model_type
 from posexport.runtime.session import load
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +62,7 @@ def changed(name: str, to: Path, **changes: Any) -> Path:
     return to
 
 
+@pytest.mark.all  # installs an environment
 @pytest.mark.parametrize(
     ("name", "changes", "kind"),
     [
@@ -90,7 +91,7 @@ def test_it_generates_the_tokens_of_posexport(
         assert vocab is not None
         for batch in (1, 3):
             prompts = np.random.default_rng(batch).integers(1, vocab, (batch, LENGTH)).tolist()
-            made = session.generate(prompts, max_new_tokens=new, stop_tokens=[])
+            made = session.generate(prompts, max_new_tokens=new, eos_token_id=[])
             wanted.append([one.tokens for one in made.completions])
             jobs.append((str(target), prompts, new))
     made_at_all = {token for rows in wanted for row in rows for token in row}

@@ -1,6 +1,7 @@
 """Continuing prompts: PyTorch's tokens, in any company, up to every end, as text that is whole."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from posexport.runtime.chain import Chain
 from posexport.runtime.completion import InTurn
 from posexport.runtime.session import Session
 from posexport.sources import builtin
+from tests.command import posexport as run_posexport
 
 ROOT = Path(__file__).parent.parent
 #: so many positions does the table have
@@ -123,7 +125,7 @@ def test_a_batch_gives_what_each_prompt_gives_alone(
 @pytest.mark.parametrize("chunk", [1, 2, 4, 100])
 def test_a_prompt_read_in_chunks_changes_nothing(chunk: int, session: Callable[..., Session]) -> None:
     opened = session("rope")
-    assert tokens(opened.generate(PROMPTS, max_new_tokens=9, chunk=chunk)) == tokens(
+    assert tokens(opened.generate(PROMPTS, max_new_tokens=9, prefill_chunk_size=chunk)) == tokens(
         opened.generate(PROMPTS, max_new_tokens=9)
     )
 
@@ -158,7 +160,7 @@ def test_a_row_that_outgrows_longrope_is_read_again(session: Callable[..., Sessi
     prompts = [[5, 6, 7], [11, 3, 9, 4, 2, 6, 8], list(range(20, 40))]
     wanted = [full_passes("rope-longrope", prompt, 16) for prompt in prompts]
     assert tokens(opened.generate(prompts, max_new_tokens=16)) == wanted
-    assert tokens(opened.generate(prompts, max_new_tokens=16, chunk=5)) == wanted
+    assert tokens(opened.generate(prompts, max_new_tokens=16, prefill_chunk_size=5)) == wanted
     # without reading again they differ: the test above can fail
     feeds: dict[str, Any] = {"input_ids": [prompts[0]]}
     kept = []
@@ -177,8 +179,8 @@ def test_a_row_that_outgrows_longrope_is_read_again(session: Callable[..., Sessi
         ([5] * 3, {"max_new_tokens": 10}, False),
         ([5] * 3, {"max_new_tokens": 11}, True),
         ([5] * 13, {"max_new_tokens": 11}, False),
-        ([5] * 13, {"max_new_tokens": 11, "chunk": 12}, True),
-        ([5] * 13, {"max_new_tokens": 11, "chunk": 13}, False),
+        ([5] * 13, {"max_new_tokens": 11, "prefill_chunk_size": 12}, True),
+        ([5] * 13, {"max_new_tokens": 11, "prefill_chunk_size": 13}, False),
     ],
 )
 def test_no_recompute_refuses_what_would_need_it(
@@ -237,7 +239,7 @@ def test_stop_tokens_are_those_of_the_configuration(bundle: Callable[..., Path],
     assert tokens(made) == [cut(row, ends[:1]) for row in whole]
     assert len(tokens(made)[0]) == places[0]
     assert made.completions[0].finish == "stop"
-    assert posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14, stop_tokens=[]).completions == (
+    assert posexport.load(one, threads=1).generate(PROMPTS, max_new_tokens=14, eos_token_id=[]).completions == (
         posexport.load(bundle("rope"), threads=1).generate(PROMPTS, max_new_tokens=14).completions
     )
     several = with_files(one, tmp_path / "several", generation_config={"eos_token_id": ends})
@@ -257,13 +259,13 @@ def test_a_stop_text_ends_before_it_wherever_tokens_end(session: Callable[..., S
     assert whole.text is not None
     for start in (1, 5, 8):
         stop = whole.text[start : start + 4]
-        made = opened.generate(["the cat sat"], max_new_tokens=30, stop=["nowhere", stop]).completions[0]
+        made = opened.generate(["the cat sat"], max_new_tokens=30, stop_strings=["nowhere", stop]).completions[0]
         assert made.text == whole.text[: whole.text.index(stop)]
         assert made.finish == "stop"
         assert made.tokens == whole.tokens[: len(made.tokens)]
         assert len(made.tokens) < 30
     # a special token is in no text, and stops as well
-    special = opened.generate(["the cat sat"], max_new_tokens=30, stop=["<unk>"]).completions[0]
+    special = opened.generate(["the cat sat"], max_new_tokens=30, stop_strings=["<unk>"]).completions[0]
     assert special.tokens == (whole.tokens[: whole.tokens.index(1)] if 1 in whole.tokens else whole.tokens)
 
 
@@ -271,7 +273,7 @@ def test_streamed_pieces_make_the_text(session: Callable[..., Session]) -> None:
     opened = session("rope")
     pieces: list[tuple[int, str]] = []
     texts = ["the cat sat", "low"]
-    made = opened.generate(texts, max_new_tokens=20, stream=lambda row, piece: pieces.append((row, piece)))
+    made = opened.generate(texts, max_new_tokens=20, streamer=lambda row, piece: pieces.append((row, piece)))
     for row, one in enumerate(made.completions):
         parts = [piece for number, piece in pieces if number == row]
         assert "".join(parts) == one.text
@@ -459,8 +461,9 @@ def test_what_fits_is_taken(feeds: dict[str, Any], session: Callable[..., Sessio
     ("prompts", "options", "says"),
     [
         ([], {}, "got no prompts"),
-        ("the cat", {}, r"must be lists of texts, got one text; give \[text\]"),
-        (["the"], {"stop": "x"}, "must be lists of texts"),
+        ("the cat", {}, r"must be a list of texts, got one text; give \[text\]"),
+        (["the"], {"stop_string": "x"}, r"no option stop_string; did you mean stop_strings\?"),
+        (["the"], {"do_sample": False, "top_p": 0.9}, "do_sample=False takes the likeliest token, and top_p=0.9 draws"),
         ([""], {}, r"prompt 0 \(''\) has no tokens"),
         (["the", "  "], {}, r"prompt 1 \('  '\) has no tokens"),
         ([[1], []], {}, "prompt 1 is empty; give at least one token"),
@@ -470,15 +473,15 @@ def test_what_fits_is_taken(feeds: dict[str, Any], session: Callable[..., Sessio
         ([[1, 61]], {}, "prompt 0 holds the id 61; input_ids takes ids from 0 to 60"),
         ([[-1]], {}, "prompt 0 holds the id -1"),
         (["the"], {"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
-        (["the"], {"chunk": 0}, "chunk must be at least 1 token, got 0"),
+        (["the"], {"prefill_chunk_size": 0}, "prefill_chunk_size must be at least 1 token, got 0"),
         (["the"], {"temperature": -0.5}, "temperature must be 0 .* or more, got -0.5"),
         (["the"], {"temperature": float("nan")}, "temperature must be .* got nan"),
         (["the"], {"top_k": -1}, "top_k must be .* got -1"),
         (["the"], {"top_p": 0.0}, "top_p must be a probability above 0 and at most 1, got 0.0"),
         (["the"], {"top_p": 1.5}, "top_p must be .* got 1.5"),
         (["the"], {"temperature": 1.0, "seed": -3}, "seed must be 0 or more, got -3"),
-        (["the"], {"stop": [""]}, "a stop text is empty"),
-        (["the"], {"stop_tokens": ["</s>"]}, "stop_tokens must be a list of token ids"),
+        (["the"], {"stop_strings": [""]}, "a stop string is empty"),
+        (["the"], {"eos_token_id": ["</s>"]}, "eos_token_id must be a token id or a list"),
         (["\ud800"], {}, "prompt 0 .* is not Unicode"),
     ],
 )
@@ -493,13 +496,13 @@ def test_a_bundle_that_is_no_decoder_says_what_it_is(bundle: Callable[..., Path]
     features = bundle("rope", "--task", "features")
     with pytest.raises(
         PosexportError,
-        match=r"it takes \S+, attention_mask, position_ids and a cache, and gives last_hidden_state; gen",
+        match="this is a features model; generate needs a text-generation or text2text-generation one",
     ):
         posexport.load(features, threads=1).generate(["the cat"])
     sizes = [word for pair in SIZES[:-1] for word in ("--set", pair)]
     done = posexport_command("convert", "encoder-nope", "-o", tmp_path / "e", *sizes, "--no-verify", "--threads", "1")
     assert done.exit_code == 0, done.output
-    with pytest.raises(PosexportError, match=r"task features: it takes .* and no cache, and gives .*text-"):
+    with pytest.raises(PosexportError, match="this is a features model; generate needs"):
         posexport.load(tmp_path / "e", threads=1).generate([[1, 2]])
 
 
@@ -515,9 +518,9 @@ def test_without_a_tokenizer_ids_go_and_texts_do_not(bundle: Callable[..., Path]
     with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only; .*--tokenizer FILE"):
         opened.generate(["the cat"])
     with pytest.raises(PosexportError, match=r"no tokenizer.json, so it gives no text to stop at or to stream"):
-        opened.generate([[5, 6]], stop=["x"])
+        opened.generate([[5, 6]], stop_strings=["x"])
     with pytest.raises(PosexportError, match=r"no text to stop at or to stream"):
-        opened.generate([[5, 6]], stream=lambda *_: None)
+        opened.generate([[5, 6]], streamer=lambda *_: None)
 
 
 def test_logits_that_are_no_numbers_are_a_sentence(bundle: Callable[..., Path], tmp_path: Path) -> None:
@@ -545,15 +548,16 @@ def test_the_command_prints_the_completion_and_tells_the_speed(bundle: Callable[
     done = posexport_command(*plain)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{wanted.text}\n"
-    assert "prompt: 2 tokens, " in done.stderr
-    assert "generated: 8 tokens after the first, " in done.stderr
+    assert re.fullmatch(r"prompt: 2 tokens \(\d+ tok/s\); generation: 8 tokens \(\d+ tok/s\)\n", done.stderr)
     assert posexport_command(*plain, "--stream").stdout == done.stdout
-    document = json.loads(posexport_command(*plain, "--json").stdout)
+    done = posexport_command(*plain, "--json")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
     assert document["completions"] == [
         {"prompt": "the cat", "text": wanted.text, "tokens": wanted.tokens, "finish": "length"}
     ]
     speed = document["speed"]
-    assert speed["step_tokens_per_second"] == pytest.approx(8 / speed["step_seconds"])
+    assert speed["decode_tokens_per_second"] == pytest.approx(8 / speed["decode_seconds"])
     assert speed["prompt_tokens_per_second"] == pytest.approx(2 / speed["prompt_seconds"])
 
 
@@ -599,8 +603,7 @@ def test_texts_are_told_in_turn() -> None:
     ],
 )
 def test_bad_input_on_the_command_line_exits_2(arguments: list[str], says: str, bundle: Callable[..., Path]) -> None:
-    command = [sys.executable, "-m", "posexport", "generate", str(bundle("absolute")), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = run_posexport("generate", bundle("absolute"), *arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -28,6 +28,7 @@ def suite(*args: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.all
 def test_the_suite_s_code_on_the_cpu_provider(tmp_path: Path) -> None:
     done = suite(tmp_path, "--provider", "cpu", "--only", *SOME)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,10 +9,10 @@ import pytest
 from posexport.bounds import Bound
 from posexport.export import functions, guard
 from posexport.export.save import save
-from posexport.export.trace import trace
 from posexport.runtime.providers import LEVELS, make_session
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from tests.small import source
+from tests.traces import Traces
 
 LIMIT = 23
 LEAST = 3
@@ -24,13 +24,15 @@ def encoding(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["optimised", "as-traced"])
-def paths(request: pytest.FixtureRequest, encoding: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def paths(
+    request: pytest.FixtureRequest, encoding: str, tmp_path_factory: pytest.TempPathFactory, traces: Traces
+) -> dict[str, Path]:
     """The guarded model and the same without a guard."""
     folder = tmp_path_factory.mktemp(encoding)
     found = {}
     for name in ("guarded", "bare"):
         made = source(encoding)
-        model = trace(made, 18, optimize=request.param)
+        model = traces(made, 18, optimize=request.param)
         if name == "guarded":
             guard.insert(model, made.inputs, [Bound(SEQUENCE, LIMIT), Bound(SEQUENCE, LEAST, least=True)])
         functions.attach(model)
@@ -80,10 +82,10 @@ def test_every_consumer_reads_the_guarded_value(paths: dict[str, Path]) -> None:
             assert "guard" in (node.name or "") or "er than" in (node.name or ""), f"{node.name} reads past the guard"
 
 
-def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path) -> None:
+def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path, traces: Traces) -> None:
     made = source("relative-key", "cross_attention=true")
     assert made.envelope.limited_axes == [SEQUENCE, ENCODER_SEQUENCE]
-    model = trace(made, 18)
+    model = traces(made, 18)
     guard.insert(model, made.inputs, [Bound(axis, LIMIT) for axis in made.envelope.limited_axes])
     functions.attach(model)
     save(model, tmp_path / "m.onnx")

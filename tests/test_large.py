@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import posexport
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.export.build import build
 from posexport.export.save import KEEP_INSIDE
 from posexport.parity.draw import Feeds, draw
@@ -27,8 +27,9 @@ from posexport.sources import mapped
 from posexport.sources.base import Source
 from posexport.sources.builtin import load as builtin_source
 from posexport.sources.load import LoadOptions, load
-from posexport.verify import verify
+from posexport.verification import verify
 
+pytestmark = pytest.mark.fresh
 GOLDEN = Path(__file__).parent / "golden"
 BUILTIN = [
     "decoder-absolute",
@@ -269,7 +270,7 @@ def test_a_bundle_with_weights_outside_is_proven_and_works_elsewhere(
     session = posexport.load(elsewhere, threads=1)
     shutil.move(checkpoint, tmp_path / "gone")
     assert session.run({"input_ids": [[3, 4, 5]]})["logits"].shape[:2] == (1, 3)
-    tokens: Any = session.generate([[3, 4, 5], [6]], max_new_tokens=4, stop_tokens=[])
+    tokens: Any = session.generate([[3, 4, 5], [6]], max_new_tokens=4, eos_token_id=[])
     assert [len(one.tokens) for one in tokens.completions] == [4, 4]
 
 

@@ -62,7 +62,7 @@ def test_pytorchs_error_counts_as_two_eps_at_least() -> None:
 def test_fewer_than_ten_points_say_nothing() -> None:
     assert median.check(points([30.0] * 9), []) == []
     # nor do refusals and skipped points, which have no tolerance
-    assert median.check([*points([30.0] * 9), point(20, None, tolerance=None, verdict="refused")], []) == []
+    assert median.check([*points([30.0] * 9), point(20, None, tolerance=None, verdict="rejected")], []) == []
 
 
 def test_each_side_of_a_switch_is_judged_for_itself() -> None:
@@ -162,4 +162,4 @@ def test_a_right_model_says_so(right: Source, tmp_path: Path) -> None:
     report = proof(right, right, tmp_path, [2, 17, 40])
     assert report.passed, report.describe()
     assert "median error at most" in report.describe()
-    assert "holds: the median error of last_hidden_state over 21 points (2 to 40) is" in plain(report)
+    assert "ok: the median error of last_hidden_state over 21 points (2 to 40) is" in plain(report)

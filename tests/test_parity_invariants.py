@@ -78,7 +78,7 @@ def test_a_promise_that_the_definition_breaks_fails_and_says_so() -> None:
 
 
 def test_content_of_padding_that_counts_by_definition_is_no_promise() -> None:
-    name = "the content of padding changes nothing"
+    name = "padding contents change nothing"
 
     def reads(feeds: Feeds) -> list[np.ndarray]:
         values = np.repeat((1.0 + feeds["input_ids"])[:, :, None] / 61, 4, axis=2)

@@ -56,7 +56,7 @@ def test_the_sample_passes_and_says_that_it_is_one(bundle: tuple[Path, Source]) 
     points = {(p.length, p.batch, p.padding) for p in report.points}
     assert len(points) <= 8
     assert {p.length for p in report.points} == {1, 2, 17, 19, 20, 21}
-    assert [p.verdict for p in report.points if p.length == 21] == ["refused"]
+    assert [p.verdict for p in report.points if p.length == 21] == ["rejected"]
     assert {p.batch for p in report.points} == {1, 3}
     assert len({p.padding for p in report.points}) >= 3
     assert (bundle[0] / FILE).stat().st_size <= LARGEST
@@ -65,7 +65,7 @@ def test_the_sample_passes_and_says_that_it_is_one(bundle: tuple[Path, Source]) 
 def test_it_runs_without_torch(bundle: tuple[Path, Source]) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, str(bundle[0])], capture_output=True, check=True)
     report = json.loads(done.stdout)
-    assert {point["verdict"] for point in report["points"]} == {"pass", "refused"}
+    assert {point["verdict"] for point in report["points"]} == {"pass", "rejected"}
 
 
 def test_it_catches_a_broken_model_without_torch(bundle: tuple[Path, Source], tmp_path: Path) -> None:

@@ -13,16 +13,34 @@ from posexport.encodings.base import ENCODINGS
 from posexport.errors import PosexportError
 from posexport.plots.base import Subject
 from posexport.plots.choose import choose
+from posexport.plots.colours import UNORDERED, scale
 from posexport.plots.draw import plot
-from posexport.plots.figure import compose, render
+from posexport.plots.figure import compose, panel_axes, render
 from posexport.plots.table_rows import table_rows
 from posexport.sources.encoding_alone import alone
+from tests.small import in_short
 
-VECTORS = ["heat map", "slice of positions", "slice of dimensions"]
+#: one of every kind of picture, drawn in the short run
+DRAWN = (
+    "absolute",
+    "sinusoidal",
+    "complex",
+    "rope",
+    "rope-yarn",
+    "alibi",
+    "t5",
+    "relative-key",
+    "deberta",
+    "swin",
+    "cope",
+)
+
+VECTORS = ["heat map", "slice of positions", "similarity", "slice of dimensions"]
+LEARNED = [*VECTORS, "likeness by distance", "norms"]
 SHIFT = ["shift matrix", "shift residual"]
 TABLE = ["distance matrix", "table rows"]
 BIAS, TERM = ["bias by distance", "bias matrix"], ["term by distance", "term matrix"]
-DECAY = ["decay", "rotated vector"]
+DECAY = ["wavelengths", "angles", "decay", "rotated vector"]
 OFFSET = "bias by offset"
 
 
@@ -30,23 +48,38 @@ def subject(name: str, *pairs: str, length: int = 23) -> Subject:
     return Subject(alone(name, pairs), length)
 
 
+def figure_of(subject: Subject):
+    return compose(choose(subject), subject.alone.entry.name, "what it does")
+
+
+def kinds_of(subject: Subject) -> list[str]:
+    return [panel.kind for group in choose(subject) for row in group.rows for panel in row.panels]
+
+
 def drawn(name: str, *pairs: str, length: int = 23) -> dict:
-    """Axes by the kind of their panel."""
-    rows = choose(subject(name, *pairs, length=length))
-    figure = compose(rows, name, "what it does")
-    panels = [panel.kind for row in rows for panel in row]
-    with_title = [axes for axes in figure.axes if axes.get_title()]  # colour bars have none
-    return dict(zip(panels, with_title, strict=True))
+    """Axes by the kind of their panel; of several of a kind the first."""
+    shown = subject(name, *pairs, length=length)
+    return dict(reversed([*zip(kinds_of(shown), panel_axes(figure_of(shown)), strict=True)]))
 
 
-@pytest.mark.parametrize("name", [name for name, entry in ENCODINGS.items() if entry.oracles])
+def caption(name: str, *pairs: str, length: int = 23) -> str:
+    """All captions of a picture."""
+    return " ".join(group.caption for group in choose(subject(name, *pairs, length=length)))
+
+
+@pytest.mark.parametrize(
+    "name", in_short([name for name, entry in ENCODINGS.items() if entry.oracles], DRAWN.__contains__)
+)
 def test_every_encoding_has_a_picture_with_readable_axes(name):
     axes_of = drawn(name)
     hooks = set(ENCODINGS[name].oracles)
-    wanted = {"embed": VECTORS[0], "rotate": DECAY[0]}
+    wanted = {"embed": VECTORS[0], "rotate": "decay"}
     assert {kind for hook, kind in wanted.items() if hook in hooks} == set(axes_of) & set(wanted.values())
     if "scores" in hooks:
         assert ({BIAS[0], TERM[0]} if ENCODINGS[name].cls.axes == 1 else {OFFSET}) & set(axes_of)
+    said = [group.caption for group in choose(subject(name))]
+    assert all(0 < len(line) <= 145 and "\n" not in line for line in said)
+    assert any("Random weights" in line for line in said) == bool(list(subject(name).alone.layer.parameters()))
     for axes in axes_of.values():
         assert axes.get_xlabel()
         assert axes.get_ylabel()
@@ -59,7 +92,7 @@ def test_every_encoding_has_a_picture_with_readable_axes(name):
     ("name", "kinds"),
     [
         ("sinusoidal", VECTORS + SHIFT),
-        ("absolute", VECTORS),
+        ("absolute", LEARNED),
         ("relative-key", TABLE + TERM),
         ("nezha", TABLE + TERM),
         ("t5", TABLE + BIAS),
@@ -69,7 +102,7 @@ def test_every_encoding_has_a_picture_with_readable_axes(name):
     ],
 )
 def test_what_fits(name, kinds):
-    assert list(drawn(name)) == kinds
+    assert kinds_of(subject(name)) == kinds
 
 
 def test_heat_map_and_slices_are_the_vectors():
@@ -78,9 +111,13 @@ def test_heat_map_and_slices_are_the_vectors():
     angle = p / 10000 ** ((c - c % 2) / 12)
     want = np.where(c % 2, np.cos(angle), np.sin(angle))
     assert np.abs(axes_of["heat map"].images[0].get_array() - want).max() < 1e-12
-    for line in axes_of["slice of positions"].lines:
-        position = int(line.get_label().removeprefix("position "))
-        assert np.abs(line.get_ydata() - want[position]).max() < 1e-12
+    lines = axes_of["slice of positions"].lines
+    assert len(lines) == 4
+    for line in lines:  # sines and cosines are two curves
+        position, function = line.get_label().removeprefix("position ").split(",\n")
+        channels = np.asarray(line.get_xdata())
+        assert list(channels) == list(range(function == "cosine", 12, 2))
+        assert np.abs(line.get_ydata() - want[int(position), channels]).max() < 1e-12
     for line in axes_of["slice of dimensions"].lines:
         channel = int(line.get_label().removeprefix("dimension "))
         assert np.abs(line.get_ydata() - want[:, channel]).max() < 1e-12
@@ -130,7 +167,7 @@ def test_table_rows_of_ten_tokens(name, pairs, row, count):
 
 def test_distances_and_rows_are_written_into_the_picture():
     axes_of = drawn("relative-key", "max_positions=10", length=10)
-    for kind, corner in (("distance matrix", "-9"), ("table rows", "0")):
+    for kind, corner in (("distance matrix", "\N{MINUS SIGN}9"), ("table rows", "0")):
         texts = {tuple(map(int, text.get_position())): text.get_text() for text in axes_of[kind].texts}
         assert len(texts) == 100
         assert texts[9, 0] == corner, "query 0, key 9"
@@ -171,7 +208,8 @@ def test_three_kinds_of_file(tmp_path: Path):
     assert ET.fromstring(svg).tag.endswith("svg")
     page = (tmp_path / "p.html").read_text()
     assert "<svg" in page
-    assert "sinusoidal: hidden=60, joined=sum, layout=interleaved, base=10000.0, timescales=transformer" in page
+    assert "sinusoidal: 60 dimensions" in page
+    assert "Neighbours are more alike" in page
     assert "Vaswani et al. 2017" in page
     for text in (svg, page):
         assert not [part for part in text.split('href="')[1:] if not part.startswith(("#", "data:"))]
@@ -179,8 +217,8 @@ def test_three_kinds_of_file(tmp_path: Path):
 
 
 def test_the_same_picture_is_the_same_file():
-    rows = choose(subject("absolute", length=5))
-    first, second = (render(compose(rows, "t", "s"), ".svg", "t", "") for _ in range(2))
+    groups = choose(subject("absolute", length=5))
+    first, second = (render(compose(groups, "t", "s"), ".svg", "t", "") for _ in range(2))
     assert first == second
 
 
@@ -225,13 +263,150 @@ def test_an_existing_file_needs_force(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_short_inputs_have_pictures_too(tmp_path: Path):
-    assert plot("absolute", ["max_positions=1"], tmp_path / "a.svg") == VECTORS
+    assert plot("absolute", ["max_positions=1"], tmp_path / "a.svg") == ["heat map", *VECTORS[1::2]]
     assert plot("relative-key", ["max_positions=1"], tmp_path / "b.svg") == TERM
-    assert plot("sinusoidal", ["hidden=1"], tmp_path / "c.svg", length=2) == VECTORS
+    assert plot("sinusoidal", ["hidden=1"], tmp_path / "c.svg", length=2) == ["heat map", *VECTORS[1::2]]
 
 
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PosexportError, match=r"pip install 'posexport\[plots\]'"):
         plot("alibi", [], tmp_path / "p.png")
     assert not list(tmp_path.iterdir())
+
+
+# how a picture looks
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "alibi", "swin", "relative-key"])
+def test_axes_line_up_and_nothing_is_cut_or_covered(name):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = figure_of(subject(name))
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    axes_of = panel_axes(figure)
+    assert len({round(axes.get_position().x0, 9) for axes in axes_of if axes.get_subplotspec() is None}) >= 1
+    left = min(axes.get_position().x0 for axes in axes_of)
+    tops: dict[float, list[float]] = {}
+    for axes in axes_of:
+        tops.setdefault(round(axes.get_position().y1, 6), []).append(axes.get_position().x0)
+    assert all(min(row) == pytest.approx(left) for row in tops.values()), "every row begins at the same edge"
+    boxes = [axes.get_tightbbox(renderer) for axes in figure.axes]
+    boxes += [text.get_window_extent(renderer) for text in figure.texts]
+    width, height = figure.bbox.size
+    for box in boxes:
+        assert 0 <= box.x0 < box.x1 <= width
+        assert 0 <= box.y0 < box.y1 <= height
+    for text in figure.texts:
+        box = text.get_window_extent(renderer)
+        assert not [other for other in boxes if other.bounds != box.bounds and box.overlaps(other)], text.get_text()
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        if legend is not None:
+            box = legend.get_window_extent(renderer)
+            assert not [other for other in figure.axes if box.overlaps(other.get_window_extent(renderer))]
+            assert box.x1 <= width
+
+
+def test_slices_are_right_below_the_heat_map():
+    axes_of = drawn("sinusoidal")
+    above, below = axes_of["heat map"], axes_of["slice of positions"]
+    assert above.get_position().intervalx == pytest.approx(below.get_position().intervalx)
+    assert above.get_xlim() == below.get_xlim()
+
+
+def test_colour_bars_are_beside_their_axes():
+    figure = figure_of(subject("alibi"))
+    (matrix,) = (axes for axes in panel_axes(figure) if axes.images)
+    (bar,) = (axes for axes in figure.axes if not axes.get_title())
+    gap = (bar.get_position().x0 - matrix.get_position().x1) * figure.get_size_inches()[0]
+    assert 0 < gap < 0.2
+    assert bar.get_position().intervaly == pytest.approx(matrix.get_position().intervaly)
+
+
+def test_numbers_of_one_sign_have_one_hue():
+    image = drawn("alibi")["bias matrix"].images[0]
+    assert (image.get_cmap().name, image.get_clim()[1]) == ("Blues_r", 0)
+    assert scale([np.array([1.0, 2.0])])["cmap"] == "Reds"
+    assert scale([np.array([1.0]), np.array([-3.0])]) == {"cmap": "RdBu_r", "vmin": -3.0, "vmax": 3.0}
+
+
+def test_heads_can_be_compared_and_offsets_are_whole():
+    figure = figure_of(subject("swin"))
+    maps = [axes for axes in panel_axes(figure) if axes.images]
+    assert [axes.get_title() for axes in maps] == [f"head {n}" for n in range(5)]
+    assert len({axes.images[0].get_clim() for axes in maps}) == 1
+    assert len(figure.axes) == 6, "one colour bar"
+    for axes in maps:
+        assert axes.images[0].get_extent() == [-3.5, 3.5, 3.5, -3.5]
+        assert all(tick == round(tick) for tick in [*axes.get_xticks(), *axes.get_yticks()])
+    of_layer = subject("swin").alone.layer
+    table = of_layer.table.detach().numpy().reshape(7, 7, 5)
+    assert np.allclose(maps[2].images[0].get_array(), table[..., 2], atol=1e-7)
+
+
+def test_colours_are_dark_enough_for_white():
+    from matplotlib.colors import to_rgb
+
+    for colour in UNORDERED:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        assert 1.05 / (np.dot(linear, [0.2126, 0.7152, 0.0722]) + 0.05) >= 3, colour
+
+
+# what a picture says
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs", "says"),
+    [
+        (
+            "alibi",
+            ["heads=8"],
+            "Near tokens count more: what is added falls with the distance, most in head 0, least in head 7.",
+        ),
+        ("alibi", ["variant=causal"], "of keys before the query, what is added falls"),
+        ("local-window", ["left=3", "right=5"], "Keys more than 3 before or 5 after the query are masked"),
+        ("sinusoidal", [], "likeness depends on their distance alone"),
+        ("absolute", [], "Random weights. Neighbours are no more alike than any two positions"),
+        ("relative-key", [], "pairs at the same distance share it"),
+        ("t5", [], "some distances share one too"),
+        ("rope", ["head_size=64"], "Near tokens count more: a vector's score with itself falls"),
+        ("rope", ["head_size=2", "base=2.0"], "Scores come and go in waves"),
+        ("rope-linear", ["factor=4"], "Every pair turns 4.00 times slower than unscaled."),
+        ("axial", [], "Neighbouring patches are more alike than distant ones"),
+    ],
+)
+def test_what_a_caption_says_is_so(name, pairs, says):
+    assert says in caption(name, *pairs)
+
+
+def test_a_bias_without_distance_says_so():
+    from posexport.plots.scores import Scores
+    from posexport.plots.scores import caption as said
+
+    of = subject("t5")
+    same = Scores(np.ones((2, 9, 9)), meets=False)
+    assert said(of, [same]) == "Random weights. The same at every distance."
+    at = np.arange(9.0)
+    rising = Scores(np.abs(at[:, None] - at)[None], meets=False)
+    assert "in 0 of 1 heads" in said(of, [rising])
+
+
+def test_titles_are_words():
+    from posexport.plots.draw import drawing
+
+    assert drawing("rope", []).title == "rope: 12 dimensions a head"
+    assert drawing("t5", []).title == "t5: 5 heads, untrained, random weights (seed 0)"
+    assert drawing("t5", ["seed=4", "bidirectional=False"]).title == (
+        "t5: 5 heads, not bidirectional, untrained, random weights (seed 4)"
+    )
+    assert drawing("rope", ["base=500"]).title == "rope: 12 dimensions a head, base 500"
+
+
+def test_scaled_wavelengths_are_beside_unscaled_ones():
+    axes_of = drawn("rope-linear", "factor=4", "head_size=12")
+    scaled, unscaled = axes_of["wavelengths"].lines
+    assert unscaled.get_label() == "unscaled"
+    assert np.allclose(unscaled.get_ydata(), 2 * np.pi * 10000 ** (np.arange(6) / 6))
+    assert np.allclose(scaled.get_ydata(), 4 * unscaled.get_ydata())
+    assert np.allclose(axes_of["stretch"].lines[0].get_ydata(), 4)

@@ -18,6 +18,7 @@ from posexport.bundle.copied import copy_without_paths
 from posexport.export.provenance import KEPT, strip
 from posexport.parity.expose import scopes
 
+pytestmark = pytest.mark.fresh
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "golden"
 OWN = """
@@ -79,7 +80,13 @@ def searched(bundle: Path, words: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("options", [("--length", "3"), ("--no-verify", "--inline")], ids=["checked", "inline"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--length", "3"), id="checked", marks=pytest.mark.all),
+        pytest.param(("--no-verify", "--inline"), id="inline"),
+    ],
+)
 def test_nothing_of_the_machine_is_in_a_checkpoint_s_bundle(options: tuple[str, ...], tmp_path: Path) -> None:
     folder = tmp_path / "zanzibar"
     checkpoint = folder / "quokka-private-model"
@@ -97,6 +104,7 @@ def test_nothing_of_the_machine_is_in_a_checkpoint_s_bundle(options: tuple[str, 
     assert kept == {key: value for key, value in config.items() if key != "_name_or_path"}
 
 
+@pytest.mark.all
 def test_nothing_of_the_machine_is_in_a_python_file_s_bundle(tmp_path: Path) -> None:
     folder = tmp_path / "zanzibar"
     folder.mkdir()
@@ -107,6 +115,7 @@ def test_nothing_of_the_machine_is_in_a_python_file_s_bundle(tmp_path: Path) -> 
     assert json.loads((bundle / "posexport.json").read_text())["source"]["name"] == "own.py:make"
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("name", ["decoder-alibi", "encoder-decoder-t5"])
 def test_nothing_of_the_machine_is_in_a_built_in_model_s_bundle(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "zanzibar"
@@ -129,11 +138,10 @@ def digests(bundle: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("source", "options"),
     [
-        ("encoder-t5", ("--set", "layers=2")),
-        ("decoder-rope", ("--cache", "static", "--target", "cpu")),
-        ("llama", ()),
+        pytest.param("encoder-t5", ("--set", "layers=2"), id="t5", marks=pytest.mark.all),
+        pytest.param("decoder-rope", ("--cache", "static", "--target", "cpu"), id="static", marks=pytest.mark.all),
+        pytest.param("llama", (), id="checkpoint", marks=pytest.mark.all),
     ],
-    ids=["t5", "static", "checkpoint"],
 )
 def test_the_same_bytes_anywhere(source: str, options: tuple[str, ...], tmp_path: Path) -> None:
     found = []
@@ -149,12 +157,13 @@ def test_the_same_bytes_anywhere(source: str, options: tuple[str, ...], tmp_path
 
 
 def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from posexport.convert import ConvertOptions
-    from posexport.convert import convert as here
+    from posexport.conversion import ConvertOptions
+    from posexport.conversion import convert as here
+    from posexport.sources.load import LoadOptions
 
     monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 1)
     for name in ("one", "two"):  # the second in a process that has traced before
-        here("encoder-t5", tmp_path / name, ConvertOptions(verify=False))
+        here("encoder-t5", tmp_path / name, ConvertOptions(load=LoadOptions(settings=("layers=1",)), verify=False))
     assert "model.onnx.data" in digests(tmp_path / "one")
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import sys
@@ -24,6 +26,7 @@ def test_a_round_has_every_builtin_model_and_every_family() -> None:
     assert {key.split()[-1] for key in keys} == {"1", "2"}
 
 
+@pytest.mark.all
 def test_a_run_is_resumed_and_written(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "rates.json"
     command = [sys.executable, "ci/rates.py", "--count", "1", "--log", str(log), "--out", str(out)]

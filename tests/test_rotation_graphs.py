@@ -8,7 +8,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.export.build import build
 from posexport.lowering import plan
 from posexport.lowering.rotation import LOWERINGS
@@ -75,20 +75,27 @@ def test_what_is_chosen(made_for: TargetName, opset: int, each: str, shared: str
 
 
 PARTIAL = ("layout=interleaved", "rotary_dim=6")
+#: each of the ways, of decoders and of encoders
+SHORT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("decoder-rope", PARTIAL, {"rotate": "at-read"}),
+    ("decoder-rope", ("kv_heads=1",), {"target": "cpu", "opset": 23, "rotate": "at-read"}),
+    ("encoder-rope", PARTIAL, {"opset": 23}),
+    ("encoder-rope", (), {"target": "cpu", "opset": 18}),
+]
+LONG: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("decoder-rope", (), {"opset": 23}),
+    ("decoder-rope", ("kv_heads=1",), {"opset": 24, "cache": "static", "rotate": "at-read"}),
+    ("decoder-rope", PARTIAL, {"target": "cpu", "opset": 18}),
+    ("encoder-rope-dynamic", (), {"target": "cpu", "opset": 23}),
+    ("encoder-rope", PARTIAL, {"inline": True}),
+]
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "options"),
     [
-        ("decoder-rope", PARTIAL, {"rotate": "at-read"}),
-        ("decoder-rope", (), {"opset": 23}),
-        ("decoder-rope", ("kv_heads=1",), {"opset": 24, "cache": "static", "rotate": "at-read"}),
-        ("decoder-rope", PARTIAL, {"made_for": "cpu", "opset": 18}),
-        ("decoder-rope", ("kv_heads=1",), {"made_for": "cpu", "opset": 23, "rotate": "at-read"}),
-        ("encoder-rope", PARTIAL, {"opset": 23}),
-        ("encoder-rope", (), {"made_for": "cpu", "opset": 18}),
-        ("encoder-rope-dynamic", (), {"made_for": "cpu", "opset": 23}),
-        ("encoder-rope", PARTIAL, {"inline": True}),
+        *SHORT,
+        *(pytest.param(*row, marks=pytest.mark.all) for row in LONG),
     ],
 )
 def test_proven_with_every_way(name: str, settings: tuple[str, ...], options: dict[str, Any], tmp_path: Path) -> None:
@@ -119,8 +126,8 @@ def test_a_model_of_float32_runs_without_casts_around_rotations(tmp_path: Path) 
     assert "Cast" not in {read_by.get(node.output[0]) for node in nodes if node.op_type == "Concat"}
 
 
-@pytest.mark.parametrize("name", ["vision-rope-axial", "vision-rope-mrope"])
+@pytest.mark.parametrize("name", ["vision-rope-mrope", pytest.param("vision-rope-axial", marks=pytest.mark.all)])
 def test_images_are_proven_with_the_operators(name: str, tmp_path: Path) -> None:
     sizes = ("layers=1", "hidden=40", "heads=5", "feedforward=24", "patch=3", "rows=4", "columns=5")
-    options = ConvertOptions(load=LoadOptions(settings=sizes), made_for="cpu", opset=23, threads=1)
+    options = ConvertOptions(load=LoadOptions(settings=sizes), target="cpu", opset=23, threads=1)
     assert convert(name, tmp_path / "x", options).good

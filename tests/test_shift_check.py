@@ -166,8 +166,9 @@ def test_a_claim_that_fails_is_named_and_exits_1(broken: type[Encoding], claims,
     done = CliRunner().invoke(group, ["check-shift", "broken", "--json"])
     assert done.exit_code == 1, done.output
     report = json.loads(done.stdout)
-    assert not report["good"]
-    assert {check["claim"] for check in report["checks"] if not check["good"]} == claims
+    assert report["verdict"].startswith("failed: ")
+    assert {check["claim"] for check in report["checks"] if check["passed"] is False} == claims
+    assert all(check["applies"] == (check["passed"] is not None) for check in report["checks"])
     done = CliRunner().invoke(group, ["check-shift", "broken"])
     assert done.exit_code == 1
     assert done.stdout.count("FAIL") == len(claims)

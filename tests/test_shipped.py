@@ -109,12 +109,20 @@ def compare(source: Source, run: Runner, points: list[GridPoint]) -> None:
     assert np.isfinite([error for *_, error, _ in errors]).all()
 
 
+@pytest.mark.all  # test_convert.py has their kinds of attention
 @pytest.mark.parametrize("name", FEW)
 def test_what_ships_is_right(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
 
-@pytest.mark.parametrize("options", [("--for", "cpu"), ("--cache", "static"), ("--for", "cpu", "--cache", "static")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--for", "cpu"), marks=pytest.mark.all),
+        pytest.param(("--cache", "static"), marks=pytest.mark.all),
+        ("--for", "cpu", "--cache", "static"),
+    ],
+)
 def test_what_ships_for_a_decoder_is_right(options: tuple[str, ...], tmp_path: Path) -> None:
     check("decoder-alibi", tmp_path, *options)
 

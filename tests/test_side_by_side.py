@@ -1,6 +1,7 @@
 """Heads side by side: what the pass takes and leaves, and that the forms with heads apart stay right without it."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
+from tests.small import SHARED
 from tests.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
-
-SMALL = ("layers=2", "vocab=61", "hidden=40", "heads=5", "feedforward=24")
+from tests.traces import Traces
 
 
 def built(path: Path, name: str, *settings: str, cache: str = "", **options: Any) -> onnx.ModelProto:
-    made = builtin(name, task=None, settings_given=(*SMALL, *settings))
+    made = builtin(name, task=None, settings_given=(*SHARED, *settings))
     if cache:
         made = cached(made, cache, "at-write")  # type: ignore[arg-type]
     build(made, path, **{"opset": 24, "ir_version": 11, "target": "cpu", **options})
@@ -67,24 +68,33 @@ def test_left_as_it_is(name: str, settings: tuple[str, ...], options: dict[str, 
     assert found["Transpose"] >= 8
 
 
+#: whose graph no other test needs
+UNTRACED = ("nope", "shaw-kv", "complex")
 APART = ("nope", "alibi", "relative-key", "relative-key-query", "rope", "shaw-kv", "complex")
 
 
-@pytest.mark.parametrize("lowering", WHOLE)
-@pytest.mark.parametrize("name", APART)
-def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def ways() -> Iterator[Any]:
+    """Every lowering of every model; the short run has all of two kinds, and one of others that it traces anyway."""
+    for name in APART:
+        for lowering in WHOLE:
+            few = lowering != "attention" if name in ("alibi", "relative-key-query") else lowering == "blockwise"
+            yield pytest.param(name, lowering, marks=() if few and name not in UNTRACED else pytest.mark.all)
+
+
+@pytest.mark.parametrize(("name", "lowering"), list(ways()))
+def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
     """Every lowering without the pass: as for queries that come from no map."""
     monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
-    made = Lowered(source(f"encoder-{name}"), 23)
+    made = Lowered(source(f"encoder-{name}"), 18, traces)
     if applies(made, lowering):
         assert made.check(tmp_path / "m.onnx", lowering, PADDED[1:4]) == {lowering}
         names = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
         assert not [kind for kind in names if kind.startswith("Joined")]
 
 
-def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
     monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
-    made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24)
+    made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)
     assert made.check(tmp_path / "m.onnx", "auto", [*LEFT[:3], *CALLS[:2]]) == {"group-query"}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
@@ -43,10 +43,10 @@ def test_a_window_ends_what_a_token_sees() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "cache"),
     [
-        ("decoder-rope", ("sinks=true",), "dynamic"),
+        pytest.param("decoder-rope", ("sinks=true",), "dynamic", marks=pytest.mark.all),
         ("decoder-rope", ("sinks=true", "kv_heads=1"), "static"),
         ("decoder-rope", ("sinks=true", "window=4"), "dynamic"),
-        ("decoder-alibi", ("sinks=true", "kv_heads=1"), "dynamic"),
+        pytest.param("decoder-alibi", ("sinks=true", "kv_heads=1"), "dynamic", marks=pytest.mark.all),
         ("decoder-relative-key-query", ("sinks=true",), "static"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_file_with_named_outputs(user_file: Path) -> None:
         ("context", ["batch_size", "sequence_length", 12]),
         ("first", ["batch_size", 12]),
     ]
-    assert [(i.name, i.role, i.size) for i in made.inputs] == [("ids", "tokens", 22), ("mask", "mask", None)]
+    assert [(i.name, i.role, i.size) for i in made.inputs] == [("ids", "tokens", 41), ("mask", "mask", None)]
     assert made.encoding is not None
     assert made.encoding.name == "relative-key"
     assert (made.envelope.limit, made.envelope.boundaries) == (19, [19])
@@ -88,7 +88,7 @@ def test_a_file_with_named_outputs(user_file: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "sentence"),
     [
-        ("alone", "cannot tell its inputs: return (module, {'input_ids': example, ...})"),
+        ("alone", "cannot tell its inputs: give an example tensor for every argument of forward"),
         ("broken", "failed: RuntimeError: no weights today"),
         ("number", "must return a torch module"),
         ("axes", "axes name ['tokens'], which is not among the inputs ['ids', 'mask']"),
@@ -111,7 +111,7 @@ def test_a_file_is_run_only_with_a_factory(user_file: Path) -> None:
     ("name", "given", "sentence"),
     [
         ("encoder-relativ-key", (), "did you mean encoder-relative-key?"),
-        ("encoder-nope", ("hiden=8",), "no such setting (did you mean hidden?)"),
+        ("encoder-nope", ("hiden=8",), "no such setting; did you mean hidden? It has vocab"),
         ("encoder-nope", ("hidden=x",), "--set hidden must be a whole number, got 'x'"),
         ("encoder-nope", ("hidden=61",), "hidden must be a multiple of heads, got hidden=61, heads=5"),
         ("encoder-nope", ("layers=0",), "layers must be at least 1, got 0"),

@@ -48,15 +48,15 @@ def test_a_decoders_proof_has_64_steps(rope: Report) -> None:
     assert rope.passed
     logits, free = stepped(rope)
     assert (logits.name, free.name) == (
-        "logits of 64 steps on PyTorch's greedy tokens",
-        "64 free greedy steps choose PyTorch's tokens",
+        "logits of 64 decode steps on PyTorch's greedy tokens",
+        "64 greedy decode steps choose PyTorch's tokens",
     )
     assert logits.length == free.length == 17 + 63
     assert logits.error is not None
     assert logits.tolerance is not None
     assert 0 < logits.error <= logits.tolerance <= 1e-5
     assert (free.verdict, free.note) == ("pass", "192 of 192 tokens are certain")
-    assert "holds: 64 free greedy steps choose PyTorch's tokens (length 80)" in plain(rope)
+    assert "ok: 64 greedy decode steps choose PyTorch's tokens (length 80)" in plain(rope)
 
 
 def test_positions_left_out_take_the_tokens_sizes(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_fewer_steps_where_the_table_ends(tmp_path: Path) -> None:
     report = proof(decoder("absolute", "max_positions=19"), tmp_path, lengths=(3,))
     assert report.passed
     assert [item.name for item in stepped(report)] == [
-        "logits of 11 steps on PyTorch's greedy tokens",
-        "11 free greedy steps choose PyTorch's tokens",
+        "logits of 11 decode steps on PyTorch's greedy tokens",
+        "11 greedy decode steps choose PyTorch's tokens",
     ]
 
 

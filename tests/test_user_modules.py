@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-import posexport.convert
+import posexport.conversion
 from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.errors import PosexportError
@@ -178,7 +178,8 @@ complexes = lambda: (Complexes(), {"input_ids": IDS})
 instance = Bag()
 many = lambda: (Bag(), (IDS, IDS))
 batch = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["batch", "sequence_length"]})
-seq = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["batch_size", "seq"]})
+seq = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["N", "seq"]})
+two = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["length", "seq"]})
 odd_name = lambda: (Bag(), {"input ids": IDS})
 two_lengths = lambda: (Cross(), (X, X[:, :5]))
 input_s_name = lambda: (type("Same", (nn.Module,), {"forward": lambda self, x: {"x": x * 2}})(), {"x": X})
@@ -268,8 +269,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
         # what the factory returns
         ("instance", "models.py:instance is a module, not a factory: write a function that returns (model, inputs)"),
         ("many", "2 inputs for a forward with the parameters input_ids"),
-        ("batch", "input input_ids has an axis 'batch': call it batch_size"),
-        ("seq", "input input_ids has an axis 'seq': call it sequence_length"),
+        ("two", "the axes 'length' and 'seq' both look like sequence_length; call each one of batch_size"),
         ("odd_name", "input 'input ids' cannot be the name of an argument of forward"),
         ("two_lengths", "axis sequence_length has the size 16 in the example's x and 5 in its memory"),
     ],
@@ -279,6 +279,19 @@ def test_what_cannot_be_converted_is_known_before_the_export(models: Path, facto
         load(f"{models}:{factory}", LoadOptions())
     assert words in str(said.value)
     assert "\n" not in str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("factory", "remark"),
+    [
+        ("batch", "axis 'batch' is batch_size in the bundle"),
+        ("seq", "axis 'N' is batch_size in the bundle; axis 'seq' is sequence_length in the bundle"),
+    ],
+)
+def test_axes_may_have_any_names(models: Path, factory: str, remark: str) -> None:
+    source = load(f"{models}:{factory}", LoadOptions())
+    assert source.inputs[0].axes == ["batch_size", "sequence_length"]
+    assert remark in source.remarks
 
 
 @pytest.mark.parametrize(
@@ -326,7 +339,7 @@ def test_an_error_under_json_is_a_document(run: Command, models: Path, tmp_path:
 
 
 def test_a_defect_asks_for_a_report(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posexport.convert, "convert", lambda *_, **__: [][1])
+    monkeypatch.setattr(posexport.conversion, "convert", lambda *_, **__: [][1])
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b")
@@ -398,7 +411,7 @@ def test_the_limit_is_proven_and_guarded(run: Command, models: Path, tmp_path: P
     assert manifest.parity is not None
     assert manifest.parity.longest == limit
     points = json.loads((tmp_path / "b" / "parity.json").read_text())["points"]
-    assert {p["length"] for p in points if p["verdict"] == "refused"} == {limit + 1, 2 * limit}
+    assert {p["length"] for p in points if p["verdict"] == "rejected"} == {limit + 1, 2 * limit}
     feeds = {spec.name: np.ones((1, limit + 1), np.int64) for spec in manifest.inputs}
     with pytest.raises(PosexportError, match=f"{limit}"):
         load_bundle(tmp_path / "b").run(feeds)
@@ -426,10 +439,10 @@ def test_a_limit_can_be_made_smaller_not_larger(run: Command, models: Path, tmp_
     smaller = ["--max-length", "9", "--length", "9", "--length", "10"]
     code, out, err = run("convert", f"{models}:raises", "-o", tmp_path / "b", *smaller)
     assert code == 0, err
-    assert "|     10 |    refused |" in out
+    assert "|     10 |   rejected |" in out
     code, out, err = run("verify", tmp_path / "b", "--against", f"{models}:raises", "--length", "9", "--length", "10")
     assert code == 0, out + err
-    assert "refused" in out
+    assert "rejected" in out
 
 
 def test_training_mode_is_remarked(models: Path) -> None:
@@ -511,8 +524,8 @@ def test_complex_buffers_keep_their_imaginary_part() -> None:
     ],
 )
 def test_whether_there_are_positions_is_tried(models: Path, tmp_path: Path, factory: str, name: str) -> None:
-    options = posexport.convert.ConvertOptions(lengths=[17])
-    report = posexport.convert.convert(f"{models}:{factory}", tmp_path / "b", options).report
+    options = posexport.conversion.ConvertOptions(lengths=[17])
+    report = posexport.conversion.convert(f"{models}:{factory}", tmp_path / "b", options).report
     assert report is not None
     assert [item.verdict for item in report.invariants if item.name == name] == ["pass"]
     assert "skipped" not in {item.verdict for item in report.invariants}

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from posexport.convert import ConvertOptions, convert
+from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.base import Encoding
 from posexport.encodings.positions import Positions
 from posexport.encodings.sinusoidal import Sinusoidal

@@ -124,6 +124,9 @@ EXTRAS_OWN = [
     ("distilbert", "ForTokenClassification"),
     ("distilbert", "ForQuestionAnswering"),
     ("distilbert", "Model"),
+    ("nezha", "Model"),
+    ("mpnet", "Model"),
+    ("esm", "Model"),
 ]
 
 
@@ -156,6 +159,15 @@ def check(model: torch.nn.Module, eager: torch.nn.Module, given: dict[str, torch
     turned = {name: value.flip(1) for name, value in given.items()}
     moved = run(model, turned)["last_hidden_state"].flip(1)
     assert (moved - state).abs().max() > 0.05 * scale, "positions do not matter"
+
+
+def pooled(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """``pooler_output`` of a model without a head, where its family has a pooler."""
+    if model.base_model is not model:
+        return {}
+    with torch.inference_mode():
+        found = getattr(model(**given), "pooler_output", None)
+    return {} if found is None else {"pooler_output": found}
 
 
 def make(
@@ -193,7 +205,7 @@ def make(
         if len(rows) == 1 and length == longest:
             check(model, eager, given)
         padded = point in ("right-17", "left-17")
-        for name, value in run(model, given).items():
+        for name, value in (run(model, given) | pooled(model, given)).items():
             wanted = (padded if extra else True) if name == "last_hidden_state" else padded
             wanted = wanted and not (name == "logits" and saved == "ForMaskedLM" and point != "left-17")
             if FIVE and family == "esm":

@@ -96,6 +96,12 @@ PLAN: dict[str, tuple[str, str, dict[str, Any], dict[int, list[int]]]] = {
         },
         {3: [3], 4: [4], 5: [5], 6: [6], 20: [20, 10, 2], 47: [47, 29, 11]},
     ),
+    "longformer-model": (
+        "Longformer",
+        "Model",
+        {**LONGFORMER, "num_hidden_layers": 1, "attention_window": 4},
+        {3: [3], 17: [17, 9, 1], 33: [33, 11]},
+    ),
 }
 
 
@@ -142,7 +148,10 @@ def run(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, tor
         out = model(**named)
         base = model.base_model(**named) if model.base_model is not model else out
     found = {"last_hidden_state": base.last_hidden_state}
-    found |= {name: out[name] for name in ("logits", "start_logits", "end_logits") if name in out}
+    names = ["logits", "start_logits", "end_logits"]
+    if type(model).__name__ == "LongformerModel":  # of Canine molecules are pooled, which posexport does not
+        names.append("pooler_output")
+    found |= {name: out[name] for name in names if name in out}
     assert all(value.isfinite().all() for value in found.values())
     return found
 

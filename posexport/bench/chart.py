@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from posexport.bench.curves import draw_curves, is_curve
 from posexport.bench.records import Document, Result
-from posexport.errors import PosexportError
+from posexport.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,11 +16,10 @@ def draw(document: Document, suffix: str) -> bytes:
 
     One layer at many lengths is two panels of curves. Points that are not valid are named and not drawn.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PosexportError("a chart needs matplotlib; install posexport[plots]") from None
+    require("a chart", "matplotlib")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     results = [result.quiet for result in document.results]
     curves = is_curve(results)
     tall = 4.5 if curves else sum(len(result.figures) for result in results) * 0.3 + len(results)

@@ -1,10 +1,10 @@
 """``posexport.json``: what a bundle is, what it was proven to do, and every file in it.
 
-The format, version 2. A manifest
+The format, version 3. A manifest
 
 - is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
-- has ``format_version`` 2; a reader that knows only lower versions refuses it and says so, whatever else it holds, and
-  version 1, which has no recipe, is refused with the advice to convert again;
+- has ``format_version`` 3; a reader that knows only lower versions rejects it and says so, whatever else it holds, and
+  earlier versions, which have no recipe or other names of fields, are rejected with the advice to convert again;
 - holds nothing of the machine that wrote it but versions of tools: no path, no name of a user;
 - lists every file of the bundle but itself, by a relative name with ``/`` between its parts, with size and sha256;
 - lists ``model.onnx``, or the files of its ``parts``: graphs that run in turn, as `PartSpec` says.
@@ -20,10 +20,10 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
+from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
 from posexport.spec import MODEL as MODEL
-from posexport.spec import Axis, EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "posexport.json"
 LARGEST = 4 * 1024 * 1024
 
@@ -31,7 +31,11 @@ Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+#: what JSON calls fields of the manifest
+_NAMES = {"envelope": "limits", "reached": "covered_by", "refused": "rejected", "longest": "longest_passed"}
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_NAMES):
     """Base of the manifest's objects: a field that is not known is an error, not a silence."""
 
 
@@ -43,11 +47,15 @@ class FileEntry(_Strict, frozen=True, kw_only=True):
 
 
 class SourceInfo(_Strict, frozen=True, kw_only=True):
-    """What was converted: its name without folders; ``sha256`` covers what determines the weights."""
+    """What was converted: its name without folders; ``sha256`` covers what determines the weights.
+
+    A checkpoint that was named by its Hugging Face Hub id has that as ``name``, and its commit as ``revision``.
+    """
 
     name: str
     kind: Literal["builtin", "python", "huggingface"]
     sha256: Sha256
+    revision: str | None = None
 
 
 class BranchRun(_Strict, frozen=True, kw_only=True):
@@ -153,10 +161,9 @@ def decode(data: bytes) -> Manifest:
         raise PosexportError(f"it has {len(data)} bytes, a manifest has at most {LARGEST}")
     try:
         version = msgspec.json.decode(data, type=_Version).format_version
-        if version == 1:
+        if 1 <= version < FORMAT_VERSION:
             raise PosexportError(
-                f"it has format version 1, which holds no recipe; this posexport reads {FORMAT_VERSION}: convert the "
-                "model again"
+                f"it has format version {version}, this posexport reads {FORMAT_VERSION}: convert the model again"
             )
         if not 1 <= version <= FORMAT_VERSION:
             raise PosexportError(
@@ -202,23 +209,41 @@ def _fit(manifest: Manifest) -> None:
     """The parts get what they are fed, each thing of one kind and size, and give all that the whole gives."""
     known: dict[str, tuple[str, list[Axis]]] = {spec.name: (spec.dtype, spec.axes) for spec in manifest.inputs}
     given: set[str] = set()
+    first: set[str] = set()
     for part in manifest.parts:
         for spec in part.inputs:
             source = part.feeds.get(spec.name)
-            if source is None or known.get(source) != (spec.dtype, spec.axes):
+            if source is None and spec.role == "cache":
+                continue  # empty
+            if source is None or not _takes(spec, known.get(source)):
                 raise PosexportError(f"its part {part.file} takes {spec.name}, and nothing that fits feeds it")
         names = {spec.name: spec.axes for spec in part.outputs}
-        if set(part.feeds) != {spec.name for spec in part.inputs} or set(part.gives) != set(names):
+        # what does not change in later calls is not given again
+        all_given = set(part.gives) == set(names) or (part.when == "later" and set(part.gives) < set(names))
+        if not set(part.feeds) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
         made = {whole: ("float32", names[own]) for own, whole in part.gives.items()}
-        if len(made) < len(names) or known.keys() & made.keys():
+        taken = known.keys() & made.keys()
+        if part.when == "later" and taken <= first:
+            # in calls of its own it gives what the part for first calls gives in the others
+            taken = {whole for whole in taken if known[whole] != made[whole]}
+        if len(made) < len(part.gives) or taken:
             raise PosexportError(f"its part {part.file} gives something under a name that is taken")
+        first |= made.keys() if part.when == "first" else set()
         known |= made
         given |= made.keys()
     if lacking := [
         spec.name for spec in manifest.outputs if spec.name not in given or known[spec.name][1] != spec.axes
     ]:
         raise PosexportError(f"none of its parts gives {lacking[0]} as it says")
+
+
+def _takes(spec: InputSpec, given: tuple[str, list[Axis]] | None) -> bool:
+    """Whether an input fits what is known as its source."""
+    if given is None or given[0] != spec.dtype or len(given[1]) != len(spec.axes):
+        return False
+    # of all states, or of none
+    return all(own in (axis, ENCODER_PAST) for own, axis in zip(spec.axes, given[1], strict=True))
 
 
 def model_of(directory: Path, parts: Sequence[object]) -> Path:

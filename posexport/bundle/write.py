@@ -173,6 +173,8 @@ def _disk_errors(target: Path) -> Iterator[None]:
         ours = any(part.startswith(f".{target.name}.posexport-") for path in named for part in path.parts)
         if not ours and err.errno not in _DISK and not any(path in (target, *target.parents) for path in named):
             raise
+        if err.errno not in _DISK and not os.path.exists(target):
+            raise PosexportError(f"cannot create {target}: {err.strerror}; choose another output") from err
         kept = "the bundle that is there is unchanged" if os.path.exists(target) else "nothing is left there"
         advice = "free or choose another disk" if err.errno in _DISK else "choose another output"
         raise PosexportError(f"cannot write {target}: {err.strerror}; {kept}: {advice}") from err

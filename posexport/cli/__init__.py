@@ -10,7 +10,9 @@ from typing import NoReturn
 import click
 
 from posexport import __version__
+from posexport.cli.command import Group
 from posexport.errors import PosexportError
+from posexport.extras import explain_missing
 
 COMMANDS = (
     *("bench", "check-shift", "compare", "convert", "explain", "generate", "list", "plot", "run", "tokenizer"),
@@ -18,12 +20,12 @@ COMMANDS = (
 )
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Imports a command when it is asked for, so that ``posexport --help`` answers at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(COMMANDS)
+        return [*COMMANDS]  # `list` is a command here, once it is imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
@@ -34,13 +36,21 @@ class LazyGroup(click.Group):
         return found
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup)
 @click.version_option(__version__, prog_name="posexport")
 def group() -> None:
-    """Convert transformers with any position encoding to ONNX: right at every length, and proven.
+    """Convert transformers with any position encoding to ONNX: correct at every sequence length, with the proof.
 
-    Exit codes: 0 good, 1 a finding (parity missed), 2 cannot do it (bad input, missing provider), 70 a defect of
-    posexport. POSEXPORT_TRACEBACK=1 prints the traceback of an error.
+    \b
+    Exit codes:
+        0    success
+        1    the check failed: the ONNX model differs from PyTorch
+        2    bad input or a missing provider; one sentence on stderr says what to do
+        70   a bug of posexport: please report it
+        130  interrupted
+
+    POSEXPORT_TRACEBACK=1 prints the traceback of an error. Shell completion of commands, models, encodings and bundles,
+    for bash (zsh and fish likewise): eval "$(_POSEXPORT_COMPLETE=bash_source posexport)"
     """
 
 
@@ -50,12 +60,22 @@ def main() -> None:
     Anything else is a defect: exit code 70 (EX_SOFTWARE of sysexits.h) and the file that holds the traceback. With
     --json the sentence is a JSON document on stdout too.
     """
+    _own_process()
     try:
         _main()
     except Exception as err:
         from posexport.cli.defect import report
 
         _end(report(err), 70)
+
+
+def _own_process() -> None:
+    """What posexport decides for the whole process, which as a library it leaves alone."""
+    from posexport.runtime.providers import quiet
+
+    quiet()
+    if "explain" in sys.argv[1:2]:  # CUDA reads it when the first session starts: each kernel's time is its own
+        os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 
 
 def _main() -> None:
@@ -69,6 +89,10 @@ def _main() -> None:
         _end("interrupted; what was there before is unchanged", 130)
     except PosexportError as err:
         _end(str(err))
+    except ModuleNotFoundError as err:
+        if (sentence := explain_missing(err, _command())) is None:
+            raise
+        _end(sentence)
     except (MemoryError, RuntimeError) as err:
         if not isinstance(err, MemoryError) and "can't allocate memory" not in str(err):  # PyTorch's way to say so
             raise
@@ -79,6 +103,10 @@ def _main() -> None:
         if err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
             _end(f"cannot write the result: {err.strerror}; free or choose another disk")
         raise
+
+
+def _command() -> str:
+    return next((f"posexport {word}" for word in sys.argv[1:] if word in COMMANDS), "posexport")
 
 
 def _end(sentence: str, code: int = 2) -> NoReturn:

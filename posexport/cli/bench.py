@@ -5,48 +5,61 @@ from pathlib import Path
 
 import click
 
-from posexport.cli import options
-from posexport.cli.progress import bar
+from posexport.cli import complete, options
+from posexport.cli.command import Command
+from posexport.cli.progress import bar, remark
 
 _SUITES = ("paper", "decode", "rivals", "lowerings", "attention", "growth")
 _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
 
 
-@click.command("bench")
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.command("bench", cls=Command, renamed={"--for": "--target"})
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete.sources)
 @click.option("--suite", type=click.Choice(_SUITES), help="A named set of models in place of MODEL.")
-@click.option("--length", "lengths", type=click.IntRange(min=1), multiple=True, help="Tokens of a call (repeatable).")
-@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, help="Rows of a call (repeatable).")
-@click.option("--past", "pasts", type=click.IntRange(min=0), multiple=True, help="Tokens in the cache (repeatable).")
+@click.option(
+    "--length", "lengths", type=click.IntRange(min=1), metavar="N", multiple=True, help="Tokens of a call (repeatable)."
+)
+@click.option(
+    "--batch", "batches", type=click.IntRange(min=1), metavar="N", multiple=True, help="Batch size (repeatable)."
+)
+@click.option(
+    "--past",
+    "pasts",
+    type=click.IntRange(min=0),
+    metavar="N",
+    multiple=True,
+    help="Tokens in the KV cache (repeatable).",
+)
 @click.option(
     "--rival",
     "rivals",
     type=click.Choice(_RIVALS),
     multiple=True,
-    help="Only these exporters (repeatable).",
+    help="Only these third-party exporters (repeatable).",
 )
 @click.option("--only", multiple=True, metavar="TEXT", help="Only candidates with this in their name (repeatable).")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
+    metavar="N",
     default=3,
     show_default=True,
     help="Processes of each candidate.",
 )
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option(
-    "--for",
-    "target",
+    "--target",
     type=click.Choice(("portable", "cpu", "cuda")),
     help="Target of posexport's graphs; default: portable, in a suite the provider.",
 )
 @options.set_option
 @options.provider_option
 @options.threads_option
+@options.verbosity_options
 @options.json_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the JSON document to this file.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw a chart into this .png or .svg file.")
-@click.option("--resume", is_flag=True, help="Go on with the file of -o: keep what it has of a quiet machine.")
+@click.option("--resume", is_flag=True, help="Continue the file of -o: keep its valid results.")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def command(
     models: tuple[str, ...],
@@ -68,7 +81,9 @@ def command(
     resume: bool,
     force: bool,
 ) -> None:
-    """Measure time and peak memory of models, each figure in a fresh process.
+    """Measure time and peak memory, also of other exporters.
+
+    Each figure is measured in a fresh process.
 
     MODEL is a bundle or what posexport convert takes. The first is the baseline: calls of every other candidate are
     interleaved with its calls, and ratios are to them. With --rival, checkpoints also go through third-party exporters,
@@ -100,9 +115,6 @@ def command(
     from posexport.errors import PosexportError
     from posexport.files import check_free, write_whole
     from posexport.runtime.providers import check_loads
-
-    def remark(text: str) -> None:
-        click.echo(text, err=True)
 
     if bool(models) == bool(suite):
         raise PosexportError(f"give models to measure or a --suite, one of {', '.join(_SUITES)}")

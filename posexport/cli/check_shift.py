@@ -5,18 +5,19 @@ import sys
 import click
 
 from posexport.cli import options
+from posexport.cli.command import Command
 
 
-@click.command("check-shift")
-@click.argument("encoding")
-@options.set_option
+@click.command("check-shift", cls=Command)
+@options.encoding_argument
+@options.encoding_set_option
 @options.json_option
 def command(encoding: str, settings: tuple[str, ...], as_json: bool) -> None:
-    """Check what ENCODING claims about positions that move, each property with its figure.
+    """Check the shift properties of an encoding.
 
-    Sinusoids have a matrix T(k) with T(k) PE[t] = PE[t + k] for every t; terms of relative encodings stay when all
-    positions move, and biases depend on the distance alone; rotations keep lengths, and products of rotated vectors
-    depend on the distance alone. All in float64, to 1e-9. Exits 1 if one fails.
+    Sinusoids have a matrix T(k) with T(k) PE[t] = PE[t + k] for every t. Relative encodings give the same terms when
+    all positions are shifted, and their biases depend on the distance alone. Rotations keep norms, and dot products of
+    rotated vectors depend on the distance alone. All in float64, to 1e-9. Exits 1 if a property does not hold.
 
     \b
     Example:

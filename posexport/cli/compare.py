@@ -5,34 +5,42 @@ from pathlib import Path
 
 import click
 
-from posexport.cli import options
-from posexport.cli.progress import bar
+from posexport.cli import complete, options
+from posexport.cli.command import Command
+from posexport.cli.progress import bar, remark
 
 
-@click.command("compare")
+@click.command("compare", cls=Command)
 @click.option(
     "--encodings",
     "chosen",
     multiple=True,
     metavar="NAME,...",
-    help="Which to compare, by name, separated by commas (repeatable); default: all. nope is always added.",
+    shell_complete=complete.names("encodings"),
+    help="Encodings to compare, separated by commas (repeatable); default: all. nope is always added.",
 )
-@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Steps of training.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The directory of the tables.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", default=200, show_default=True, help="Training steps."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Seed of weights and data."
+)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for the tables.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1, max=1024),
+    metavar="N",
     default=2,
     show_default=True,
-    help="Processes that train, of one thread each.",
+    help="Training processes, one thread each.",
 )
-@click.option("--force", is_flag=True, help="Begin again: results that are in the directory are removed.")
+@click.option("--force", is_flag=True, help="Start again: results in the directory are removed.")
+@options.verbosity_options
 @options.json_option
 def command(
     chosen: tuple[str, ...], steps: int, seed: int, output: Path, jobs: int, force: bool, as_json: bool
 ) -> None:
-    """Train the same small encoder with every encoding, export it, and tabulate what it can do and what it costs.
+    """Train and export the same small model with every encoding.
 
     Three questions about order are asked of every token, at the trained length (64), twice and four times it, on ONNX
     Runtime: copy (which letter stands two places before me?), order (do I stand before my partner?) and marker (how
@@ -67,7 +75,7 @@ def command(
                 jobs=jobs,
                 force=force,
                 progress=progress,
-                remark=lambda text: click.echo(text, err=True),
+                remark=remark,
             )
         except KeyboardInterrupt:
             click.echo(

@@ -6,74 +6,89 @@ from pathlib import Path
 
 import click
 
-from posexport.cli import options
-from posexport.cli.progress import bar
+from posexport.cli import complete, options
+from posexport.cli.command import Command
+from posexport.cli.progress import bar, remark
+from posexport.cli.source_argument import check_source
+
+_GROUPS = {
+    "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
+    "Lengths and KV cache": ("max_length", "beyond", "cache", "rotate"),
+    "Graph": ("made_for", "lowering", "opset", "inline"),
+    "Output": ("output", "layout", "force", "keep"),
+    "Proof": ("no_verify", "lengths", *options.RUNTIME),
+}
 
 
-@click.command("convert")
-@click.argument("source")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory.")
+@click.command("convert", cls=Command, groups=_GROUPS, renamed={"--for": "--target", "--rotate": "--rotation"})
+@click.argument("source", shell_complete=complete.sources, callback=check_source)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the bundle.")
 @options.task_option
 @options.set_option
-@click.option("--opset", type=int, help="Opset of the graph; default 18, which every runtime of today takes.")
-@click.option("--max-length", type=click.IntRange(min=1), help="The longest input the bundle takes.")
+@click.option("--opset", type=int, help="ONNX opset of the graph; default 18.")
+@click.option("--max-length", type=click.IntRange(min=1), metavar="N", help="The longest input, in tokens.")
 @click.option(
     "--beyond",
     type=click.Choice(["error", "clip", "interpolate"]),
     default="error",
     show_default=True,
-    help="What happens beyond the trained length: refused, distances clipped, or the table stretched to --max-length.",
+    help="Inputs beyond the trained length: error, clip the distances, or interpolate the table up to --max-length.",
 )
 @click.option(
     "--cache",
-    type=click.Choice(["dynamic", "static", "growing"]),
+    type=options.RenamedChoice(["dynamic", "static"], {"growing": "dynamic"}),
     default="dynamic",
     show_default=True,
-    metavar="[dynamic|static]",
-    callback=lambda _context, _parameter, name: "dynamic" if name == "growing" else name,  # its name up to 0.1.0
-    help="A decoder's KV cache: dynamic grows with every call, static has slots for so many tokens from the start.",
+    help="KV cache of a decoder: dynamic is reallocated each step, static is a fixed-size buffer.",
 )
 @click.option(
-    "--rotate",
+    "--rotation",
+    "rotate",
     type=click.Choice(["at-write", "at-read"]),
     default="at-write",
     show_default=True,
-    help="When a decoder rotates keys: before they are kept, or in every call, all by that call's frequencies.",
+    help="When RoPE is applied to keys: as they are written to the KV cache, or each time they are read.",
 )
 @click.option(
     "--layout",
-    type=click.Choice(["bundle", "genai"]),
+    type=click.Choice(["bundle", "genai", "optimum", "transformers.js"]),
     default="bundle",
     show_default=True,
-    help="What to write beside the model: genai adds genai_config.json, for onnxruntime-genai.",
+    help="Whose files the directory looks like: posexport's own, onnxruntime-genai's, optimum's or transformers.js'.",
 )
 @click.option(
     "--target",
-    "--for",
     "made_for",
     type=click.Choice(["portable", "cpu", "cuda"]),
     default="portable",
     show_default=True,
-    help="Standard operators for any runtime, or also ONNX Runtime's own for its CPU or CUDA provider.",
+    help="portable: standard operators only; cpu, cuda: also ONNX Runtime's own for that provider.",
 )
-@click.option("--lowering", default="auto", show_default=True, help="How attention with positions is computed.")
-@click.option("--inline", is_flag=True, help="Write the graph without functions, for OpenVINO and others.")
+@click.option(
+    "--lowering",
+    default="auto",
+    show_default=True,
+    shell_complete=complete.lowerings,
+    help="How attention is implemented in the graph, see posexport list lowerings.",
+)
+@click.option("--inline", is_flag=True, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
-    help="A tokenizer.json for a SOURCE that brings none; run --text then uses it.",
+    help="A tokenizer.json, for a SOURCE that has none.",
 )
 @options.allow_pickle_option
 @options.as_transformers_option
 @click.option(
     "--provider",
-    help="Where to prove: cpu or cuda; one that does not load is an error. Default: the target's, else cpu.",
+    help="Provider to verify on: cpu or cuda. Fails if it is not available. Default: the target's, else cpu.",
 )
 @options.length_option
 @options.threads_option
-@click.option("--no-verify", is_flag=True, help="Do not prove the bundle; it is marked as unproven.")
-@click.option("--keep", is_flag=True, help="Keep a bundle that missed parity, marked as unproven.")
+@click.option("--no-verify", is_flag=True, help="Skip the proof; the bundle is marked as not proven.")
+@click.option("--keep", is_flag=True, help="Keep a bundle whose proof failed, marked as not proven.")
 @click.option("--force", is_flag=True, help="Replace an existing bundle.")
+@options.verbosity_options
 @options.json_option
 def command(
     source: str,
@@ -100,41 +115,49 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Convert SOURCE to a bundle that plain ONNX Runtime runs at any batch size and length, and prove it.
+    """Convert a model to ONNX and prove that it is right.
 
-    SOURCE is a directory with config.json and model.safetensors, a built-in model (posexport list models) or
-    path/to/file.py:factory. Exits 1, and leaves nothing, if the bundle misses parity with PyTorch.
+    SOURCE is a directory with config.json and model.safetensors, a Hub id (org/name, org/name@revision), a built-in
+    model (posexport list models) or path/to/file.py:factory. DIR becomes a bundle: the ONNX model, its tokenizer and
+    configuration, and the proof, which compares it with PyTorch over a grid of lengths, batch sizes and paddings. If
+    the ONNX model is less accurate than PyTorch float32, nothing is written and the exit code is 1.
 
     \b
     Example:
         posexport convert path/to/all-MiniLM-L6-v2 -o minilm
         posexport convert encoder-shaw-kv --set clip=8 -o shaw
     """
-    from posexport.convert import ConvertOptions, convert
-    from posexport.sources.load import LoadOptions
+    import posexport
+    from posexport.sources.settings import parse
 
-    wanted = ConvertOptions(
-        load=LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle, as_transformers=as_transformers),
-        opset=opset,
-        max_length=max_length,
-        beyond=beyond,  # type: ignore[arg-type]  # click.Choice gives one of them
-        cache=cache,  # type: ignore[arg-type]
-        rotate=rotate,  # type: ignore[arg-type]
-        layout=layout,  # type: ignore[arg-type]
-        made_for=made_for,  # type: ignore[arg-type]
-        lowering=lowering,
-        inline=inline,
-        tokenizer=tokenizer,
-        provider=provider,
-        lengths=lengths or None,
-        threads=threads,
-        verify=not no_verify,
-        keep=keep,
-        force=force,
-    )
     # a Python file of the user's may print; stdout is for the result
     with bar("Converting") as progress, redirect_stdout(sys.stderr):
-        done = convert(source, output, wanted, progress=progress, remark=lambda text: click.echo(text, err=True))
+        done = posexport.convert(
+            source,
+            output,
+            task=task,
+            settings=parse(settings),
+            target=made_for,  # type: ignore[arg-type]  # click.Choice gives one of them
+            cache=cache,  # type: ignore[arg-type]
+            rotation=rotate,  # type: ignore[arg-type]
+            opset=opset,
+            max_length=max_length,
+            beyond=beyond,  # type: ignore[arg-type]
+            layout=layout,  # type: ignore[arg-type]
+            lowering=lowering,
+            inline=inline,
+            tokenizer=tokenizer,
+            provider=provider,
+            lengths=lengths or None,
+            threads=threads,
+            verify=not no_verify,
+            keep=keep,
+            force=force,
+            allow_pickle=allow_pickle,
+            as_transformers=as_transformers,
+            progress=progress,
+            remark=remark,
+        )
     if as_json:
         click.echo(done.to_json())
     else:

@@ -6,13 +6,16 @@ from pathlib import Path
 import click
 
 from posexport.cli import options
+from posexport.cli.command import Command
 
 
-@click.command("explain")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--length", type=click.IntRange(min=1), help="New tokens; default: 128, or 1 with --past.")
-@click.option("--past", type=click.IntRange(min=0), help="Tokens in a decoder's cache.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Rows.")
+@click.command("explain", cls=Command)
+@options.bundle_argument
+@click.option(
+    "--length", type=click.IntRange(min=1), metavar="N", help="New tokens of a call; default: 128, or 1 with --past."
+)
+@click.option("--past", type=click.IntRange(min=0), metavar="N", help="Tokens in a decoder's KV cache.")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Batch size.")
 @options.provider_option
 @options.threads_option
 @options.json_option
@@ -25,11 +28,11 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Say how the bundle in DIR computes attention and positions, and what that costs.
+    """Show how attention is implemented, and where the time goes.
 
-    For each type of attention and rotation: the lowering that was chosen, and why others were not. Then ONNX Runtime's
-    own profile of a few calls: its kernels, where they ran, and how much of the time positions, attention and all else
-    take. Graphs of one bundle are told apart.
+    DIR is a bundle. For each type of attention and rotation node: its implementation (lowering), and why others were
+    not chosen. Then ONNX Runtime's own profile of a few calls, for each graph of the bundle: kernels, providers, and
+    the share of time of positions, attention and everything else.
 
     \b
     Example:

@@ -5,35 +5,66 @@ from pathlib import Path
 import click
 
 from posexport.cli import options
+from posexport.cli.command import Command
+from posexport.cli.progress import remark
+
+_GROUPS = {
+    "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
+    "Stopping": ("max_new_tokens", "stop"),
+    "Sampling": ("do_sample", "temperature", "top_k", "top_p", "seed"),
+    "Runtime": (*options.RUNTIME, "chunk", "no_recompute"),
+}
+_RENAMED = {"--stop": "--stop-strings", "--chunk": "--prefill-chunk-size"}
 
 
-@click.command("generate")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--prompt", "prompts", multiple=True, help="A text to continue, or for an encoder to read (repeatable).")
+@click.command("generate", cls=Command, groups=_GROUPS, renamed=_RENAMED)
+@options.bundle_argument
+@click.option("--prompt", "prompts", multiple=True, help="A text to continue, or the encoder's input (repeatable).")
 @click.option(
     "--inputs",
     type=click.Path(path_type=Path),
-    help="Arrays for an encoder, by input name, in place of prompts: .npz, .safetensors, .json.",
+    help="Arrays for an encoder, by input name, instead of prompts: .npz, .safetensors or .json.",
 )
 @click.option(
     "--decoder-prompt",
     "decoder_prompts",
     multiple=True,
-    help="What the answer begins with, where an encoder reads the prompt (repeatable: one for each prompt).",
+    help="The decoder's first tokens, as text, for an encoder-decoder (repeatable: one for each prompt).",
 )
-@click.option("--chat", is_flag=True, help="Put each prompt into the model's chat template, as a user's message.")
+@click.option("--chat", is_flag=True, help="Put each prompt into the model's chat template as a user message.")
 @click.option("--system", metavar="TEXT", help="A system message before each prompt, with --chat.")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Stop after so many.")
-@click.option("--temperature", type=float, help="Sample, logits divided by this; 0 takes the best token each time.")
-@click.option("--top-k", type=int, help="Sample among so many of the likeliest tokens.")
-@click.option("--top-p", type=float, help="Sample among the fewest tokens that together have this probability.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of sampling.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text (repeatable).")
-@click.option("--stream", is_flag=True, help="Print text as it comes.")
-@click.option("--chunk", type=click.IntRange(min=1), metavar="N", help="Read prompts N tokens at a time: less memory.")
-@click.option("--no-recompute", is_flag=True, help="Refuse what a longrope model would have to read a second time.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=64,
+    show_default=True,
+    help="Most tokens to generate for a prompt.",
+)
+@click.option("--do-sample", is_flag=True, help="Sample, also where none of the options below is given.")
+@click.option("--temperature", type=float, help="Sample with logits divided by this; 0 is greedy.")
+@click.option("--top-k", type=int, help="Sample among the K most likely tokens.")
+@click.option("--top-p", type=float, help="Sample among the fewest tokens whose probabilities add up to this.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Random seed for sampling."
+)
+@click.option("--stop-strings", "stop", multiple=True, metavar="TEXT", help="Stop before this text (repeatable).")
+@click.option("--stream", is_flag=True, help="Print text as it is generated.")
+@click.option(
+    "--prefill-chunk-size",
+    "chunk",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Chunked prefill, N tokens at a time: less memory.",
+)
+@click.option(
+    "--no-recompute",
+    is_flag=True,
+    help="Reject prompts for which a longrope model would compute its cached keys again.",
+)
 @options.provider_option
 @options.threads_option
+@options.verbosity_options
 @options.json_option
 def command(
     directory: Path,
@@ -43,6 +74,7 @@ def command(
     chat: bool,
     system: str | None,
     max_new_tokens: int,
+    do_sample: bool,
     temperature: float | None,
     top_k: int | None,
     top_p: float | None,
@@ -55,11 +87,12 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Continue prompts with the decoder in DIR and its cache, or answer them with its encoder and decoder.
+    """Generate text with a decoder or encoder-decoder.
 
-    Takes the best token each time, or samples where --temperature, --top-k or --top-p is given. Stops at the end tokens
-    of the bundle's configuration, at --stop, after --max-new-tokens or where the model takes no more. Prompts of any
-    lengths are computed together, and each gets what it gets alone. How fast it was is told on stderr.
+    DIR is a bundle. Decodes greedily, or samples if --do-sample, --temperature, --top-k or --top-p is given. Stops at
+    the end tokens of the bundle's configuration, at --stop-strings, after --max-new-tokens or at the model's length
+    limit. Prompts of different lengths run as one batch, and each gets the tokens it gets alone. Prompt and generation
+    speed are printed to stderr separately.
 
     \b
     Example:
@@ -70,9 +103,21 @@ def command(
     """
     from posexport.errors import PosexportError
     from posexport.runtime.completion import continue_texts
+    from posexport.runtime.generation_config import GenerationConfig
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")
+    config = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        do_sample=do_sample or None,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop_strings=stop,
+        prefill_chunk_size=chunk,
+        recompute=not no_recompute,
+    )
     done = continue_texts(
         directory,
         prompts,
@@ -82,19 +127,12 @@ def command(
         provider=provider,
         threads=threads,
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=stop,
-        chunk=chunk,
-        recompute=not no_recompute,
-        decoder_prompts=list(decoder_prompts) or None,
+        config=config,
+        decoder_prompts=decoder_prompts,
     )
     if as_json:
         click.echo(done.to_json())
     elif not stream:
         click.echo(done.to_text())
-    for line in done.remarks():
-        click.echo(line, err=True)
+    for line in () if as_json else done.remarks():
+        remark(line)

@@ -1,30 +1,74 @@
 """posexport list"""
 
 import json
+import textwrap
+from itertools import groupby
+from typing import Any
 
 import click
 
+from posexport.catalogue import catalogue, kinds
 from posexport.cli import options
+from posexport.cli.command import Command
+from posexport.suggest import did_you_mean
 
-KINDS = ("encodings", "models", "ops", "providers", "tasks", "families")
+KINDS = tuple(kinds())
+#: many rows of these say the same: they are shown under it
+_GROUPED = ("models", "families")
 
 
-@click.command("list")
-@click.argument("kind", type=click.Choice(KINDS), default="encodings")
+class _Kind(click.Choice[str]):
+    """A kind, or the one that is meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """One of `KINDS`."""
+        if value not in self.choices:
+            known = ", ".join(self.choices)
+            self.fail(f"{value!r} is not one of {known}; {did_you_mean(value, self.choices, 'choose one')}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+@click.command("list", cls=Command)
+@click.argument("kind", type=_Kind(KINDS), default="encodings", metavar="[KIND]")
 @options.json_option
 def command(kind: str, as_json: bool) -> None:
-    """What there is: encodings, built-in models, operators, providers, tasks, checkpoint families.
+    """List encodings, built-in models, checkpoint families ...
+
+    \b
+    KIND is one of
+        encodings   position encodings (the default)
+        models      built-in models, to try an encoding without a checkpoint
+        families    Hugging Face checkpoints that can be converted, by model_type
+        tasks       what --task takes
+        lowerings   what --lowering takes
+        ops         position operators
+        providers   execution providers of this machine
 
     \b
     Example:
         posexport list models
+        posexport list families --json
     """
-    from posexport.catalogue import catalogue
+    from posexport.extras import runtime_conflict
 
-    rows = catalogue(kind)
+    rows = [{key: _plain(value) for key, value in row.items()} for row in catalogue(kind)]
+    if kind == "providers" and (conflict := runtime_conflict()):
+        click.echo(f"warning: {conflict}", err=True)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
-        return
-    width = max(len(row["name"]) for row in rows)
-    for row in rows:
-        click.echo(f"{row['name']:{width}}  {row['what']}".rstrip())
+    elif kind in _GROUPED:
+        click.echo("\n\n".join(_group(what, list(same)) for what, same in groupby(rows, lambda row: row["what"])))
+    else:
+        width = max(len(row["name"]) for row in rows)
+        click.echo("\n".join(f"{row['name']:{width}}  {row['what']}".rstrip() for row in rows))
+
+
+def _group(what: str, rows: list[dict[str, Any]]) -> str:
+    names = "  ".join(sorted(row["name"] for row in rows))
+    lines = textwrap.wrap(names, 96, break_on_hyphens=False)
+    return "\n    ".join((f"{what}:", *lines))
+
+
+def _plain(value: Any) -> Any:
+    """Text without the marks of docstrings."""
+    return value.replace("``", "").replace("`", "") if isinstance(value, str) else value

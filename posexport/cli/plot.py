@@ -4,34 +4,42 @@ from pathlib import Path
 
 import click
 
-from posexport.cli import options
+from posexport.cli import complete, options
+from posexport.cli.command import Command
 
 
-@click.command("plot")
-@click.argument("encoding")
+@click.command("plot", cls=Command)
+@click.argument("subject", metavar="ENCODING|DIR", shell_complete=complete.encodings_or_bundles)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="The file to write: .png, .svg or .html."
 )
-@options.set_option
+@options.encoding_set_option
 @click.option(
     "--length",
     type=click.IntRange(min=2, max=2048),
+    metavar="N",
     help="How many positions to show; default 64, or as many as there are.",
 )
+@options.allow_pickle_option
 @click.option("--force", is_flag=True, help="Replace an existing file.")
-def command(encoding: str, output: Path, settings: tuple[str, ...], length: int | None, force: bool) -> None:
-    """Draw what ENCODING does to the numbers.
+def command(
+    subject: str, output: Path, settings: tuple[str, ...], length: int | None, allow_pickle: bool, force: bool
+) -> None:
+    """Draw a position encoding, or those of a checkpoint.
 
-    What is added to embeddings as a heat map and its two slices, for sinusoids also the shift matrix T(k) with its
-    residual; what is added to scores against the distance and as a matrix, with the rows of a table of distances;
-    rotations by how scores fade with the distance. A .html file holds everything it needs.
+    ENCODING by name: what is added to embeddings as a heat map with its slices, for sinusoids also the shift matrix
+    T(k); what is added to scores against the distance and as a matrix; wavelengths of rotations and how scores fade.
+    Learned tables are untrained there.
+
+    DIR, a checkpoint or a bundle: its learned tables, biases or rotations, of all layers. Under each group of panels
+    one line says what to see in it. A .html file holds everything it needs.
 
     \b
     Example:
         posexport plot sinusoidal --set hidden=128 --length 100 -o sinusoidal.png
-        posexport plot relative-key --set max_positions=10 -o relative.html
+        posexport plot path/to/checkpoint -o positions.png
     """
     from posexport.plots.draw import plot
 
-    kinds = plot(encoding, settings, output, length=length, force=force)
+    kinds = plot(subject, settings, output, length=length, force=force, allow_pickle=allow_pickle)
     click.echo(f"{output}: {', '.join(kinds)}")

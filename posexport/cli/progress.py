@@ -1,18 +1,61 @@
-"""Progress on stderr, on a terminal only."""
+"""What is told on stderr while a command works: a bar on a terminal, a line every few seconds elsewhere, remarks.
+
+``-q`` leaves all of it out, ``-v`` prints a line for every step. Results are on stdout and always printed.
+"""
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import click
+
 Progress = Callable[[int, int, str], None]
+#: seconds before the first line and between lines; later a tenth of the time that has passed
+INTERVAL = 5.0
+_KEY = "posexport.verbosity"
+
+
+def set_verbosity(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
+    """Callback of ``-q`` and ``-v``."""
+    if not given:
+        return
+    chosen = -1 if parameter.name == "quiet" else 1
+    if ctx.meta.setdefault(_KEY, chosen) != chosen:
+        raise click.UsageError("-q and -v cannot be given together", ctx)
+
+
+def verbosity() -> int:
+    """-1 for ``-q``, 1 for ``-v``, 0 for neither."""
+    ctx = click.get_current_context(silent=True)
+    level: int = 0 if ctx is None else ctx.meta.get(_KEY, 0)
+    return level
+
+
+def remark(sentence: str) -> None:
+    """Print a sentence that a user should know beside the result, but with ``-q``."""
+    if verbosity() >= 0:
+        click.echo(sentence, err=True)
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Progress | None]:
-    """A callable ``(done, total, what)`` that moves a bar; None where stderr is not a terminal."""
-    if not sys.stderr.isatty():
+    """A callable ``(done, total, what)`` that tells how far the work is; None with ``-q``."""
+    if verbosity() < 0:
         yield None
-        return
+    elif verbosity() > 0:
+        yield _Lines().step
+    elif sys.stderr.isatty():
+        with _bar(title) as progress:
+            yield progress
+    else:
+        with _Lines().ticking() as progress:
+            yield progress
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Rich
@@ -25,3 +68,46 @@ def bar(title: str) -> Iterator[Progress | None]:
             shown.update(task, completed=done, total=total, description=f"{title}: {what}" if what else title)
 
         yield move
+
+
+class _Lines:
+    """Lines such as ``proving 12/116, length 17, batch 1, no padding (34 s)``."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._line = ""
+        self._stop = threading.Event()
+
+    def step(self, done: int, total: int, what: str) -> None:
+        """A line now."""
+        self._note(done, total, what)
+        self._print()
+
+    @contextmanager
+    def ticking(self) -> Iterator[Progress]:
+        """Lines at intervals, also while nothing is told: a thread prints them."""
+        thread = threading.Thread(target=self._tick, daemon=True)
+        thread.start()
+        try:
+            yield self._note
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _note(self, done: int, total: int, what: str) -> None:
+        if what:
+            phase, comma, rest = what.partition(", ")
+            count = f" {done}/{total}" if total > 2 else ""  # loading and exporting are two steps
+            self._line = f"{phase}{count}{comma}{rest}"
+
+    def _tick(self) -> None:
+        while not self._stop.wait(max(INTERVAL, self._elapsed / 10)):
+            self._print()
+
+    def _print(self) -> None:
+        if self._line:
+            click.echo(f"{self._line} ({self._elapsed:.0f} s)", err=True)
+
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started

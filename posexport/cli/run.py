@@ -5,16 +5,21 @@ from pathlib import Path
 import click
 
 from posexport.cli import options
+from posexport.cli.command import Command
 
 
-@click.command("run")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--text", "texts", multiple=True, help="A text to run (repeatable); needs a bundle with a tokenizer.")
+@click.command("run", cls=Command)
+@options.bundle_argument
+@click.option("--text", "texts", multiple=True, help="An input text (repeatable); needs a bundle with a tokenizer.")
 @click.option(
-    "--inputs", type=click.Path(path_type=Path), help="Arrays to run, by input name: .npz, .safetensors, .json."
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help='Input arrays by name: .npz, .safetensors or .json, e.g. {"input_ids": [[5, 2, 7]]}.',
 )
 @click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output (repeatable); default: all.")
-@click.option("--truncate", is_flag=True, help="Cut texts at the bundle's limit; without it a longer one is an error.")
+@click.option(
+    "--truncate", is_flag=True, help="Cut texts at the model's length limit; otherwise longer ones are an error."
+)
 @click.option("-o", "--save", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.provider_option
@@ -32,10 +37,10 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Run the bundle in DIR on texts, or on arrays from a file.
+    """Run a bundle on texts or arrays.
 
-    Prints the shape and first numbers of every output; for two or more texts and a sentence embedding also how similar
-    they are.
+    DIR is a bundle. Prints the shape and first values of every output; for two or more texts and a sentence embedding
+    also their cosine similarities.
 
     \b
     Example:

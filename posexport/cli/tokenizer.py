@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 
 from posexport.cli import options
+from posexport.cli.command import Command, Group
+from posexport.cli.progress import remark
 
 
-@click.group("tokenizer")
+@click.group("tokenizer", cls=Group)
 def command() -> None:
-    """Train a byte-pair encoding on a text, and encode texts with one.
+    """Train a byte-pair tokenizer, or encode texts with one.
 
     \b
     Example:
@@ -21,14 +23,17 @@ def command() -> None:
     """
 
 
-@command.command("train")
+@command.command("train", cls=Command)
 @click.argument("corpus", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The tokenizer.json to write.")
-@click.option("--vocab-size", required=True, type=click.IntRange(min=1), help="How many tokens it may know.")
+@click.option(
+    "--vocab-size", required=True, type=click.IntRange(min=1), metavar="N", help="Most tokens of the vocabulary."
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@options.verbosity_options
 @options.json_option
 def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_json: bool) -> None:
-    """Learn the merges of a byte-pair encoding from CORPUS, a UTF-8 text.
+    """Train a byte-pair encoding (BPE) on a UTF-8 text file.
 
     Pairs of tokens within a word are merged, the most frequent first, until there are as many tokens as asked for. The
     end of a word is marked by </w>. The same corpus gives the same file.
@@ -44,19 +49,21 @@ def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_j
     trained = train(corpus, vocab_size)
     write_whole(output, trained.data, force=force)
     if trained.size < vocab_size:
-        click.echo(f"every word of the corpus is one token: {trained.size} tokens, not {vocab_size}", err=True)
+        remark(f"every word of the corpus is one token: {trained.size} tokens, not {vocab_size}")
     if as_json:
         click.echo(json.dumps({"tokenizer": str(output), "size": trained.size, "merges": trained.merges}))
     else:
         click.echo(f"{output}: {trained.size} tokens, {len(trained.merges)} merges")
 
 
-@command.command("encode")
+@command.command("encode", cls=Command)
 @click.argument("tokenizer", type=click.Path(path_type=Path))
 @click.option("--text", "texts", multiple=True, required=True, help="A text to encode (repeatable).")
 @options.json_option
 def encode_command(tokenizer: Path, texts: tuple[str, ...], as_json: bool) -> None:
-    """The tokens of texts and their numbers, by TOKENIZER, any tokenizer.json.
+    """Print the tokens of texts and their ids.
+
+    TOKENIZER is any tokenizer.json.
 
     \b
     Example:

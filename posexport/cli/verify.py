@@ -6,20 +6,40 @@ from pathlib import Path
 
 import click
 
-from posexport.cli import options
-from posexport.cli.progress import bar
+from posexport.cli import complete, options
+from posexport.cli import junit as junit_file
+from posexport.cli.command import Command
+from posexport.cli.progress import bar, remark
+
+_GROUPS = {
+    "Source to compare with": ("against", "task", "settings", "allow_pickle", "as_transformers"),
+    "Proof": ("lengths", "tolerance", *options.RUNTIME),
+}
 
 
-@click.command("verify")
-@click.argument("target", type=click.Path(path_type=Path))
-@click.option("--against", metavar="SOURCE", help="Check the whole grid against this source; needs PyTorch.")
+@click.command("verify", cls=Command, groups=_GROUPS)
+@click.argument("target", type=click.Path(path_type=Path), shell_complete=complete.bundles_or_models)
+@click.option(
+    "--against",
+    metavar="SOURCE",
+    shell_complete=complete.sources,
+    help="Check the whole grid against this source (needs PyTorch).",
+)
 @options.task_option
 @options.set_option
 @options.allow_pickle_option
 @options.as_transformers_option
+@click.option(
+    "--tolerance",
+    type=float,
+    metavar="ERROR",
+    help="Pass where max |y - y64| / max |y64| is at most this, such as 1e-3; the verdict is then not 'proven'.",
+)
 @options.provider_option
 @options.length_option
 @options.threads_option
+@options.verbosity_options
+@junit_file.option
 @options.json_option
 def command(
     target: Path,
@@ -28,51 +48,56 @@ def command(
     settings: tuple[str, ...],
     allow_pickle: bool,
     as_transformers: bool,
+    tolerance: float | None,
     provider: str,
     lengths: tuple[int, ...],
     threads: int,
+    junit: Path | None,
     as_json: bool,
 ) -> None:
-    """Prove TARGET, a bundle or an .onnx file, over a grid of lengths, batches and paddings.
+    """Check a bundle or any .onnx file against its source.
 
-    With --against, every point of the grid is computed by PyTorch in float64 and compared. Without it, the sample that
-    the bundle carries is checked, which needs no PyTorch. Exits 1 if a point misses its tolerance.
+    TARGET is a bundle or an .onnx file. With --against, PyTorch computes every point of a grid of lengths, batch sizes
+    and paddings in float64, and the graph's outputs are compared. Without it, only the sample stored in the bundle is
+    checked, which needs no PyTorch. Exits 1 if a point exceeds its tolerance.
 
-    An .onnx of another tool (optimum, torch.onnx.export) is fed as transformers feeds it, and may refuse inputs beyond
-    its limit in its own words.
+    An .onnx of another tool (optimum, torch.onnx.export) gets the inputs that transformers would give it, and may
+    reject inputs beyond its limit with its own message.
 
     \b
     Example:
         posexport verify minilm
         posexport verify minilm --against path/to/all-MiniLM-L6-v2 --length 1 --length 512
+        posexport verify minilm --junit parity.xml
     """
-    from posexport.errors import PosexportError
-    from posexport.parity.table import plain
-    from posexport.verify import verify
+    import posexport
+    from posexport.sources.settings import parse
 
-    loading = None
     if against is None:
-        given = [
-            name for name, value in (("--task", task), ("--set", settings), ("--allow-pickle", allow_pickle)) if value
-        ]
-        given += ["--as-transformers"] if as_transformers else []
-        if given:
-            raise PosexportError(f"{given[0]} is about the source to compare with; name it with --against SOURCE")
-    else:
-        from posexport.sources.load import LoadOptions
-
-        loading = LoadOptions(task=task, settings=settings, allow_pickle=allow_pickle, as_transformers=as_transformers)
+        about_source = {
+            "--task": task,
+            "--set": settings,
+            "--allow-pickle": allow_pickle,
+            "--as-transformers": as_transformers,
+        }
+        for name in (name for name, value in about_source.items() if value):
+            raise posexport.PosexportError(f"{name} is about the source to compare with; name it with --against SOURCE")
     # a Python file of the user's may print; stdout is for the result
-    with bar("Verifying") as progress, redirect_stdout(sys.stderr):
-        report = verify(
+    with junit_file.writer(junit, target) as write, bar("Verifying") as progress, redirect_stdout(sys.stderr):
+        report = posexport.verify(
             target,
-            against=against,
-            options=loading,
+            against,
+            tolerance=tolerance,
+            task=task,
+            settings=parse(settings),
             provider=provider,
             lengths=lengths or None,
             threads=threads,
+            allow_pickle=allow_pickle,
+            as_transformers=as_transformers,
             progress=progress,
-            remark=lambda text: click.echo(text, err=True),
+            remark=remark,
         )
-    click.echo(report.to_json().decode() if as_json else plain(report), nl=as_json)
+        write(report)
+    click.echo(report.to_json().decode() if as_json else report.to_text(), nl=as_json)
     sys.exit(0 if report.passed else 1)

@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 
 LIMIT = "limit"
+#: an accuracy this far above guessing is no accident
+LEARNED = 0.1
 #: a share of right answers, or `LIMIT` where the graph refuses that length
 Cell = float | Literal["limit"]
 
@@ -102,12 +104,34 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     lengths: list[int]
     tasks: list[TaskInfo]
     rows: list[Row]
+    #: by what share two sessions of ``nope`` differed in latency
+    noise: float | None = None
 
     @property
     def good(self) -> bool:
         """No encoding failed."""
         return all(row.status != "failed" for row in self.rows)
 
+    @property
+    def verdict(self) -> str:
+        """``passed``, or ``failed:`` and the encodings that could not be trained or exported."""
+        failed = [row.encoding for row in self.rows if row.status == "failed"]
+        return f"failed: {', '.join(failed)}" if failed else "passed"
+
+    @property
+    def learned(self) -> list[str]:
+        """Encodings that answer a question clearly better than guessing at the trained length."""
+        length, chance = str(self.lengths[0]), {task.name: task.chance for task in self.tasks}
+        return [
+            row.encoding
+            for row in self.rows
+            if any(
+                isinstance(cell := cells.get(length), float) and cell > chance[task] + LEARNED
+                for task, cells in row.accuracy.items()
+            )
+        ]
+
     def to_json(self) -> bytes:
-        """One JSON document."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+        """One JSON document, its verdict first."""
+        document = {"verdict": self.verdict, **msgspec.to_builtins(self)}
+        return msgspec.json.format(msgspec.json.encode(document), indent=1)

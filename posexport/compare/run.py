@@ -13,7 +13,7 @@ from posexport.compare.folder import Folder, opened
 from posexport.compare.one import one
 from posexport.compare.page import page
 from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
-from posexport.compare.table import measured, to_csv
+from posexport.compare.table import measured, noise, to_csv
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
 
@@ -53,7 +53,7 @@ def compare(
         failed = _work(folder, names, found, setup, jobs, progress or (lambda *_: None))
         rows = _rows(names, unfit, found, failed)
         told = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
-        document = Document(setup=setup, lengths=list(setup.lengths), tasks=told, rows=rows)
+        document = Document(setup=setup, lengths=list(setup.lengths), tasks=told, rows=rows, noise=noise(found[FLOOR]))
         folder.write("compare.json", document.to_json() + b"\n")
         folder.write("compare.csv", to_csv(document))
         folder.write("compare.html", page(document))

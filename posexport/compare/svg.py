@@ -4,9 +4,9 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: told apart by readers who do not tell red from green (Okabe and Ito 2008)
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-GREY = "#999999"
+#: told apart by readers who do not tell red from green (after Okabe and Ito 2008), dark enough to be read on white
+COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b0408f", "#7a5c00", "#2a8fbd", "#000000")
+GREY = "#767676"
 
 
 def text(x: float, y: float, words: str, *, size: float = 11, anchor: str = "start", colour: str = "#222222") -> str:

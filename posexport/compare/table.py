@@ -24,12 +24,18 @@ def measured(result: Result, floor: Result, acts_on: Sequence[str]) -> Row:
         own_parameters=result.own_parameters,
         file_bytes=result.file_bytes,
         latency_ms=None if cost is None else cost.ms,
-        latency_to_nope=None if cost is None else cost.ms / cost.nope_ms,
+        # nope is 1 by definition; what a second session of it took beside the first is `noise`
+        latency_to_nope=None if cost is None else 1.0 if result.encoding == floor.encoding else cost.ms / cost.nope_ms,
         memory_bytes=growth,
         memory_to_nope=growth / least if growth is not None and least else None,
         loss=result.loss,
         seconds=result.seconds,
     )
+
+
+def noise(floor: Result) -> float | None:
+    """By what share two sessions of the same model, ``nope``, differed in time: smaller differences say nothing."""
+    return None if floor.cost is None else abs(floor.cost.ms / floor.cost.nope_ms - 1)
 
 
 def columns(document: Document) -> list[str]:
@@ -84,4 +90,5 @@ def to_text(document: Document) -> str:
     for status in ("failed", "not applicable"):
         text += [f"{row.encoding}: {status}: {row.reason}" for row in document.rows if row.status == status]
     chances = ", ".join(f"{task.name} {shown(task.chance)}" for task in document.tasks)
-    return "\n".join([*text, f"guessing: {chances}; latency and memory are relative to nope"])
+    differ = "" if document.noise is None else f" (two sessions of nope differ by {100 * document.noise:.0f} %)"
+    return "\n".join([*text, f"guessing: {chances}; latency and memory are relative to nope{differ}"])

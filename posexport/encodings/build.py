@@ -1,6 +1,5 @@
 """From a name, a model's sizes and the text of ``--set`` options to an encoding."""
 
-import difflib
 import inspect
 import typing
 from collections.abc import Mapping
@@ -9,6 +8,7 @@ from typing import Any
 from posexport.encodings.base import ENCODINGS, Encoding, Entry
 from posexport.errors import PosexportError
 from posexport.settings import convert
+from posexport.suggest import did_you_mean
 
 #: Constructor arguments that ``--beyond`` sets, never ``--set``.
 _NOT_SETTINGS = ("beyond", "trained")
@@ -34,11 +34,10 @@ def build(name: str, sizes: Mapping[str, int], given: Mapping[str, str]) -> tupl
 
 
 def lookup(name: str) -> Entry:
-    """The registered encoding called ``name``; PosexportError names the known ones and the closest."""
+    """The registered encoding called ``name``; PosexportError names the closest."""
     if name not in ENCODINGS:
-        close = difflib.get_close_matches(name, ENCODINGS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise PosexportError(f"unknown encoding {name!r}, known: {', '.join(sorted(ENCODINGS))}{hint}")
+        hint = did_you_mean(name, ENCODINGS, "see posexport list encodings")
+        raise PosexportError(f"unknown encoding {name!r}; {hint}")
     return ENCODINGS[name]
 
 

@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[Kernel]
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, rename={"refused": "rejected"}):
     """How nodes of one type are computed. ``refused``: what else there was, and why not."""
 
     node_type: str
@@ -65,7 +65,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return sum(row.ms for row in self.rows if row.share == share) / self.kernels_ms if self.kernels_ms else 0.0
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for": "target", "fed": "call"}):
     """A bundle's graphs. ``fed``: the sizes of a call, in words."""
 
     bundle: str

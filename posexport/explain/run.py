@@ -1,6 +1,5 @@
 """Profile every graph of a bundle, and say where the time goes. Imports no torch."""
 
-import os
 import tempfile
 import time
 from collections import defaultdict
@@ -67,19 +66,26 @@ def explain(
     execution_provider(provider)
     check_hashes(directory, manifest)
     if provider != "cpu":
-        os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")  # CUDA reads it when the first session starts
         check_loads(provider)
     arrays = feeds.draw(manifest.inputs, manifest.envelope, named)
-    graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
+    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
+    graphs = graphs or [(MODEL, manifest)]
+    later = bool(named.get(PAST))
     parts = []
     with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
-        for number, (file, graph) in enumerate(graphs.items()):
+        for number, (file, graph) in enumerate(graphs):
+            when = graph.when if isinstance(graph, PartSpec) else "always"
+            if when == "later" and not later:
+                continue
             # one session at a time: threads of another would wait busily beside it
             one = _open(directory, file, graph, provider, threads, Path(folder) / f"part{number}")
             try:
+                if when == "first" and later:  # what it gives is in the cache
+                    arrays |= _given(one.link, one.link.one_token(arrays))
+                    continue
                 parts.append(_part(one, one.link.taken(arrays), manifest, provider))
                 if number < len(graphs) - 1:
-                    arrays |= _given(one.link, arrays)
+                    arrays |= _given(one.link, one.link.taken(arrays))
             except Exception as err:
                 if reason := refusal(err):
                     raise PosexportError(f"the bundle refuses {_words(named, manifest)}: {reason}") from err
@@ -116,11 +122,13 @@ def _open(
     origins = Origins(model, {spec.name: spec.role for spec in graph.inputs})
     data = model.SerializeToString()
     del model
-    session = bundle_session(data, provider=provider, threads=threads, profile=profile, weights=directory.resolve())
+    weights = (directory / file).parent.resolve()
+    session = bundle_session(data, provider=provider, threads=threads, profile=profile, weights=weights)
     if isinstance(graph, PartSpec):
-        link = Link(session, graph.feeds, graph.gives)
+        link = Link(session, graph.feeds, graph.gives, graph.when, graph.inputs)
     else:
-        link = Link(session, *({spec.name: spec.name for spec in end} for end in (graph.inputs, graph.outputs)))
+        feeds, gives = ({spec.name: spec.name for spec in end} for end in (graph.inputs, graph.outputs))
+        link = Link(session, feeds, gives)
     past = [spec.name for spec in graph.inputs if CAPACITY in spec.axes]
     present = [spec.name for spec in graph.outputs if CAPACITY in spec.axes and set(PRESENT) & set(spec.axes)]
     shared = dict(zip(present, past, strict=True)) if len(past) == len(present) else {}
@@ -158,9 +166,9 @@ def _timed(call: Callable[[], None]) -> list[float]:
     return found
 
 
-def _given(link: Link, known: Feeds) -> Feeds:
-    """What a graph gives, by the whole's names."""
-    values = link.session.run(list(link.gives), link.taken(known))
+def _given(link: Link, feeds: Feeds) -> Feeds:
+    """What a graph gives for ``feeds``, by the whole's names."""
+    values = link.session.run(list(link.gives), feeds)
     return dict(zip(link.gives.values(), values, strict=True))
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from posexport import rewrites
 from posexport.bounds import bounds_of
-from posexport.export import functions, guard, metadata, provenance
+from posexport.export import functions, guard, metadata, provenance, unknown_sizes
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
-from posexport.export.save import save
+from posexport.export.save import Store, save
 from posexport.export.trace import trace
 from posexport.lowering.target import Target, TargetName
 from posexport.ops.base import DOMAIN
@@ -38,16 +38,18 @@ def build(
     lowering: str = "auto",
     inline: bool = False,
     recipe: Recipe | None = None,
+    store: Store | None = None,
 ) -> Built:
     """Trace, rewrite for the target, guard, attach functions, say in the metadata what it is, save, check.
 
-    ``recipe``: what to say there about the options.
+    ``recipe``: what to say there about the options. ``store``: where weights go (`posexport.export.save`).
 
     The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
     inline them.
     """
     model = trace(source, opset)
     model.ir_version = ir_version
+    unknown_sizes.settle(model, source.inputs)
     made_for = Target(
         target,
         opset,
@@ -63,7 +65,8 @@ def build(
     name_control_flow(model)
     metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()}, recipe)
     provenance.strip(model)
-    save(model, path, source.module)
+    unknown_sizes.forget(model, source.inputs)
+    save(model, path, source.module, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(functions=names, chosen=chosen, opset=model.opset_imports[""], ir_version=model.ir_version)
 

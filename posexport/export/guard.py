@@ -24,11 +24,12 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
     ``sequence_length``.
     """
     graph = model.graph
-    places = _Places(list(zip(graph.inputs, inputs, strict=True)))
+    places = _Places(graph, list(zip(graph.inputs, inputs, strict=True)))
     for bound in bounds:
         text = bound.message
         for value, spec in places.given:
-            if bound.axis in spec.axes and value.uses():
+            # an input that may be left out is one element then
+            if bound.axis in spec.axes and value.uses() and not (bound.least and spec.default is not None):
 
                 def wrong(tape: "ir.tape.Tape", bound: Bound = bound, own: ir.Value = value) -> ir.Value:
                     length = places.total(tape) if bound.axis == SEQUENCE and not bound.least else None
@@ -52,10 +53,10 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
 
 
 class _Places:
-    """Where sizes can be read. ``given``: the inputs and what is known of them."""
+    """Where sizes can be read. ``given``: the inputs of ``graph`` and what is known of them."""
 
-    def __init__(self, given: Sequence[tuple[ir.Value, InputSpec]]) -> None:
-        self.given = given
+    def __init__(self, graph: ir.Graph, given: Sequence[tuple[ir.Value, InputSpec]]) -> None:
+        self.graph, self.given = graph, given
 
     def has(self, axis: str) -> bool:
         return any(axis in spec.axes for _, spec in self.given)
@@ -78,8 +79,13 @@ class _Places:
         """Whether the mask is not over past and new tokens, or is over more than a cache of fixed size has room for."""
         length = self.size(tape, TOTAL)
         if not self.has(CAPACITY):
-            total = self.total(tape)
-            return tape.op("Not", [tape.op("Equal", [length, total])])
+            total = self.total(tape) or self.size(tape, SEQUENCE)
+            differs = tape.op("Not", [tape.op("Equal", [length, total])])
+            mask = next(value for value, spec in self.given if TOTAL in spec.axes)
+            if mask.const_value is None:
+                return differs
+            # left out, it is one element
+            return tape.op("And", [differs, tape.op("Greater", [length, integers(self.graph, [1])])])
         over = tape.op("Greater", [length, self.size(tape, CAPACITY)])
         return tape.op("Or", [over, tape.op("Less", [length, self.size(tape, SEQUENCE)])])
 

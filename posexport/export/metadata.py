@@ -16,10 +16,15 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
     model.producer_version = __version__
     model.graph.name = "".join(c if c.isalnum() else "_" for c in source.public_name)[-60:]
     entries: dict[str, object] = {
-        "source": {"name": source.public_name, "kind": source.kind, "sha256": source.sha256},
+        "source": {
+            "name": source.public_name,
+            "kind": source.kind,
+            "sha256": source.sha256,
+            **({} if source.revision is None else {"revision": source.revision}),
+        },
         "task": source.task,
         "encoding": msgspec.to_builtins(source.encoding),
-        "envelope": msgspec.to_builtins(source.envelope),
+        "limits": msgspec.to_builtins(source.envelope),
         "inputs": msgspec.to_builtins(source.inputs),
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,

@@ -1,8 +1,11 @@
-"""Write a graph to disk, large weights beside it, readable by others, checked."""
+"""Write a graph to disk, large weights beside it, checked."""
 
-import os
+import hashlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from torch import nn
@@ -13,21 +16,34 @@ from posexport.sources.mapped import release
 EXTERNAL_ABOVE = 1 << 28
 #: Tensors smaller than this never leave the model: ONNX Runtime reads shape constants while it builds the graph.
 KEEP_INSIDE = 1024
+#: weights in a file that several graphs read begin at multiples of this, so that they can be mapped
+_ALIGNED = 4096
 
 
-def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initialisers."""
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+class Store(ABC):
+    """Where the weights of a model's graphs go."""
+
+    @abstractmethod
+    def write(self, model: ir.Model, path: Path, module: nn.Module | None) -> None:
+        """Write ``model`` to ``path`` and weights beside it, never above it."""
 
 
-def save(model: ir.Model, path: Path, module: nn.Module | None = None) -> None:
-    """Write ``path`` (and ``.data`` beside it, of the same name) and check the result with onnx's full check.
+@dataclass(frozen=True)
+class OwnFile(Store):
+    """Large weights in a file for every graph, which has the graph's name and ``suffix``.
 
-    Weights that stand in a file of their own are written one after another, and the memory that the parameters of
-    ``module``, which the model was made from, took for it is given back each time.
+    They are written one after another, and the memory that the parameters of the module, which the model was made from,
+    took for it is given back each time.
     """
-    data = path.with_name(f"{path.name}.data")
-    if weight_bytes(model) > EXTERNAL_ABOVE:
+
+    suffix: str = ".data"
+
+    def write(self, model: ir.Model, path: Path, module: nn.Module | None) -> None:
+        """As `Store.write`."""
+        if weight_bytes(model) <= EXTERNAL_ABOVE:
+            ir.save(model, path)
+            return
+        data = path.with_name(path.name + self.suffix)
         parameters = [] if module is None else list(module.parameters())
         ir.save(
             model,
@@ -37,11 +53,57 @@ def save(model: ir.Model, path: Path, module: nn.Module | None = None) -> None:
             callback=lambda *_: release(parameters),
         )
         release(parameters)
-    else:
+
+
+@dataclass
+class SharedFile(Store):
+    """All graphs' weights in one file ``name``, equal ones once: several graphs of one model share most of theirs.
+
+    Only for graphs of one directory that are written in turn; small weights go there too.
+    """
+
+    name: str
+    #: offset and length by what tells tensors apart
+    _kept: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+
+    def write(self, model: ir.Model, path: Path, module: nn.Module | None) -> None:
+        """As `Store.write`; what an earlier graph wrote is read from there."""
+        data = path.with_name(self.name)
+        parameters = [] if module is None else list(module.parameters())
+        with data.open("ab") as file:
+            for value in model.graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or tensor.nbytes < KEEP_INSIDE or value.is_graph_input():
+                    continue
+                array = np.ascontiguousarray(tensor.numpy())
+                key = hashlib.sha256(array.data if array.size else b"").digest()
+                key += repr((str(tensor.dtype), array.shape)).encode()
+                if key not in self._kept:
+                    file.write(b"\0" * (-file.tell() % _ALIGNED))
+                    self._kept[key] = (file.tell(), array.nbytes)
+                    file.write(array.data)
+                offset, length = self._kept[key]
+                value.const_value = ir.ExternalTensor(
+                    self.name,
+                    offset,
+                    length,
+                    tensor.dtype,
+                    shape=ir.Shape(array.shape),
+                    name=value.name or "",
+                    base_dir=path.parent,
+                )
+                del array
+                release(parameters)
         ir.save(model, path)
-    umask = os.umask(0)
-    os.umask(umask)
-    for name in (path, data):
-        if name.exists():
-            name.chmod(0o666 & ~umask)
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all initialisers."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+
+
+def save(model: ir.Model, path: Path, module: nn.Module | None = None, store: Store | None = None) -> None:
+    """Write ``path``, weights as ``store`` says (`OwnFile`), and check the result with onnx's full check."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (store or OwnFile()).write(model, path, module)
     onnx.checker.check_model(str(path), full_check=True)

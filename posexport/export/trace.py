@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from posexport.errors import PosexportError
+from posexport.export import defaults
 from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.user_module import likely_line, not_the_module_s
@@ -59,7 +60,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
             f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
         )
     _name_axes(program.model, source)
-    _default_positions(program.model, source)
+    defaults.add(program.model, source.inputs)
     return program.model
 
 
@@ -101,29 +102,6 @@ def _name_axes(model: ir.Model, source: Source) -> None:
                     "compute it from the input's shape in the module"
                 )
         value.name, value.shape = out.name, ir.Shape(out.axes)
-
-
-def _default_positions(model: ir.Model, source: Source) -> None:
-    """Positions may be left out: their default, one -1 for all tokens, says that the mask counts them.
-
-    An initialiser with an input's name is the input's default; ONNX Runtime takes it at any size that broadcasts. It is
-    expanded to the tokens' sizes first: ONNX Runtime reuses buffers by declared sizes, which the default does not have.
-    """
-    for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
-        if spec.role == "positions":
-            value.const_value = ir.tensor([[-1]], dtype=ir.DataType.INT64, name=spec.name)
-            model.graph.register_initializer(value)
-            # the tracer reads a size from any input that has it; this one's default does not have the tokens'
-            ids = next(v for v, s in zip(model.graph.inputs, source.inputs, strict=True) if s.role == "tokens")
-            for node in [user for user, _ in value.uses() if user.op_type == "Shape"]:
-                node.replace_input_with(0, ids)
-            sizes = ir.node("Shape", [ids], name="position_ids_sizes")
-            whole = ir.node("Expand", [value, sizes.outputs[0]], name="position_ids_of_all_tokens")
-            for user, index in tuple(value.uses()):
-                if user is not whole:
-                    user.replace_input_with(index, whole.outputs[0])
-            whole.outputs[0].shape, whole.outputs[0].type = value.shape, value.type
-            model.graph.insert_before(model.graph[0], (sizes, whole))
 
 
 def _cause(err: BaseException) -> str:

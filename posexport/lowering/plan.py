@@ -20,6 +20,7 @@ from posexport.ops.attention import kinds as attention_kinds
 from posexport.ops.rotation import kinds as rotation_kinds
 from posexport.ops.rotation import shared_kinds
 from posexport.ops.waves import kinds as waves_kinds
+from posexport.suggest import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -97,4 +98,5 @@ def check_name(wanted: str) -> None:
     """PosexportError unless ``wanted`` is ``auto`` or the name of a lowering."""
     known = sorted({lowering.name for family in FAMILIES for lowering in family.lowerings})
     if wanted not in ("auto", *known):
-        raise PosexportError(f"unknown lowering {wanted!r}; known: {', '.join(['auto', *known])}")
+        hint = did_you_mean(wanted, known, f"known: {', '.join(['auto', *known])}")
+        raise PosexportError(f"unknown lowering {wanted!r}; {hint}")

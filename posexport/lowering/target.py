@@ -50,4 +50,4 @@ class Target:
 
     def needs_microsoft(self, what: str) -> str | None:
         """Why an operator of ONNX Runtime's cannot be used; None where it can."""
-        return None if self.microsoft else f"{what} is ONNX Runtime's own operator; use --for cpu or cuda"
+        return None if self.microsoft else f"{what} is ONNX Runtime's own operator; use --target cpu or cuda"

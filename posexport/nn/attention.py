@@ -4,6 +4,7 @@ Shape letters: B batch, H heads, T queries, S keys, D head size.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.base import Term
@@ -26,6 +27,7 @@ def attend(
     causal: tuple[Positions, Positions] | None = None,
     places: tuple[Tensor, Tensor] | None = None,
     sink: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """``softmax(scale * (q k^T + scores) + mask) v + values``; [B, H, T, D].
 
@@ -71,7 +73,8 @@ def attend(
         queries, keys = causal
         later_TS = keys.slots_T > queries.slots_T[:, None]
         # one mask of both, which is the same in every layer
-        mask = torch.where(later_TS, lowest(q_BHTD.dtype), 0.0 if mask is None else mask).to(q_BHTD.dtype)
+        earlier = torch.zeros((), dtype=q_BHTD.dtype, device=q_BHTD.device) if mask is None else mask
+        mask = torch.where(later_TS, lowest(q_BHTD.dtype), earlier).to(q_BHTD.dtype)
     if mask is not None:
         s_BHTS = s_BHTS + mask
     if sink is not None:
@@ -79,6 +82,8 @@ def attend(
         p_BHTS = torch.cat((s_BHTS, sink_BHT1.to(s_BHTS.dtype)), -1).softmax(-1)[..., :-1]
     else:
         p_BHTS = s_BHTS.softmax(-1)
+    if dropout:
+        p_BHTS = F.dropout(p_BHTS, dropout)
     context_BHTD = by_group(p_BHTS, v_BHSD)
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
 
@@ -100,6 +105,14 @@ def by_group(x_BHTN: Tensor, y_BGNM: Tensor) -> Tensor:
 def lowest(dtype: torch.dtype) -> float:
     """What drops a score: half of the least number, so that two masks add up to a finite one."""
     return torch.finfo(dtype).min / 2
+
+
+def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask of 1 (keep) and 0 (padding) as a number to add to scores, [B, 1, 1, S]."""
+    if mask_BS is None:
+        return None
+    zero = torch.zeros((), dtype=like.dtype, device=like.device)
+    return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest(like.dtype))
 
 
 def _node(

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.parity.criterion import Array
-from posexport.parity.denormals import denormals
 
 #: ``in`` and ``out`` of a module's call; ``scores`` and ``softmax``: what enters and leaves a softmax
 Side = Literal["in", "scores", "softmax", "out"]
@@ -85,7 +84,7 @@ def capture(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[Checkpoint
             handles.append(part.register_forward_pre_hook(before(name), with_kwargs=True))
             handles.append(part.register_forward_hook(after(name)))
     try:
-        with torch.inference_mode(), _Softmaxes(softmax), denormals(kept=True):
+        with torch.inference_mode(), _Softmaxes(softmax):
             module(**tensors)
     finally:
         for handle in handles:

@@ -45,9 +45,12 @@ def floor(precision: Precision, output: str) -> float:
     return eps * EPS[precision]
 
 
-def tolerance(precision: Precision, output: str, baseline: float) -> float:
-    """The largest error allowed, ``baseline`` being PyTorch's largest error over the points of that length."""
-    return max(FACTOR * baseline, floor(precision, output))
+def tolerance(precision: Precision, output: str, baseline: float, *, chosen: float | None = None) -> float:
+    """The largest error allowed, ``baseline`` being PyTorch's largest error over the points of that length.
+
+    ``chosen``: the user's own tolerance, which then takes the criterion's place.
+    """
+    return max(FACTOR * baseline, floor(precision, output)) if chosen is None else chosen
 
 
 def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> Measured:

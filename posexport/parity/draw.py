@@ -180,7 +180,7 @@ def size_of(axis: Axis, point: GridPoint) -> int:
         sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
     size = sizes.get(axis)
     if size is None:
-        raise PosexportError(f"axis {axis!r} has no size here: parity varies {', '.join(sizes)}; make it a fixed size")
+        raise PosexportError(f"unknown axis name {axis!r}; use {' or '.join(sizes)}, or a number for a fixed size")
     return size
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.ort import Runner
+from posexport.runtime.chain import taken_by
 from posexport.spec import PartSpec
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Exposed:
             return _run(self.models[0], feeds, provider, threads)
         known, values = dict(feeds), dict[str, Array]()
         for number, (model, part) in enumerate(zip(self.models, self.parts, strict=True)):
-            given = {own: known[whole] for own, whole in part.feeds.items()}
+            given = taken_by(part.inputs, part.feeds, known)
             found = _run(model, given, provider, threads)
             known |= {whole: found[own] for own, whole in part.gives.items()}
             values |= {f"{number}/{name}": value for name, value in found.items()}

@@ -143,6 +143,8 @@ class Beyond:
     definition: Callable[[], Sequence[Run]]
     outputs: Sequence[OutputSpec]
     precision: Precision
+    #: the user's, in place of the criterion
+    tolerance: float | None = None
 
     def judge(self, feeds: Feeds, outside: str, *, fits: bool) -> Answer:
         """Any failure is a refusal; an answer is good where it is the definition's own.
@@ -152,7 +154,7 @@ class Beyond:
         try:
             found = self.run(feeds)
         except RunError as failure:
-            return Answer(True, f"refused: {own_words(str(failure))}")
+            return Answer(True, f"rejected: {own_words(str(failure))}")
         answered = f"it answers an {outside}"
         if not fits:
             return Answer(False, f"{answered}; there is no memory to see what the source gives there")
@@ -163,7 +165,8 @@ class Beyond:
         for y, y64, mine, spec in zip(found, wanted, own, self.outputs, strict=True):
             error = measure(y, y64, spec.axes, None).error
             largest = measure(mine, y64, spec.axes, None).error
-            limit = tolerance(self.precision, spec.name, largest if np.isfinite(largest) else 0.0)
+            baseline = largest if np.isfinite(largest) else 0.0
+            limit = tolerance(self.precision, spec.name, baseline, chosen=self.tolerance)
             if not error <= limit:
                 return Answer(False, f"{answered}, and {spec.name} is off by {error:.1e}, {limit:.1e} is allowed")
         return Answer(True, f"answered as the source computes it, though it is an {outside}", answered=True)
@@ -195,11 +198,11 @@ def conclusion(points: Sequence[Point], limit: int | None, *, chosen: bool) -> s
 
     ``chosen``: the user said at which lengths.
     """
-    refused = [p for p in points if p.verdict == "refused" and limit is not None and p.length > limit]
+    refused = [p for p in points if p.verdict == "rejected" and limit is not None and p.length > limit]
     right = [p for p in points if p.verdict == "pass"]
     if not (refused and right) or any(point.verdict == "fail" for point in points):
         return None
-    words = dict.fromkeys(point.note.removeprefix("refused: ") for point in refused)
+    words = dict.fromkeys(point.note.removeprefix("rejected: ") for point in refused)
     sizes = list(dict.fromkeys(point.point.size for point in right))
     where = f"length {', '.join(sizes)}" if chosen else f"every length up to {limit}"
-    return f"values right at {where}; refuses longer inputs: {next(iter(words))}"
+    return f"values right at {where}; rejects longer inputs: {next(iter(words))}"

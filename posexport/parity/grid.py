@@ -11,11 +11,17 @@ PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-righ
 BATCHES = (1, 3)
 #: single tokens after a prompt: enough to pass a length at which the formula changes
 _STEPS = 3
+#: tokens above which lowerings compute a call in tiles: one such call has to come behind a cache too
+_TILE = 128
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
 LENGTHS = (1, 2, 17, 63, 64, 65, 257)
 
 
-class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
+#: what JSON calls fields of a point
+POINT_NAMES = {"memory": "encoder_length", "numbered": "position_ids_given", "refusal": "must_be_rejected"}
+
+
+class GridPoint(msgspec.Struct, frozen=True, kw_only=True, rename=POINT_NAMES):
     """One call of the model.
 
     ``refusal``: the length guard must refuse it. ``memory``: length of the sequence that is cross attended to.
@@ -148,7 +154,7 @@ def grid(
 
 
 def _calls(length: int) -> list[tuple[int, ...]]:
-    """A prompt and single tokens; a prompt in three parts."""
+    """A prompt and single tokens; a prompt in three parts; a long part behind a short one."""
     if length < 2:
         return []
     steps = min(_STEPS, length - 1)
@@ -156,6 +162,9 @@ def _calls(length: int) -> list[tuple[int, ...]]:
     part = -(-length // 3)
     if length > 3:
         found.append((part, part, length - 2 * part))
+    first = length // 8
+    if part <= _TILE < length - first:
+        found.append((first, length - first))
     return [calls for calls in found if min(calls) > 0]
 
 

@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
-from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel, decode
+from posexport.models.cuts import STATES as STATES
+from posexport.models.cuts import DecoderOfStates, EncoderAlone
+from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel
 from posexport.parity.signature import Signature
 from posexport.sources.base import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
-
-#: the encoder's states and their mask, as decoders take them
-STATES, STATES_MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 
 def half(source: Source, graph: Signature) -> Source:
@@ -34,10 +32,10 @@ def half(source: Source, graph: Signature) -> Source:
         # keys and values of the states are inputs, and have no positions
         later = source.graphs[DECODER_FILE]
         return replace(later, envelope=msgspec.structs.replace(later.envelope, limited_axes=[SEQUENCE]))
-    return _encoder(source)
+    return _encoder(source, source.module)
 
 
-def _encoder(source: Source) -> Source:
+def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """Its inputs to its states. Their sequence is the only one."""
     part = source.parts[0]
     inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.inputs]
@@ -46,7 +44,7 @@ def _encoder(source: Source) -> Source:
     old = source.envelope
     return replace(
         source,
-        module=_First(part.module),
+        module=EncoderAlone(whole),
         inputs=inputs,
         outputs=[msgspec.structs.replace(states, axes=_alone(states.axes))],
         envelope=msgspec.structs.replace(
@@ -71,7 +69,7 @@ def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
     states_input = InputSpec(name=STATES, dtype="float32", axes=states.axes, role="values")
     return replace(
         source,
-        module=_FromStates(whole),
+        module=DecoderOfStates(whole),
         # of what the decoder takes, role "values" are keys and values of the states
         inputs=[*(spec for spec in second.spec.inputs if spec.role != "values"), states_input],
         outputs=[*second.spec.outputs, *first.spec.outputs[1:]],
@@ -83,37 +81,3 @@ def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
 
 def _alone(axes: Sequence[Axis]) -> list[Axis]:
     return [SEQUENCE if axis == ENCODER_SEQUENCE else axis for axis in axes]
-
-
-class _First(nn.Module):
-    """A module's first output alone."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, **given: Tensor) -> tuple[Tensor, ...]:
-        """By the module's names."""
-        return (self.module(**given)[0],)
-
-
-class _FromStates(nn.Module):
-    """An encoder-decoder's decoder that is given the encoder's states, [B, S, C]."""
-
-    def __init__(self, whole: EncoderDecoderModel) -> None:
-        super().__init__()
-        self.decoder, self.head = whole.decoder, whole.head
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        encoder_hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        encoder_attention_mask: Tensor | None = None,
-        **past: Tensor,
-    ) -> tuple[Tensor, ...]:
-        """``past``: the decoder's keys and values, layer by layer."""
-        crossed = [tensor for pair in self.decoder.crossed(encoder_hidden_states) for tensor in pair]
-        held = list(past.values())
-        answers = decode(self.decoder, self.head, input_ids, attention_mask, encoder_attention_mask, held, crossed)
-        return (*answers, *crossed)

@@ -40,7 +40,7 @@ Keep = Callable[[OutputSpec], NDArray[np.bool_] | None]
 #: the two runs of a promise compared
 Test = Callable[["Promise"], Iterator[tuple[OutputSpec, Measured]]]
 #: RoBERTa numbers its tokens by their ids, whatever the mask says: by definition this need not hold
-_CONTENT = "the content of padding changes nothing"
+_CONTENT = "padding contents change nothing"
 #: tokens must be permuted for the control of positions: below this there is too little to permute
 _ENOUGH = 4
 #: a float64 definition whose outputs change by this part of float32's tolerance has no positions
@@ -64,6 +64,8 @@ class Promise:
     padding_invariant: bool
     reads_first_token: bool
     precision: Precision = "fp32"
+    #: the user's, in place of the criterion
+    tolerance: float | None = None
     causal: bool = False
     positional: bool | None
     exact: Run | None = None
@@ -85,8 +87,8 @@ def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) ->
         return msgspec.structs.replace(base, batch=3, padding=padding)
 
     checks: list[tuple[str, Test]] = [
-        ("a row does not change with its neighbours", lambda of: _alone(of, point(ragged))),
-        ("permuted rows give permuted outputs", lambda of: _rows(of, point(ragged))),
+        ("batch neighbours do not change a row", lambda of: _alone(of, point(ragged))),
+        ("reordering the batch reorders the outputs", lambda of: _rows(of, point(ragged))),
     ]
     if promise.causal and length > 1:
         checks.append(("later tokens change nothing", lambda of: _later(of, point())))
@@ -121,7 +123,8 @@ def _judged(promise: Promise, name: str, length: int, test: Test, tolerances: Ma
         )
     # `min` in this order: a change that is not a number excuses nothing
     limits = {
-        output: tolerance(promise.precision, output, min(tolerances[output], changes[output])) for output, _ in found
+        output: tolerance(promise.precision, output, min(tolerances[output], changes[output]), chosen=promise.tolerance)
+        for output, _ in found
     }
     output, worst = max(found, key=lambda pair: pair[1].error / limits[pair[0]])
     limit, change = limits[output], changes[output]

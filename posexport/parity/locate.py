@@ -57,7 +57,8 @@ def locate(source: Source, model: Path | bytes, wrong: Point, *, threads: int = 
     """
     point = msgspec.structs.replace(wrong.point, convolutions=tuple(source.envelope.convolutions))
     try:
-        parts = [part.spec for part in source.parts]
+        # it looks at one call, without past tokens
+        parts = [part.spec for part in source.parts if part.spec.when != "later"]
         files = [model / part.file for part in parts] if parts and isinstance(model, Path) else [model]
         protos = [_load(file) for file in files]
         exposed = expose(protos, parts)

@@ -53,9 +53,8 @@ class Runner:
         # PyTorch runs in turn with it: threads that wait busily would take its processors
         make = make or partial(bundle_session, provider=provider, threads=threads, level=level, spinning=False)
         self.chain = open_chain(model, parts, make)
-        if parts:
-            first, *others = self.chain.links
-            self.chain = Chain([replace(first, session=RememberingSession(first.session)), *others])
+        *before, last = self.chain.links
+        self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])
         self.outputs = list(outputs)
         self.types = self.chain.types
         self._check(set(inputs))

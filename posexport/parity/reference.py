@@ -12,7 +12,6 @@ from torch import nn
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.parity.criterion import Array, Precision
-from posexport.parity.denormals import denormals
 from posexport.parity.draw import Feeds
 from posexport.parity.remembered import Remembered
 from posexport.parity.sharing import Reader, shareable, sharing
@@ -59,7 +58,7 @@ class Reference:
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""
         module = self._copied() if self.copy is None else self.copy
-        with torch.inference_mode(), denormals(kept=True):
+        with torch.inference_mode():
             found = module(**self.tensors(feeds))
         if self.reader is not None:
             self.reader.release()

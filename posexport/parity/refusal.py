@@ -29,6 +29,6 @@ def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[
     except RunError as failure:
         found = next((message for message in wanted if message in str(failure)), None)
         if found:
-            return Answer(True, f"refused: {found}")
+            return Answer(True, f"rejected: {found}")
         return Answer(False, f"it failed without the length guard's message ({named}): {failure}")
-    return Answer(False, f"it was answered, though it should be refused ({named}): no length guard")
+    return Answer(False, f"it was answered, though it must be rejected ({named}): no length guard")

@@ -11,16 +11,25 @@ import msgspec
 from posexport.bundle.manifest import BranchRun, ParitySummary
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Precision
-from posexport.parity.grid import GridPoint
+from posexport.parity.grid import POINT_NAMES, GridPoint
 from posexport.spec import Padding
 
-Verdict = Literal["pass", "fail", "skipped", "refused"]
+Verdict = Literal["pass", "fail", "skipped", "rejected"]
 #: how a sequence was read; None: either way
 Calls = Literal["one", "several"] | None
+#: what JSON calls fields of the report; `posexport.parity.grid` has those of a point
+_NAMES = {
+    **POINT_NAMES,
+    "torch_error": "baseline_error",
+    "torch_worst": "worst_baseline_error",
+    "torch_change": "baseline_change",
+    "strays": "wrong_provider",
+    "located": "failure_location",
+}
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One output at one point. ``refused``: the length guard refused the input, which is the pass there."""
+class Point(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
+    """One output at one point. ``rejected``: the length guard rejected the input, as it must."""
 
     batch: int
     length: int
@@ -44,6 +53,40 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float | None
     verdict: Verdict
     note: str = ""
+
+    @staticmethod
+    def at(
+        point: GridPoint,
+        *,
+        provider: str,
+        precision: Precision,
+        output: str,
+        verdict: Verdict,
+        error: float | None = None,
+        torch_error: float | None = None,
+        torch_worst: float | None = None,
+        tolerance: float | None = None,
+        note: str = "",
+    ) -> "Point":
+        """What came out at a point of the grid."""
+        return Point(
+            batch=point.batch,
+            length=point.length,
+            memory=point.memory,
+            image=point.image,
+            calls=point.calls,
+            numbered=point.numbered,
+            padding=point.padding,
+            provider=provider,
+            precision=precision,
+            output=output,
+            error=error,
+            torch_error=torch_error,
+            torch_worst=torch_worst,
+            tolerance=tolerance,
+            verdict=verdict,
+            note=note,
+        )
 
     @property
     def where(self) -> str:
@@ -100,7 +143,7 @@ class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
         return f"the median error of {self.output} over {self.where} is {self.ratio:.2g} times PyTorch's: {held}"
 
 
-class Invariant(msgspec.Struct, frozen=True, kw_only=True):
+class Invariant(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """One property checked between two runs of the model; ``torch_change`` is between PyTorch's for the same inputs."""
 
     name: str
@@ -113,12 +156,12 @@ class Invariant(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
     """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
 
     ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
     so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the
-    first failure starts, in words.
+    first failure starts, in words. ``tolerance``: the user's, in place of the criterion.
     """
 
     scope: Literal["grid", "sample"]
@@ -131,6 +174,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     strays: list[str] = []
     stateful: bool = False
     lengths: list[int] = []
+    tolerance: float | None = None
     located: str | None = None
     #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
     coverage: list[BranchRun] = []
@@ -156,6 +200,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         """The point that came nearest to its tolerance, or exceeded it most; None where no value was compared."""
         return max((p for p in self.points if p.tolerance is not None), key=lambda p: p.ratio, default=None)
 
+    @property
+    def verdict(self) -> str:
+        """The verdict in words: ``proven``, or what is less than that and why."""
+        from posexport.parity.verdict import verdict
+
+        return verdict(self).words
+
+    def to_text(self) -> str:
+        """The table of lengths and paddings, and what failed."""
+        from posexport.parity.table import plain
+
+        return plain(self)
+
     def summary(self) -> ParitySummary:
         """Counts for the manifest; an error that no number describes counts as the largest float."""
         verdicts = [point.verdict for point in self.points]
@@ -165,7 +222,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             points=len(verdicts),
             passed=verdicts.count("pass"),
             skipped=verdicts.count("skipped"),
-            refused=verdicts.count("refused"),
+            refused=verdicts.count("rejected"),
             worst_error=error,
             worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
             complete=self.scope == "grid" and not self.lengths and "skipped" not in verdicts,
@@ -202,10 +259,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
         medians = max((item.ratio for item in self.medians), default=None)
         parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
-        parts += [f"{_count(counts.refused, 'input')} outside the limits refused"] if counts.refused else []
+        parts += [f"{_count(counts.refused, 'input')} outside the limits rejected"] if counts.refused else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
-        parts += [f"{_count(held, 'invariant')} held"] if held else []
+        parts += [f"{_count(held, 'invariant')} ok"] if held else []
         ran = len(self.coverage) - len(self.unreached)
         parts += (
             [f"{ran} of {_count(len(self.coverage), 'branch', 'branches')} of the graph ran"] if self.coverage else []
@@ -215,14 +272,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return shown + ", ".join(parts) + (sample if self.scope == "sample" else "")
 
     def to_json(self) -> bytes:
-        """The report as JSON that people can read, ending in a newline."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        """The report as JSON that people can read, its verdict first, ending in a newline."""
+        document = {"verdict": self.verdict, "passed": self.passed, **msgspec.to_builtins(self)}
+        return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
     @staticmethod
     def from_json(data: bytes) -> "Report":
         """The report in ``data``; PosexportError says what is wrong with it."""
         try:
-            return msgspec.json.decode(data, type=Report)
+            return msgspec.json.decode(data, type=Report)  # what follows from the rest is not read
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
             raise PosexportError(f"this is not a parity report: {err}") from err
 
@@ -231,7 +289,7 @@ def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
         output = f"{point.output} at " if point.output else ""
         return f"{output}{point.where}: {point.note}"
-    own = f", PyTorch's own error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
+    own = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"
 

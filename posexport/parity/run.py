@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,8 +19,8 @@ from posexport.parity import invariants, median, memory, steps
 from posexport.parity.baseline_error import errors as more_errors
 from posexport.parity.calls import in_calls, whole
 from posexport.parity.coverage import Coverage, cover
-from posexport.parity.criterion import Array, Measured, Precision, floor, measure, tolerance
-from posexport.parity.denormals import denormals
+from posexport.parity.criterion import Array, Measured, Precision, floor, measure
+from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.foreign import Foreign
 from posexport.parity.foreign_run import Beyond, ForeignRunner, conclusion, findings
@@ -57,6 +58,8 @@ class _Job:
     sample: SampleWriter | None
     heads: int = 1
     foreign: Foreign | None = None
+    #: the user's, in place of the criterion
+    tolerance: float | None = None
     skipped: dict[GridPoint, str] = field(default_factory=dict)
 
 
@@ -71,7 +74,6 @@ class _Value:
     failure: str = ""
 
 
-@denormals(kept=False)  # as `posexport.load` leaves a process's first thread
 def prove(
     source: Source,
     model: Path | bytes,
@@ -81,6 +83,7 @@ def prove(
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     memory_limit: int | None = None,
+    tolerance: float | None = None,
     progress: Progress | None = None,
     placement_check: bool | None = None,
     sample: SampleWriter | None = None,
@@ -91,6 +94,7 @@ def prove(
     Of a source of parts ``model`` is the directory of their files.
 
     ``memory_limit``: bytes a point may need, by default most of what is free; larger points are skipped, saying so.
+    ``tolerance``: the largest error that passes, in place of the criterion; medians are then not judged.
     ``placement_check``: look for nodes on another provider; by default wherever the provider is not the CPU.
     ``sample`` is filled for the bundle.
     ``foreign``: ``model`` is another tool's, and is fed and judged so; ``source`` must be its source.
@@ -124,12 +128,12 @@ def prove(
             progress=lambda text: tell(0, 0, text),
         )
         points += coverage.added
-    job = _Job(source, runner, provider, precision, tell, 0, points, sample, heads, foreign)
+    job = _Job(source, runner, provider, precision, tell, 0, points, sample, heads, foreign, tolerance)
     with torch_threads(threads):
         values, worst, stateful = _values(job, memory_limit, fresh=False)
         if stateful:
             values, worst, _ = _values(job, memory_limit, fresh=True)
-        tolerances = {key: tolerance(precision, key[1], error) for key, error in worst.items()}
+        tolerances = {key: allowed(precision, key[1], error, chosen=tolerance) for key, error in worst.items()}
         judged = [_judge(job, value, worst, tolerances) for value in values]
         judged += [_refusal(job, point, stateful) for point in points if point.refusal]
         judged += [_unchecked(job, point, reason) for point, reason in job.skipped.items()]
@@ -139,12 +143,13 @@ def prove(
             provider=provider,
             precision=precision,
             points=judged,
-            medians=median.check(judged, switches(source.envelope)),
+            medians=median.check(judged, switches(source.envelope)) if tolerance is None else [],
             invariants=[*_invariants(job, tolerances, stateful), *_steps(job, stateful)],
             strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
             stateful=stateful,
             coverage=coverage.runs(list(job.skipped)),
             lengths=sorted(set(lengths or ())),
+            tolerance=tolerance,
         )
         if foreign is not None:
             shown = conclusion(judged, source.envelope.limit, chosen=lengths is not None)
@@ -181,7 +186,7 @@ def _values(
     first, first_feeds = "", {}
     truth_whole, own_whole = (whole(run, source.inputs, source.outputs) for run in (truth, own))
     for done, point in enumerate(taken):
-        job.progress(done, len(taken), str(point))
+        job.progress(done, len(taken), f"proving, {point}")
         feeds = inputs_of(point, source.inputs, source.outputs, own_whole)
         keeps = [token_mask(point, source.inputs, spec) for spec in source.outputs]
         # a schedule that looks at the running length gives other numbers in one call: then the same calls are the truth
@@ -280,10 +285,11 @@ def _refusal(job: _Job, point: GridPoint, fresh: bool) -> Point:
             ],
             outputs=source.outputs,
             precision=job.precision,
+            tolerance=job.tolerance,
         )
         fits = memory.needed(point, source.outputs, job.heads) <= job.limit_bytes
         answer = beyond.judge(feeds, " or ".join(bound.message for bound in bounds), fits=fits)
-    verdict = "fail" if not answer.good else "pass" if answer.answered else "refused"
+    verdict = "fail" if not answer.good else "pass" if answer.answered else "rejected"
     return _point(job, point, "", verdict=verdict, note=answer.note)
 
 
@@ -291,24 +297,8 @@ def _unchecked(job: _Job, point: GridPoint, reason: str) -> Point:
     return _point(job, point, "", verdict="skipped", note=reason)
 
 
-def _point(job: _Job, point: GridPoint, output: str, **result: object) -> Point:
-    numbers = {"error": None, "torch_error": None, "torch_worst": None, "tolerance": None} | result
-    return msgspec.convert(
-        {
-            "batch": point.batch,
-            "length": point.length,
-            "memory": point.memory,
-            "image": point.image,
-            "calls": point.calls,
-            "numbered": point.numbered,
-            "padding": point.padding,
-            "provider": job.provider,
-            "precision": job.precision,
-            "output": output,
-            **numbers,
-        },
-        Point,
-    )
+def _point(job: _Job, point: GridPoint, output: str, **result: Any) -> Point:
+    return Point.at(point, provider=job.provider, precision=job.precision, output=output, **result)
 
 
 def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: bool) -> list[Invariant]:
@@ -325,6 +315,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         reads_first_token=source.reads_first_token,
         causal=source.causal,
         precision=job.precision,
+        tolerance=job.tolerance,
         positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
         exact=_exact(source, fresh) if source.kind == "python" else None,
     )
@@ -334,7 +325,8 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
     for length in _spread(sorted(batched)):
         job.progress(0, 0, f"invariants at length {length}")
         at_length = {
-            spec.name: tolerances.get((length, spec.name), floor(job.precision, spec.name)) for spec in source.outputs
+            spec.name: tolerances.get((length, spec.name), job.tolerance or floor(job.precision, spec.name))
+            for spec in source.outputs
         }
         found += invariants.check(promise, batched[length], at_length)
     return found
@@ -362,6 +354,7 @@ def _steps(job: _Job, fresh: bool) -> Iterator[Invariant]:
         envelope=source.envelope,
         precision=job.precision,
         provider=job.provider,
+        tolerance=job.tolerance,
     )
 
 

@@ -40,7 +40,7 @@ _KEY = "posexport.sample"
 _HEADER = 1000
 
 
-class Truth(msgspec.Struct, kw_only=True):
+class Truth(msgspec.Struct, kw_only=True, rename={"torch_worst": "worst_baseline_error"}):
     """What is known of one output at one point, besides the stored numbers."""
 
     scale: float
@@ -140,8 +140,17 @@ class SampleWriter:
         return path
 
 
-def check_sample(directory: Path, *, parts: Sequence[PartSpec] = (), provider: str = "cpu", threads: int = 0) -> Report:
+def check_sample(
+    directory: Path,
+    *,
+    parts: Sequence[PartSpec] = (),
+    provider: str = "cpu",
+    threads: int = 0,
+    tolerance: float | None = None,
+) -> Report:
     """Run a bundle's model, or its ``parts``, on its stored sample. Needs NumPy and ONNX Runtime only.
+
+    ``tolerance``: the largest error that passes, in place of what the sample says.
 
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
     """
@@ -156,21 +165,14 @@ def check_sample(directory: Path, *, parts: Sequence[PartSpec] = (), provider: s
     )
     points: list[Point] = []
 
-    def found(point: GridPoint, output: str, verdict: Verdict, error: float | None, truth: Truth, note: str) -> None:
+    def add(point: GridPoint, output: str, verdict: Verdict, error: float | None, truth: Truth, note: str) -> None:
         points.append(
-            Point(
-                batch=point.batch,
-                length=point.length,
-                memory=point.memory,
-                image=point.image,
-                calls=point.calls,
-                numbered=point.numbered,
-                padding=point.padding,
+            Point.at(
+                point,
                 provider=provider,
                 precision=header.precision,
                 output=output,
                 error=error,
-                torch_error=None,
                 torch_worst=truth.torch_worst,
                 tolerance=truth.tolerance,
                 verdict=verdict,
@@ -185,16 +187,16 @@ def check_sample(directory: Path, *, parts: Sequence[PartSpec] = (), provider: s
         except RunError as err:
             got, failure = [], f"ONNX Runtime failed: {err}"
         for index, (spec, truth) in enumerate(zip(header.outputs, truths, strict=True)):
-            if truth.tolerance is None:
-                truth.tolerance = floor(header.precision, spec.name)
+            if tolerance is not None or truth.tolerance is None:
+                truth.tolerance = tolerance or floor(header.precision, spec.name)
             error, note = (math.inf, failure) if failure else _error(got[index], spec, truth, tensors, number)
             verdict: Verdict = "pass" if error <= truth.tolerance else "fail"
-            found(point, spec.name, verdict, error if math.isfinite(error) else None, truth, note)
+            add(point, spec.name, verdict, error if math.isfinite(error) else None, truth, note)
     for point in header.refusals:
         answered = refused(runner, draw(point, header.inputs), [Bound(SEQUENCE, header.limit or 0)])
         nothing = Truth(scale=0.0)
-        found(point, "", "refused" if answered.good else "fail", None, nothing, answered.note)
-    return Report(scope="sample", provider=provider, precision=header.precision, points=points)
+        add(point, "", "rejected" if answered.good else "fail", None, nothing, answered.note)
+    return Report(scope="sample", provider=provider, precision=header.precision, points=points, tolerance=tolerance)
 
 
 def _error(y: Array, spec: OutputSpec, truth: Truth, tensors: dict[str, Array], number: int) -> tuple[float, str]:

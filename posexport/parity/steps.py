@@ -13,13 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array, Precision, measure, tolerance
+from posexport.parity.criterion import Array, Precision, measure
+from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.draw import Feeds, draw, ids
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.report import Invariant, Verdict
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, ports
-from posexport.runtime.generate import Plan, generate
+from posexport.runtime.generate import Plan, drain, generate
+from posexport.runtime.generation_config import GenerationConfig
 from posexport.spec import BATCH, CAPACITY, PAST, Envelope, InputSpec, OutputSpec
 
 Run = Callable[[Feeds], list[Array]]
@@ -50,6 +52,7 @@ def check(
     envelope: Envelope,
     precision: Precision,
     provider: str,
+    tolerance: float | None = None,
 ) -> Iterator[Invariant]:
     """Both comparisons; none for a model without a cache or without logits.
 
@@ -70,9 +73,10 @@ def check(
     wanted = walked(truth, own_walk.tokens_BK).logits_BKV
     axes = outputs[names.index(LOGITS)].axes
     own_error = measure(own_walk.logits_BKV, wanted, axes, None)
-    limit = tolerance(precision, LOGITS, own_error.error if np.isfinite(own_error.error) else 0.0)
+    baseline = own_error.error if np.isfinite(own_error.error) else 0.0
+    limit = allowed(precision, LOGITS, baseline, chosen=tolerance)
     total = length + steps - 1
-    name = f"logits of {steps} steps on PyTorch's greedy tokens"
+    name = f"logits of {steps} decode steps on PyTorch's greedy tokens"
     try:
         got = measure(walked(runner, own_walk.tokens_BK).logits_BKV, wanted, axes, None)
     except RunError as failure:
@@ -93,7 +97,7 @@ def check(
     least = MARGIN * min(max(got.error, own_error.error), limit) * got.scale
     free = free_tokens(runner, of, prompts, steps, envelope, provider, fixed)
     verdict, note = compare(free, own_walk.tokens_BK, gaps(wanted), least)
-    yield _judged(f"{steps} free greedy steps choose PyTorch's tokens", total, verdict, note=note)
+    yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
 
 
 def sizes(envelope: Envelope) -> tuple[int, int]:
@@ -143,7 +147,8 @@ def walk(
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
-        outputs = run({**(fixed or {}), of.tokens.name: given, of.mask.name: mask, **held})
+        numbers = {} if of.positions is None else {of.positions.name: np.full_like(given, -1)}
+        outputs = run({**(fixed or {}), of.tokens.name: given, of.mask.name: mask, **numbers, **held})
         found = dict(zip(names, outputs, strict=True))
         logits.append(found[LOGITS][:, -1].copy())
         best_B = logits[-1].argmax(-1) if tokens_BK is None else tokens_BK[:, step]
@@ -169,12 +174,12 @@ def free_tokens(
         return runner.cache(of, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
-        made = generate(cache, of, envelope, prompts, Plan(max_new_tokens=steps))
+        generation = drain(generate(cache, of, envelope, prompts, Plan(config=GenerationConfig(max_new_tokens=steps))))
     except MemoryError:
         raise
     except Exception as err:  # onnxruntime's exceptions share no base class of their own
         return f"generating failed: {' '.join(str(err).split())}"
-    return [one.tokens for one in made.completions]
+    return [one.tokens for one in generation.completions]
 
 
 def gaps(logits_BKV: Array) -> Array:

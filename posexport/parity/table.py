@@ -24,7 +24,7 @@ def table(report: Report) -> "Table":
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in report.points)]
     made = Table(title=title(report), title_justify="left")
     made.add_column("image" if any(p.image for p in report.points) else "length", justify="right")
-    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch", "tolerance"):
+    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch fp32", "tolerance"):
         made.add_column(name, justify="right")
     made.add_column("verdict")
     for key in sorted({(point.length, point.image or ()) for point in report.points}):
@@ -42,22 +42,24 @@ def table(report: Report) -> "Table":
 def title(report: Report) -> str:
     """What was checked, in one line."""
     what = "parity, stored sample" if report.scope == "sample" else "parity"
-    keeps = ", the definition keeps state" if report.stateful else ""
-    return f"{what} ({report.precision}, {report.provider}{keeps}): max |y - y64| / max |y64|, not counting padding"
+    keeps = ", the module keeps state" if report.stateful else ""
+    return f"{what} ({report.precision}, {report.provider}{keeps}): max |y - y64| / max |y64|, y64 by PyTorch float64"
 
 
 def remarks(report: Report) -> list[str]:
-    """Lines below the table: medians, invariants, skipped points, what failed."""
-    lines = []
+    """Lines below the table: what its columns are, medians, invariants, skipped points, what failed."""
+    tolerance = "; the tolerance is yours" if report.tolerance is not None else ", from which the tolerance follows"
+    ragged = any(point.padding.startswith("ragged") for point in report.points)
+    lines = [_LEGEND + tolerance + ("; ragged: rows padded by different amounts" if ragged else "")]
     for output in dict.fromkeys(item.output for item in report.medians):
         # of the groups of points, the one that comes nearest to its limit
         worst = max((item for item in report.medians if item.output == output), key=lambda item: item.ratio)
-        lines.append(f"{'FAIL' if worst.verdict == 'fail' else 'holds'}: {worst.describe()}")
+        lines.append(f"{'FAIL' if worst.verdict == 'fail' else 'ok'}: {worst.describe()}")
     for name in dict.fromkeys(item.name for item in report.invariants):
         here = [item for item in report.invariants if item.name == name]
         verdicts = {item.verdict for item in here}
-        verdict = "FAIL" if "fail" in verdicts else "holds" if "pass" in verdicts else "skipped"
-        notes = dict.fromkeys(item.note for item in here if item.note and verdict != "holds")
+        verdict = "FAIL" if "fail" in verdicts else "ok" if "pass" in verdicts else "skipped"
+        notes = dict.fromkeys(item.note for item in here if item.note and verdict != "ok")
         at = ", ".join(str(item.length) for item in here)
         lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
     lines += [f"skipped: {point.where}: {point.note}" for point in report.points if point.verdict == "skipped"]
@@ -80,6 +82,7 @@ def plain(report: Report, width: int = 100) -> str:
     return "\n".join([*lines, *remarks(report)]) + "\n"
 
 
+_LEGEND = "padded tokens are not compared; PyTorch fp32: the error of PyTorch float32 itself"
 _HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
 
 
@@ -90,14 +93,14 @@ def _cell(points: Sequence[Point]) -> str:
     if values:
         return _number(max(values, key=lambda p: p.ratio).error)
     verdicts = {point.verdict for point in points}
-    return next(word for word in ("fail", "skipped", "refused", "pass") if word in verdicts)
+    return next(word for word in ("fail", "skipped", "rejected", "pass") if word in verdicts)
 
 
 def _verdict(points: Sequence[Point]) -> str:
     verdicts = {point.verdict for point in points}
     if "fail" in verdicts:
         return "FAIL"
-    return next((word for word in ("pass", "refused") if word in verdicts), "skipped")
+    return next((word for word in ("pass", "rejected") if word in verdicts), "skipped")
 
 
 def _number(value: float | None) -> str:

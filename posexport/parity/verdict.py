@@ -23,6 +23,8 @@ def verdict(report: Report | None) -> Verdict:
         return Verdict(False, "NOT proven: nothing was checked")
     if not report.passed:
         return Verdict(False, "NOT proven: parity was missed")
+    if report.tolerance is not None:
+        return Verdict(False, f"within {report.tolerance:g}")
     if report.scope == "sample":
         return Verdict(False, "checked on the stored sample")
     if report.lengths:

@@ -1,10 +1,10 @@
-"""What a picture is made of: panels in rows, each drawn on axes of its own.
+"""What a picture is made of: groups of rows of panels, each panel drawn on axes of its own, one caption a group.
 
-Shape letters: T queries or positions, S keys, C channels, H heads.
+Shape letters: T queries or positions, S keys, C channels, H heads, D dimensions of a head, W distances.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-#: zero is white, signs are colours
-SIGNED = "RdBu_r"
+
+#: inches: the side of a square panel, which is the width of one of two panels in a row
+SIDE = 4.25
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,90 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Row:
+    """Panels side by side; one alone is as wide as two. ``height``: of the axes, in inches.
+
+    ``tight``: small square panels that share their vertical axis and one colour bar; ``height`` does not count.
+    """
+
+    panels: Sequence[Panel]
+    height: float = SIDE
+    tight: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that show one thing, and one line that says what to see in them.
+
+    ``heading``: what is shown, where a picture shows several things (the encoder's bias, the decoder's).
+    """
+
+    rows: Sequence[Row]
+    caption: str
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """All of a picture: its groups, title, a sentence below that, and where the encoding or the weights are from."""
+
+    groups: Sequence[Group]
+    title: str
+    summary: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Subject:
-    """What is drawn: an encoding, with the number of positions to show."""
+    """What is drawn: an encoding, with the number of positions to show.
+
+    Attributes:
+        alone: the encoding; of a checkpoint that of the first layer.
+        length: how many positions.
+        trained: the weights are a checkpoint's. Untrained ones are random.
+        layers: of a checkpoint whose layers have parameters of their own: all of them, by what to call them.
+        first: position of the first token (RoBERTa's tables begin with rows that no token uses).
+    """
 
     alone: EncodingAlone
     length: int
+    trained: bool = False
+    layers: dict[str, EncodingAlone] = field(default_factory=dict)
+    first: int = 0
+
+    @property
+    def learned(self) -> bool:
+        """Whether the encoding has parameters."""
+        return bool(list(self.alone.layer.parameters()))
+
+    @property
+    def random(self) -> bool:
+        """Whether what is drawn is random numbers, not what a formula or training made."""
+        return self.learned and not self.trained
+
+    @property
+    def by_layer(self) -> dict[str, EncodingAlone]:
+        """`layers`, or the encoding alone without a name."""
+        return self.layers or {"": self.alone}
 
 
-def signed_map(axes: "Axes", values: Array, label: str, **options: Any) -> None:
-    """A heat map with zero in the middle of its colours, and a colour bar."""
-    largest = float(np.abs(values).max(initial=0)) or 1.0
-    image = axes.imshow(
-        values, cmap=SIGNED, vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest", **options
-    )
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.02)
-    bar.set_label(label)
+def evenly(count: int, most: int) -> list[int]:
+    """At most ``most`` of 0 .. count - 1, the first and the last among them."""
+    return sorted({round(n) for n in np.linspace(0, count - 1, min(count, most))})
 
 
-def legend_below(axes: "Axes", *, columns: int = 3) -> None:
-    """The names of the lines under the axes, where they hide none."""
-    axes.legend(fontsize="small", ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)
+def number(value: float) -> str:
+    """A number as captions write it: two digits, a plain zero, a true minus sign."""
+    text = f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+    return text.replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")
+
+
+def whole_ticks(axes: "Axes", which: str = "both") -> None:
+    """Ticks at whole numbers only: positions, dimensions, distances, heads."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axis in (axes.xaxis, axes.yaxis) if which == "both" else (getattr(axes, f"{which}axis"),):
+        axis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+Options = dict[str, Any]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.plots.base import Array, Panel, Subject, legend_below, signed_map
+from posexport.plots.base import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.plots.colours import heat_map, legend_beside, of_lines
 from posexport.shift_check.rotation import rotated
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 VECTORS = 256
 
 
-def rows(subject: Subject) -> list[list[Panel]]:
+def groups(subject: Subject) -> list[Group]:
     """The decay beside a vector of ones, rotated to every position."""
     alone, length = subject.alone, subject.length
     generator = torch.Generator().manual_seed(1)
@@ -32,19 +33,39 @@ def rows(subject: Subject) -> list[list[Panel]]:
 
     def draw_decay(axes: "Axes") -> None:
         low, high = np.quantile(score_NT, [0.1, 0.9], axis=0)
-        axes.fill_between(range(length), low, high, alpha=0.25, label="10 % to 90 % of the vectors", linewidth=0)
-        axes.plot(score_NT.mean(0), linewidth=1.5, label=f"mean of {VECTORS} random vectors")
+        colour = of_lines(1)[0]
+        axes.fill_between(
+            range(length), low, high, alpha=0.25, label="10 to 90 %\nof vectors", linewidth=0, color=colour
+        )
+        axes.plot(score_NT.mean(0), linewidth=1.5, label=f"mean of {VECTORS}\nrandom\nvectors", color=colour)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set(
             xlabel="distance, query minus key",
             ylabel="score, 1 = not rotated",
-            title="Mean score of a vector with itself, against the distance",
+            title="Score of a vector with itself",
         )
         axes.grid(alpha=0.3)
-        legend_below(axes)
+        whole_ticks(axes, "x")
+        legend_beside(axes)
 
     def draw_turned(axes: "Axes") -> None:
-        signed_map(axes, turned_TD, "value")
+        heat_map(axes, turned_TD, "value")
         axes.set(xlabel="dimension of the head", ylabel="position", title="A query of ones, rotated to its position")
+        whole_ticks(axes)
 
-    return [[Panel("decay", draw_decay), Panel("rotated vector", draw_turned)]]
+    row = Row([Panel("decay", draw_decay), Panel("rotated vector", draw_turned)])
+    return [Group([row], caption(score_NT.mean(0)))]
+
+
+def caption(mean_T: Array) -> str:
+    """How the mean score goes with the distance."""
+    far = float(mean_T[len(mean_T) - max(1, len(mean_T) // 4) :].mean())
+    ends = f"from {number(float(mean_T[0]))} at distance 0 to about {number(far)} at the far end"
+    if mean_T[0] - far < 0.05 * abs(mean_T[0]):
+        return f"Scores hardly change with the distance here: {ends}."
+    again = len(mean_T) // 4 + int(mean_T[len(mean_T) // 4 :].argmax())
+    if mean_T[again] > 0.85 * mean_T[0]:
+        back = f"a vector's score with itself is back at {number(float(mean_T[again]))} at distance {again}"
+        return f"Scores come and go in waves: {back}."
+    steadily = "" if (np.diff(mean_T) <= 0).all() else ", in waves"
+    return f"Near tokens count more: a vector's score with itself falls{steadily}, {ends}."

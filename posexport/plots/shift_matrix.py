@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posexport.plots.base import Panel, Subject, signed_map
+from posexport.plots.base import Group, Panel, Row, Subject, whole_ticks
+from posexport.plots.colours import heat_map, legend_beside, of_lines
 from posexport.shift_check.base import TOLERANCE
 from posexport.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
 
@@ -18,7 +19,7 @@ LEAST = 1e-18
 LARGEST = 40
 
 
-def rows(subject: Subject) -> list[list[Panel]]:
+def groups(subject: Subject) -> list[Group]:
     """The matrix beside its residual; none where the encoding is no sinusoid, or has no pair to rotate."""
     if not claims_sinusoid(subject.alone):
         return []
@@ -29,31 +30,34 @@ def rows(subject: Subject) -> list[list[Panel]]:
     k = shifts[len(shifts) // 2]
     matrix = shift.matrix(k)
     shown = min(len(matrix), LARGEST)
+    worst = {step: np.abs(shift.residual(step)).max(axis=1) for step in shifts}
 
     def draw_matrix(axes: "Axes") -> None:
-        signed_map(axes, matrix[:shown, :shown], "entry")
+        heat_map(axes, matrix[:shown, :shown], "entry")
         part = "" if shown == len(matrix) else f", first {shown} of {len(matrix)} dimensions"
+        turn = ", sine and cosine in turn" if shift.layout == "half" else ""
         axes.set(
-            xlabel="dimension of PE[t]",
-            ylabel=f"dimension of PE[t + {k}]",
-            title=f"T({k}): a rotation for every sine and cosine{part}",
-            aspect="equal",
+            xlabel=f"dimension of PE[t]{turn}", ylabel=f"dimension of PE[t + {k}]", title=f"Shift matrix T({k}){part}"
         )
-        if shift.layout == "half":
-            axes.set(xlabel="dimension of PE[t], sine and cosine in turn")
+        whole_ticks(axes)
 
     def draw_residual(axes: "Axes") -> None:
-        for step in shifts:
-            worst_T = np.abs(shift.residual(step)).max(axis=1)
-            axes.semilogy(np.maximum(worst_T, LEAST), label=f"k = {step}", linewidth=1.2)
-        axes.axhline(TOLERANCE, color="black", linestyle="--", linewidth=1, label=f"allowed, {TOLERANCE:.0e}")
+        for step, colour in zip(shifts, of_lines(len(shifts)), strict=True):
+            axes.semilogy(np.maximum(worst[step], LEAST), label=f"k = {step}", linewidth=1.2, color=colour)
+        axes.axhline(TOLERANCE, color="black", linestyle="--", linewidth=1, label=f"allowed,\n{TOLERANCE:.0e}")
         axes.set(
             xlabel="position t",
             ylabel="largest difference of a dimension",
-            title="|T(k) PE[t] - PE[t + k]| in float64",
-            ylim=(LEAST / 2, max(10 * TOLERANCE, 10 * max(np.abs(shift.residual(step)).max() for step in shifts))),
+            title="|T(k) PE[t] \N{MINUS SIGN} PE[t + k]| in float64",
+            ylim=(LEAST / 2, max(10 * TOLERANCE, 10 * max(map(np.max, worst.values())))),
         )
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        whole_ticks(axes, "x")
+        legend_beside(axes)
 
-    return [[Panel("shift matrix", draw_matrix), Panel("shift residual", draw_residual)]]
+    largest = float(max(map(np.max, worst.values())))
+    if largest <= TOLERANCE:
+        caption = f"One matrix of rotations moves every position by {k}: it is off by at most {largest:.0e}."
+    else:
+        caption = f"No one matrix of rotations moves every position by {k}: it is off by up to {largest:.1g}."
+    return [Group([Row([Panel("shift matrix", draw_matrix), Panel("shift residual", draw_residual)])], caption)]

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from posexport.encodings.base import Term
-from posexport.plots.base import Array, Panel, Subject
+from posexport.plots.base import Array, Group, Panel, Row, Subject
+from posexport.plots.colours import colour_bar
 from posexport.shift_check.base import positions_from
 from posexport.shift_check.relative import dense
 
@@ -17,18 +18,33 @@ if TYPE_CHECKING:
 TOKENS = 10
 
 
-def rows(subject: Subject) -> list[list[Panel]]:
+def groups(subject: Subject) -> list[Group]:
     """The distances beside the rows of every table; none where no tensor is a table with a row for each pair."""
+    if subject.trained:
+        return []
     tables = table_rows(subject, min(TOKENS, subject.alone.layer.limit or TOKENS))
     if not tables:
         return []
     at = np.arange(len(next(iter(tables.values()))[0]), dtype=np.float64)
     distance_TS = at[:, None] - at[None, :]
     panels = [_numbers("distance matrix", "Distance, query minus key", distance_TS)]
-    for name, (found_TS, count) in tables.items():
-        title = f"Row of {name}{formula(found_TS, distance_TS)}, of {count} rows"
-        panels.append(_numbers("table rows", title, found_TS))
-    return [panels]
+    for name, (rows_TS, count) in tables.items():
+        title = f"Row of {name}{formula(rows_TS, distance_TS)}, of {count} rows"
+        panels.append(_numbers("table rows", title, rows_TS))
+    # two in a row, as other panels are
+    rows = [Row(panels[n : n + 2]) for n in range(0, len(panels), 2)]
+    return [Group(rows, caption(next(iter(tables.values()))[0], distance_TS))]
+
+
+def caption(rows_TS: Array, distance_TS: Array) -> str:
+    """Which pairs take the same row."""
+    distances = np.unique(distance_TS)
+    row_of = [np.unique(rows_TS[distance_TS == distance]) for distance in distances]
+    if any(len(rows) > 1 for rows in row_of):
+        return "Pairs at the same distance take different rows."
+    if len(np.unique(rows_TS)) == len(distances):
+        return "One row of the table a diagonal: pairs at the same distance share it, those at another have another."
+    return "Pairs at the same distance share a row of the table, and some distances share one too."
 
 
 def formula(rows_TS: Array, distance_TS: Array) -> str:
@@ -84,12 +100,13 @@ def _numbers(kind: str, title: str, values_TS: Array) -> Panel:
     """A matrix with its numbers written in."""
 
     def draw(axes: "Axes") -> None:
-        image = axes.imshow(values_TS, cmap="viridis", aspect="equal", interpolation="nearest")
+        image = axes.imshow(values_TS, cmap="viridis", aspect="auto", interpolation="nearest")
         low, high = values_TS.min(), values_TS.max()
         for (i, j), value in np.ndenumerate(values_TS):
             dark = value < (low + high) / 2
-            axes.text(j, i, f"{value:.0f}", ha="center", va="center", size=8, color="white" if dark else "black")
+            text = f"{value:.0f}".replace("-", "\N{MINUS SIGN}")
+            axes.text(j, i, text, ha="center", va="center", size=9.5, color="white" if dark else "black")
         axes.set(xlabel="key", ylabel="query", title=title, xticks=range(len(values_TS)), yticks=range(len(values_TS)))
-        axes.figure.colorbar(image, ax=axes, pad=0.02)
+        colour_bar(axes, image, "distance" if kind == "distance matrix" else "row")
 
     return Panel(kind, draw)

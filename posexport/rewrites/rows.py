@@ -48,7 +48,7 @@ class Rows:
         """Measured with onnxruntime 1.31 on two cores, layers of BERT-base: 2 to 7% less time on the CPU."""
         if target.name == "cuda":
             return "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation"
-        return "it is for ONNX Runtime on the CPU; use --for cpu" if target.name == "portable" else None
+        return "it is for ONNX Runtime on the CPU; use --target cpu" if target.name == "portable" else None
 
     def apply(self, model: ir.Model, target: Target) -> int:
         """How many maps became a Gemm, and how many sums were kept from being fused."""

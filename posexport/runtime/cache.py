@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.runtime import denormals
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
@@ -38,7 +39,8 @@ def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Id
 class Ports:
     """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``.
 
-    ``fixed``: inputs that are the same in every call (what is attended to).
+    ``fixed``: inputs that are the same in every call (what is attended to). ``positions``: where they cannot be left
+    out; -1 lets the mask count them.
     """
 
     tokens: InputSpec
@@ -47,6 +49,7 @@ class Ports:
     present: list[str]
     vocab: int
     fixed: list[InputSpec]
+    positions: InputSpec | None = None
 
     @property
     def static(self) -> bool:
@@ -67,7 +70,8 @@ def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports |
     if len(tokens) != 1 or len(masks) != 1 or not past or len(past) != len(present) or strange or logits is None:
         return None
     vocab = logits.axes[-1]
-    return Ports(tokens[0], masks[0], past, present, vocab, fixed) if isinstance(vocab, int) else None
+    counted = next((spec for spec in inputs if spec.role == "positions" and spec.default is None), None)
+    return Ports(tokens[0], masks[0], past, present, vocab, fixed, counted) if isinstance(vocab, int) else None
 
 
 def renamed(of: Ports, link: Link) -> Ports:
@@ -75,7 +79,11 @@ def renamed(of: Ports, link: Link) -> Ports:
     own = {whole: name for name, whole in link.feeds.items()}
     given = {whole: name for name, whole in link.gives.items()}
     tokens, mask, *past = (msgspec.structs.replace(s, name=own[s.name]) for s in (of.tokens, of.mask, *of.past))
-    return replace(of, tokens=tokens, mask=mask, past=past, present=[given[name] for name in of.present], fixed=[])
+    positions = None if of.positions is None else msgspec.structs.replace(of.positions, name=own[of.positions.name])
+    present = [given[name] for name in of.present]
+    if any(spec.name == mask.name and spec.default is not None for spec in link.inputs):
+        mask = msgspec.structs.replace(mask, default=1)
+    return replace(of, tokens=tokens, mask=mask, past=past, present=present, fixed=[], positions=positions)
 
 
 class Cache:
@@ -137,9 +145,23 @@ class Cache:
         What ONNX Runtime raises passes as it is, and then nothing was read.
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
+        arrays = {self._of.tokens.name: np.ascontiguousarray(ids_BT), self._of.mask.name: mask_BS}
+        if self._of.positions is not None:
+            arrays[self._of.positions.name] = np.full_like(ids_BT, -1)
+        logits, *present = self._bound(arrays) if self._of.mask.default is None else self._unbound(arrays)
+        if not self._of.static:  # else it holds what was given, and the arrays whose memory that is
+            self._held = dict(zip(self._held, present, strict=True))
+        self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
+        if self._last is not None:
+            return self._last(logits)
+        last_BV: NDArray[Any] = logits.numpy()[:, -1].copy()  # a view would keep all of the prompt's logits
+        return last_BV
+
+    def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
+        """Logits, and what is held after the call, where it is computed."""
         binding = self._session.io_binding()
-        binding.bind_cpu_input(self._of.tokens.name, np.ascontiguousarray(ids_BT))
-        binding.bind_cpu_input(self._of.mask.name, mask_BS)
+        for name, array in arrays.items():
+            binding.bind_cpu_input(name, array)
         for name, value in [*self._fixed.items(), *self._held.items()]:
             binding.bind_ortvalue_input(name, value)
         binding.bind_output(LOGITS, self._device, 0)
@@ -148,15 +170,20 @@ class Cache:
                 binding.bind_ortvalue_output(name, value)
             else:
                 binding.bind_output(name, self._device, 0)
-        self._session.run_with_iobinding(binding)
-        logits, *present = binding.get_outputs()
-        if not self._of.static:  # else it holds what was given, and the arrays whose memory that is
-            self._held = dict(zip(self._held, present, strict=True))
-        self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
-        if self._last is not None:
-            return self._last(logits)
-        last_BV: NDArray[Any] = logits.numpy()[:, -1].copy()  # a view would keep all of the prompt's logits
-        return last_BV
+        with denormals.as_zero():
+            self._session.run_with_iobinding(binding)
+        return list(binding.get_outputs())
+
+    def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
+        """The same for a mask that may be left out: ONNX Runtime binds no input that has a default."""
+        from onnxruntime import OrtValue
+
+        given = {name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        with denormals.as_zero():
+            found = self._session.run_with_ort_values(
+                [LOGITS, *self._of.present], {**given, **self._fixed, **self._held}
+            )
+        return list(found)
 
     def compact(self, rows: Sequence[int]) -> None:
         """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
@@ -199,6 +226,10 @@ class LastToken:
 
 def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> PosexportError:
     """Why a bundle cannot generate."""
+    if "generation" not in task and "speech" not in task:
+        return PosexportError(
+            f"this is a {task} model; generate needs a text-generation or text2text-generation one: use posexport run"
+        )
     gives = ", ".join(spec.name for spec in outputs if not set(PRESENT) & set(spec.axes))
     takes = ", ".join(spec.name for spec in inputs if spec.role != "cache")
     cache = "a cache" if any(spec.role == "cache" for spec in inputs) else "no cache"

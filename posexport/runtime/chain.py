@@ -1,13 +1,15 @@
 """A model's graphs, called as one: most have one; parts run in turn, what one gives fed to the next."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from posexport.spec import PartSpec
+from posexport.runtime import denormals
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -17,15 +19,48 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Link:
-    """One graph. ``feeds`` and ``gives``: what its inputs and outputs are called in the whole."""
+    """One graph. ``feeds`` and ``gives``: what its inputs and outputs are called in the whole.
+
+    ``when``: as `PartSpec` says; ``inputs``: of a graph that does not always run.
+    """
 
     session: "InferenceSession"
     feeds: Mapping[str, str]
     gives: Mapping[str, str]
+    when: str = "always"
+    inputs: Sequence[InputSpec] = field(default=())
 
     def taken(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Of what is known, by the whole's names, what this graph takes, by its own."""
-        return {own: known[whole] for own, whole in self.feeds.items() if whole in known}
+        """Of what is known, by the whole's names, what this graph takes, by its own; unfed caches are empty."""
+        return taken_by(self.inputs, self.feeds, known)
+
+    def one_token(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
+        """The same with one token in every row, whichever there are, and nothing in a cache."""
+        varying = [spec for spec in self.inputs if {SEQUENCE, TOTAL, PAST} & set(spec.axes)]
+        fixed = {spec.name for spec in varying}
+        arrays = {own: known[whole] for own, whole in self.feeds.items() if whole in known and own not in fixed}
+        return arrays | _filled([s for s in self.inputs if s.name not in self.feeds or s in varying], arrays)
+
+
+def taken_by(inputs: Sequence[InputSpec], feeds: Mapping[str, str], known: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Of what is known, by the whole's names, what a graph with ``inputs`` takes, by its own; as `Link.taken`."""
+    arrays = {own: known[whole] for own, whole in feeds.items() if whole in known}
+    return arrays | _filled([spec for spec in inputs if spec.name not in feeds], arrays)
+
+
+def _filled(specs: Sequence[InputSpec], beside: Arrays) -> Arrays:
+    """Tokens 0 that the mask keeps, one in a row; caches that hold nothing."""
+    rows = next((array.shape[0] for array in beside.values()), 1)
+    sizes = {BATCH: rows, SEQUENCE: 1, TOTAL: 1}
+    fill = {"mask": 1, "positions": -1}
+    return {
+        spec.name: np.full(
+            [sizes.get(axis, 0) if isinstance(axis, str) else axis for axis in spec.axes],
+            fill.get(spec.role, 0),
+            spec.dtype,
+        )
+        for spec in specs
+    }
 
 
 class Chain:
@@ -34,11 +69,26 @@ class Chain:
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = list(links)
         self._given = {whole for link in self.links for whole in link.gives.values()}
+        later = [link for link in self.links if link.when == "later"]
+        #: what the parts of later calls give: in these, the ``first`` ones are not asked for it
+        self._by_later = {whole for link in later for whole in link.gives.values()}
+        #: the caches that say which calls are later ones, with the axis of tokens
+        self._past = [
+            (link.feeds[spec.name], spec.axes.index(PAST))
+            for link in later
+            for spec in link.inputs
+            if spec.role == "cache" and PAST in spec.axes and spec.name in link.feeds
+        ]
 
     @property
     def types(self) -> dict[str, str]:
         """ONNX Runtime's type of every input of the whole."""
-        found = {link.feeds[value.name]: value.type for link in self.links for value in taken(link.session)}
+        found = {
+            link.feeds[value.name]: value.type
+            for link in self.links
+            for value in taken(link.session)
+            if value.name in link.feeds
+        }
         return {name: kind for name, kind in found.items() if name not in self._given}
 
     @property
@@ -59,18 +109,23 @@ class Chain:
         self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None
     ) -> list[NDArray[Any]]:
         """The outputs in the order asked for, from inputs by name."""
-        known = self._known(self.links, feeds, outputs, options)
+        known = self._known(self.links, feeds, outputs, options, later=self._is_later(feeds))
         return [known[name] for name in outputs]
 
     def before_last(self, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
-        """What ``feeds`` and the graphs before it give the last one, by its own names."""
+        """What ``feeds`` and the graphs before it give the last one, by its own names; without new tokens."""
         last = self.links[-1]
-        return last.taken(self._known(self.links[:-1], feeds, list(last.feeds.values()), None))
+        known = self._known(self.links[:-1], feeds, list(last.feeds.values()), None, later=True)
+        return {own: known[whole] for own, whole in last.feeds.items() if whole in known}
 
     def each(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:
-        """What every graph takes when the whole is run on ``feeds``."""
-        known = self._known(self.links[:-1], feeds, sorted(self._given), None)
-        return [link.taken(known) for link in self.links]
+        """What every graph takes when the whole is run on ``feeds``; those of other calls, what they would take."""
+        later = self._is_later(feeds)
+        known = self._known(self.links[:-1], feeds, sorted(self._given), None, later=later)
+        return [link.one_token(known) if later and link.when == "first" else link.taken(known) for link in self.links]
+
+    def _is_later(self, feeds: Mapping[str, NDArray[Any]]) -> bool:
+        return any(name in feeds and feeds[name].shape[axis] for name, axis in self._past)
 
     def _wanted(self, outputs: Sequence[str]) -> set[str]:
         """All that is read or given on the way to ``outputs``."""
@@ -86,12 +141,20 @@ class Chain:
         feeds: Mapping[str, NDArray[Any]],
         outputs: Sequence[str],
         options: "RunOptions | None",
+        *,
+        later: bool,
     ) -> Arrays:
         wanted, known = self._wanted(outputs), dict(feeds)
         for link in links:
-            names = [own for own, whole in link.gives.items() if whole in wanted]
+            if link.when == "later" and not later:
+                continue
+            alone = later and link.when == "first"
+            left = wanted - self._by_later if alone else wanted
+            names = [own for own, whole in link.gives.items() if whole in left]
             if names:
-                values = link.session.run(names, link.taken(known), options)
+                with denormals.as_zero():
+                    arrays = link.one_token(known) if alone else link.taken(known)
+                    values = link.session.run(names, arrays, options)
                 known |= {link.gives[own]: value for own, value in zip(names, values, strict=True)}
         return known
 
@@ -104,10 +167,11 @@ def taken(session: "InferenceSession") -> list[Any]:
 def open_chain(
     model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession]"
 ) -> Chain:
-    """``model`` as a whole; of ``parts``, it is the directory where their files are."""
+    """``model`` as a whole; of ``parts``, it is the directory where their files are, each of which is opened once."""
     if parts:
         assert isinstance(model, Path)
-        return Chain([Link(make(model / part.file), part.feeds, part.gives) for part in parts])
+        sessions = {file: make(model / file) for file in dict.fromkeys(part.file for part in parts)}
+        return Chain([Link(sessions[p.file], p.feeds, p.gives, p.when, p.inputs) for p in parts])
     session = make(model)
-    ends = taken(session), session.get_outputs()
-    return Chain([Link(session, *({value.name: value.name for value in end} for end in ends))])
+    feeds, gives = ({value.name: value.name for value in end} for end in (taken(session), session.get_outputs()))
+    return Chain([Link(session, feeds, gives)])

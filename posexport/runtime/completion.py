@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays
 from posexport.runtime.generate import Generation
+from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.session import load
 
 
@@ -38,9 +38,9 @@ class Continued:
                 "prompt_tokens": made.prompt_tokens,
                 "prompt_seconds": made.prompt_seconds,
                 "prompt_tokens_per_second": made.prompt_rate,
-                "step_tokens": made.step_tokens,
-                "step_seconds": made.step_seconds,
-                "step_tokens_per_second": made.rate,
+                "decode_tokens": made.step_tokens,
+                "decode_seconds": made.step_seconds,
+                "decode_tokens_per_second": made.rate,
             },
         }
         return msgspec.json.encode(document).decode()
@@ -55,9 +55,9 @@ class Continued:
     def remarks(self) -> list[str]:
         """How fast it was, and which completions the model's limit ended."""
         made = self.generation
-        speed = f"prompt: {made.prompt_tokens} tokens, {made.prompt_rate:.1f} a second"
+        speed = f"prompt: {made.prompt_tokens} tokens ({made.prompt_rate:.0f} tok/s)"
         if made.step_tokens:
-            speed += f"; generated: {made.step_tokens} tokens after the first, {made.rate:.1f} a second"
+            speed += f"; generation: {made.step_tokens} tokens ({made.rate:.0f} tok/s)"
         ended = [prompt for prompt, one in zip(self.prompts, made.completions, strict=True) if one.finish == "limit"]
         return [speed, *(f"{heading(prompt)} ends early: it takes at most {self.limit} tokens" for prompt in ended)]
 
@@ -113,9 +113,10 @@ def continue_texts(
     provider: str = "cpu",
     threads: int = 0,
     tell: Callable[[str], None] | None = None,
-    **options: Any,
+    config: GenerationConfig | None = None,
+    decoder_prompts: Sequence[str] | None = None,
 ) -> Continued:
-    """Continue ``prompts`` with the bundle in ``directory``; ``options`` are those of `Session.generate`.
+    """Continue ``prompts`` with the bundle in ``directory``, as ``config`` says.
 
     ``inputs``: a file of arrays for an encoder, in their place; its rows are then named by their numbers.
 
@@ -137,7 +138,12 @@ def continue_texts(
     before = [] if system is None else [{"role": "system", "content": system}]
     chats = [[*before, {"role": "user", "content": prompt}] for prompt in prompts]
     texts = chats if chat else list(prompts)
-    made = session.generate(texts if arrays is None else arrays, stream=pieces, **options)
+    generation = session.generate(
+        texts if arrays is None else arrays,
+        config,
+        decoder_prompts=list(decoder_prompts) if decoder_prompts else None,
+        streamer=pieces,
+    )
     if pieces is not None:
         pieces.finish()
-    return Continued(directory, session.providers, list(prompts), made, session.manifest.envelope.limit)
+    return Continued(directory, session.providers, list(prompts), generation, session.manifest.envelope.limit)

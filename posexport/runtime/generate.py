@@ -7,7 +7,7 @@ token moves. Shape letters: B rows, T new tokens, V vocabulary.
 import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +18,8 @@ from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.cache import Cache, Ids, Ports, left_padded
 from posexport.runtime.feeds import limit_sentence
-from posexport.runtime.sampling import Chooser, Sampling
+from posexport.runtime.generation_config import GenerationConfig
+from posexport.runtime.sampling import Chooser
 from posexport.runtime.streams import Pieces, StopTexts
 from posexport.spec import SEQUENCE, EncodingSpec, Envelope, InputSpec
 
@@ -26,8 +27,9 @@ from posexport.spec import SEQUENCE, EncodingSpec, Envelope, InputSpec
 _RECOMPUTED = {"rope-longrope": "max_positions"}
 
 Finish = Literal["stop", "length", "limit"]
-#: told the row and a piece of its text
-Stream = Callable[[int, str], None]
+#: a row, and new text of it
+Piece = tuple[int, str]
+Streamer = Callable[[int, str], None]
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -71,28 +73,12 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to go on and when to stop. ``chunk``: prompts are read so many tokens at a time (None: at once).
+    """A `GenerationConfig` for one bundle: stop tokens and texts apart, and the tokens that its configuration bans."""
 
-    ``banned``: tokens that are not chosen.
-
-    ``recompute``: read a row again from its start when it outgrows the length up to which its cached keys hold.
-    """
-
-    max_new_tokens: int = 64
-    sampling: Sampling = field(default_factory=Sampling)
+    config: GenerationConfig = field(default_factory=GenerationConfig)
     stop_tokens: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
-    chunk: int | None = None
-    recompute: bool = True
     banned: Banned = field(default_factory=Banned)
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise PosexportError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
-        if self.chunk is not None and self.chunk < 1:
-            raise PosexportError(f"chunk must be at least 1 token, got {self.chunk}")
-        if "" in self.stop_texts:
-            raise PosexportError("a stop text is empty, and would stop before the first token; leave it out")
 
 
 def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
@@ -122,9 +108,11 @@ def generate(
     keys: Sequence[bytes] | None = None,
     encodings: Sequence[EncodingSpec] = (),
     decode: Decode | None = None,
-    stream: Stream | None = None,
-) -> Generation:
-    """Continue ``prompts`` (ids). ``make_cache`` gives one for so many rows and tokens.
+    texts: bool = False,
+) -> Iterator[Piece | Generation]:
+    """Continue ``prompts`` (ids): the rows' new text as it comes, then the whole generation, once.
+
+    ``make_cache`` gives a cache for so many rows and tokens. ``texts``: whoever asks wants the pieces of text.
 
     ``keys``: what rows continue beside their prompts, where that differs. ``encodings``: the layers', if keys
     are to be recomputed. ``decode``: ids to text.
@@ -133,21 +121,23 @@ def generate(
     ONNX Runtime raises passes as it is.
     """
     limit = envelope.limit if SEQUENCE in envelope.limited_axes else None
-    if decode is None and (plan.stop_texts or stream):
+    if decode is None and (plan.stop_texts or texts):
         raise PosexportError(
-            "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop and stream out"
+            "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop_strings and "
+            "streaming out"
         )
     _check(prompts, envelope, limit)
     threshold = _threshold(encodings)
-    if threshold is not None and not plan.recompute:
-        _refuse_recomputing(prompts, plan, threshold, limit)
-    longest = max(map(len, prompts)) + plan.max_new_tokens - 1  # the last token is not read
+    if threshold is not None and not plan.config.recompute:
+        _refuse_recomputing(prompts, plan.config, threshold, limit)
+    longest = max(map(len, prompts)) + plan.config.max_new_tokens - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
     seen: Counter[tuple[bytes, ...]] = Counter()
-    rows = []
+    rows: list[_Row] = []
+    pieces: list[Piece] = []
     for number, (prompt, key) in enumerate(zip(prompts, keys or [b""] * len(prompts), strict=True)):
         same = (key, np.array(prompt, np.int64).tobytes())
-        rows.append(_Row(number, prompt, plan, Chooser(plan.sampling, seen[same]), limit, decode, stream))
+        rows.append(_Row(number, prompt, plan, Chooser(plan.config.sampling, seen[same]), limit, decode, pieces))
         seen[same] += 1
     started = time.perf_counter()
     reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
@@ -158,6 +148,8 @@ def generate(
         for row, logits_V in zip(held, logits_BV, strict=True):
             if row.finish is None:
                 row.take(logits_V)
+        yield from pieces
+        pieces.clear()
         going = [index for index, row in enumerate(held) if row.finish is None]
         if not going:
             break
@@ -169,7 +161,7 @@ def generate(
         keep = [int(row.finish is None) for row in held]
         logits_BV = reader.read(np.array([ids]).T, np.array([keep]).T)
         steps += sum(keep)
-    return Generation(
+    yield Generation(
         completions=[row.completion() for row in rows],
         prompt_tokens=sum(map(len, prompts)),
         prompt_seconds=read - started,
@@ -189,10 +181,10 @@ class _Row:
         choose: Chooser,
         limit: int | None,
         decode: Decode | None,
-        stream: Stream | None,
+        pieces: list[Piece],
     ) -> None:
         self._number, self._prompt, self._plan, self._choose = number, list(prompt), plan, choose
-        self._limit, self._stream = limit, stream
+        self._limit, self._told = limit, pieces
         self._pieces = None if decode is None else Pieces(decode, prompt)
         self._stops = StopTexts(plan.stop_texts)
         self._text = ""
@@ -210,7 +202,7 @@ class _Row:
             self._tell(self._stops.push(self._pieces.push(token)))
         if self._stops.stopped:
             self._end("stop")
-        elif len(self.tokens) >= self._plan.max_new_tokens:
+        elif len(self.tokens) >= self._plan.config.max_new_tokens:
             self._end("length")
         elif self._limit is not None and len(self._prompt) + len(self.tokens) > self._limit:
             self._end("limit")  # this token itself can no longer be read
@@ -231,15 +223,20 @@ class _Row:
 
     def _tell(self, piece: str) -> None:
         self._text += piece
-        if piece and self._stream is not None:
-            self._stream(self._number, piece)
+        if piece:
+            self._told.append((self._number, piece))
 
 
 class _Reader:
     """Reads tokens into the cache, and all of them again where their keys have changed."""
 
     def __init__(self, cache: Cache, threshold: int | None, prompts: Sequence[Sequence[int]], plan: Plan) -> None:
-        self.cache, self._threshold, self._prompts, self._chunk = cache, threshold, prompts, plan.chunk
+        self.cache, self._threshold, self._prompts, self._chunk = (
+            cache,
+            threshold,
+            prompts,
+            plan.config.prefill_chunk_size,
+        )
 
     def prompts(self, padding: int) -> NDArray[Any]:
         """Read the prompts, padded on the left; the logits after them, [B, V]."""
@@ -284,11 +281,13 @@ def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | No
             )
 
 
-def _refuse_recomputing(prompts: Sequence[Sequence[int]], plan: Plan, threshold: int, limit: int | None) -> None:
+def _refuse_recomputing(
+    prompts: Sequence[Sequence[int]], config: GenerationConfig, threshold: int, limit: int | None
+) -> None:
     for number, prompt in enumerate(prompts):
-        longest = len(prompt) + plan.max_new_tokens - 1  # the last token is not read
+        longest = len(prompt) + config.max_new_tokens - 1  # the last token is not read
         longest = longest if limit is None else min(longest, limit)
-        first = min(len(prompt), plan.chunk or len(prompt))
+        first = min(len(prompt), config.prefill_chunk_size or len(prompt))
         if first <= threshold < longest:
             raise PosexportError(
                 f"prompt {number} is to be read up to {longest} tokens, {first} of them at first, and beyond "
@@ -296,9 +295,11 @@ def _refuse_recomputing(prompts: Sequence[Sequence[int]], plan: Plan, threshold:
             )
 
 
-def unique(ids: Iterable[int]) -> frozenset[int]:
-    """Stop tokens as a set; PosexportError where one is no id."""
-    try:
-        return frozenset(operator.index(one) for one in ids)
-    except TypeError as err:
-        raise PosexportError(f"stop_tokens must be a list of token ids, got {ids!r:.60}") from err
+def drain(events: Iterable[Piece | Generation], streamer: Streamer | None = None) -> Generation:
+    """What `generate` ends with; ``streamer`` is told the pieces on the way."""
+    for event in events:
+        if isinstance(event, Generation):
+            return event
+        if streamer is not None:
+            streamer(*event)
+    raise AssertionError("generate ends with a Generation")

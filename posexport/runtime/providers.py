@@ -10,11 +10,12 @@ import ctypes
 import io
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
+from posexport.extras import require, runtime_conflict
+from posexport.runtime import denormals as thread_state
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -54,33 +55,35 @@ def make_session(
     ``threads``: of one operator (0: ONNX Runtime decides). ``level``: one of `LEVELS`. ``profile``: write a profile
     whose name begins so.
     ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``denormals``: numbers
-    below 1.2e-38 are kept; where not, they are 0, in the calling thread too if this is the process's first session:
-    over them, as probabilities of what is far away or masked, a processor takes several times as long. ``weights``:
-    the folder of the files with the weights that a model given as bytes does not hold.
+    below 1.2e-38 are kept; where not, they are 0 in the session's threads (`posexport.runtime.denormals`: and in the
+    calling one while it runs). ``weights``: the folder of the files with the weights that a model given as bytes does
+    not hold.
 
     Raises PosexportError for an unknown provider or level, for a provider that does not load (naming the library), for
     a model that is no ONNX file or is newer than the installed ONNX Runtime.
     """
+    require("running a model", "onnxruntime")
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()  # nothing about a user's models leaves the machine
     wanted = execution_provider(provider)
     options = _session_options(threads, level, profile, spinning)
-    if not denormals:
+    if not denormals and thread_state.supported():
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     if wanted not in onnxruntime.get_available_providers():
         raise PosexportError(
             f"{wanted} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built without it; "
-            "install onnxruntime-gpu in its place"
+            + (runtime_conflict() or "install onnxruntime-gpu in its place")
         )
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     if provider == "cuda":
         _preload()
+    if _quiet:
+        _silence(provider)
     try:
-        with _quiet(provider):
+        with thread_state.unchanged():  # the process's first session sets the calling thread's, for good
             session = onnxruntime.InferenceSession(
                 model if isinstance(model, bytes) else str(model),
                 options,
@@ -163,19 +166,24 @@ def _preload() -> None:
             onnxruntime.preload_dlls()
 
 
-@contextlib.contextmanager
-def _quiet(provider: str) -> Iterator[None]:
-    """Keep ONNX Runtime from telling on stderr, over several lines, what the PosexportError says."""
+#: whether ONNX Runtime may be silenced for the whole process: the command line's to say
+_quiet = False
+
+
+def quiet() -> None:
+    """For a process that is posexport's own: nothing about models leaves the machine, and ONNX Runtime does not tell on
+    stderr, over several lines, what a PosexportError says in one.
+    """
+    global _quiet
+    _quiet = True
+
+
+def _silence(provider: str) -> None:
     import onnxruntime
 
-    if provider == "cpu":
-        yield
-        return
-    onnxruntime.set_default_logger_severity(_FATAL)
-    try:
-        yield
-    finally:
-        onnxruntime.set_default_logger_severity(2)  # warnings: what it starts with
+    onnxruntime.disable_telemetry_events()
+    if provider != "cpu":
+        onnxruntime.set_default_logger_severity(_FATAL)
 
 
 def missing_library() -> str | None:

@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,16 @@ from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND
 from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
-from posexport.runtime.cache import Cache, ports, refuse
+from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain, open_chain, taken
-from posexport.runtime.chat import Chat, Message, as_chats
+from posexport.runtime.chat import Chat, Message
 from posexport.runtime.feeds import prepare
-from posexport.runtime.generate import Generation, Plan, Stream, as_ids, generate, unique
+from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
+from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.providers import PROVIDERS, bundle_session
-from posexport.runtime.sampling import Sampling
-from posexport.runtime.seq2seq import decoder_prompts as begin
-from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
+from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
-from posexport.spec import InputSpec, OutputSpec, PartSpec
+from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec
 
 _DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32"}
 
@@ -45,13 +44,17 @@ def load(
     manifest = read(path)
     if check:
         check_hashes(path, manifest)
-    graphs: dict[str, Manifest | PartSpec] = {part.file: part for part in manifest.parts} or {MODEL: manifest}
-    for file in graphs:
+    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
+    graphs = graphs or [(MODEL, manifest)]
+    for file, _ in graphs:
         locate(path, file)
     make = functools.partial(bundle_session, provider=provider, threads=threads)
     chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
-    for link, (file, graph) in zip(chain.links, graphs.items(), strict=True):
-        given, found = taken(link.session), link.session.get_outputs()
+    for link, (file, graph) in zip(chain.links, graphs, strict=True):
+        found = link.session.get_outputs()
+        places = {spec.name: place for place, spec in enumerate(graph.inputs)}
+        # those that may be left out come last in a session
+        given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
         _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_found(arg, True) for arg in given])
         _compare(file, "outputs", [_output(spec) for spec in graph.outputs], [_found(arg, False) for arg in found])
     return Session(path, manifest, chain)
@@ -64,6 +67,19 @@ class Session:
         self._directory = directory
         self._manifest = manifest
         self._chain = chain
+
+    def __repr__(self) -> str:
+        """What it takes and gives, and how long an input may be."""
+        inputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.inputs if spec.role != "cache")
+        cache = " and a KV cache" if any(spec.role == "cache" for spec in self.inputs) else ""
+        outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if not set(PRESENT) & set(spec.axes))
+        limit = self._manifest.envelope.limit
+        longest = "any length" if limit is None else f"at most {limit} tokens"
+        provider = self.providers[0].removesuffix("ExecutionProvider").lower()
+        return (
+            f"<posexport.Session {self._directory.name}: {self._manifest.task} on {provider}, {longest}; "
+            f"takes {inputs}{cache}; gives {outputs}>"
+        )
 
     @property
     def manifest(self) -> Manifest:
@@ -122,98 +138,109 @@ class Session:
 
     def generate(
         self,
-        prompts: Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Mapping[str, Any],
+        prompts: Prompts,
+        config: GenerationConfig | None = None,
         *,
         decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None = None,
-        max_new_tokens: int = 64,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-        stop: Sequence[str] = (),
-        stop_tokens: Sequence[int] | None = None,
-        chunk: int | None = None,
-        recompute: bool = True,
-        stream: Stream | None = None,
+        streamer: Streamer | None = None,
+        **options: Any,
     ) -> Generation:
-        """Continue prompts: texts, lists of token ids, or lists of messages; the best token each time, or sampled ones.
+        """Continue prompts: texts, lists of token ids, or lists of messages, all at once, each as if it were alone.
 
-        A message has a ``role`` and ``content``; the bundle's chat template makes a prompt of every list of them, and
-        the answer is the completion (`posexport.runtime.chat`).
+        Args:
+            prompts: a message has a ``role`` and ``content``; the bundle's chat template makes a prompt of every list
+                of them, and the completion is the answer. Of an encoder-decoder: what the encoder reads, once, or
+                arrays by the names of its inputs.
+            config: how tokens are chosen and when to stop (`posexport.GenerationConfig`).
+            decoder_prompts: of an encoder-decoder, what answers begin with, behind the token that config.json names:
+                texts, or lists of ids that begin with that token.
+            streamer: called with the row and each new piece of its text.
+            options: fields of the config by name, in place of its own.
 
-        Tokens are sampled where one of ``temperature``, ``top_k`` and ``top_p`` is given (`Sampling`): the same for the
-        same ``seed``, prompt and options, whatever other prompts are in the batch; prompts that are equal differ.
-        ``stop``: texts that end a completion, as the tokens do that config.json names, or ``stop_tokens``. ``chunk``:
-        read prompts so many tokens at a time, which takes less memory. ``recompute`` False refuses what a longrope
-        model would have to read again. ``stream`` is called with the row and each new piece of its text.
+        Raises:
+            PosexportError: what cannot be continued: no decoder with a cache, an empty prompt, one beyond the limit.
 
-        Of an encoder-decoder ``prompts`` are what the encoder reads, once, or arrays by the names of its inputs; the
-        decoder begins with the token that config.json names, and with ``decoder_prompts`` behind it, which are texts,
-        or lists of ids that begin with theirs.
-
-        Raises PosexportError for what cannot be continued: no decoder with a cache, an empty prompt, one beyond the
-        limit.
+        Example:
+            >>> import posexport
+            >>> done = posexport.convert("decoder-rope", "rope-decoder", settings={"layers": 1}, verify=False)
+            >>> session = posexport.load("rope-decoder")
+            >>> len(session.generate([[5, 2, 7], [9]], max_new_tokens=4).completions[1].tokens)
+            4
         """
-        of = ports(self.inputs, self.outputs)
-        if of is None:
+        return drain(self._events(prompts, config, decoder_prompts, options, texts=streamer is not None), streamer)
+
+    def stream(
+        self,
+        prompt: str | Sequence[int] | Sequence[Message],
+        config: GenerationConfig | None = None,
+        *,
+        decoder_prompt: str | Sequence[int] | None = None,
+        **options: Any,
+    ) -> Iterator[str]:
+        """The completion of one prompt, piece by piece: ``for piece in session.stream("Once"): print(piece, end="")``.
+
+        A piece holds whole characters and nothing of a stop string. Arguments and errors are those of `generate`.
+        """
+        begun = None if decoder_prompt is None else [decoder_prompt]
+        events = self._events([prompt], config, begun, options, texts=True)
+        return (event[1] for event in events if not isinstance(event, Generation))
+
+    def _events(
+        self,
+        prompts: Any,
+        config: GenerationConfig | None,
+        decoder_prompts: Any,
+        options: dict[str, Any],
+        *,
+        texts: bool,
+    ) -> Iterator[Piece | Generation]:
+        """What `posexport.runtime.generate` yields, with this bundle's cache, tokenizer and stop tokens."""
+        asked = (config or GenerationConfig()).changed(options)
+        bundle_ports = ports(self.inputs, self.outputs)
+        if bundle_ports is None:
             raise refuse(self._manifest.task, self.inputs, self.outputs)
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
-        if isinstance(prompts, str) or isinstance(stop, str):
-            raise PosexportError("prompts and stop must be lists of texts, got one text; give [text]")
-        if (chats := as_chats(prompts)) is not None:
-            if of.fixed:
-                raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")
-            prompts = [self._texts.pieces(self.render_chat(chat)) for chat in chats]
-        as_texts = bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
-        as_texts = as_texts and not isinstance(prompts, Mapping)
-        texts = self._texts if as_texts or TOKENIZER in self._manifest.files else None
-        fixed: dict[str, NDArray[Any]] = {}
-        if of.fixed:
-            fixed = encoder_feeds(prompts, of.fixed, self._manifest.envelope, texts)
-            start = start_token(self._directory, self._manifest)
-            ids = begin(decoder_prompts, rows_of(fixed), of.tokens, start, texts)
-        elif decoder_prompts is not None or isinstance(prompts, Mapping):
-            raise PosexportError("this bundle is a decoder alone; give prompts as texts or ids, and no decoder_prompts")
+        request = self._request(prompts, decoder_prompts, bundle_ports)
+        events = generate(
+            functools.partial(self._cache, bundle_ports, request.encoder_feeds),
+            bundle_ports,
+            self._manifest.envelope,
+            request.ids,
+            self._plan(asked, request.texts),
+            keys=request.keys,
+            encodings=self._manifest.layers,
+            decode=None if request.texts is None else request.texts.decode,
+            texts=texts,
+        )
+        return _explained(events, request)
+
+    def _request(self, prompts: Any, decoder_prompts: Any, bundle_ports: Ports) -> Request:
+        return read_request(
+            prompts,
+            decoder_prompts,
+            ports=bundle_ports,
+            envelope=self._manifest.envelope,
+            texts=lambda: self._texts,
+            has_tokenizer=TOKENIZER in self._manifest.files,
+            render=self.render_chat,
+            start=lambda: start_token(self._directory, self._manifest),
+        )
+
+    def _plan(self, config: GenerationConfig, texts: Texts | None) -> Plan:
+        if config.eos_token_id is None:
+            ends = token_ids(end_tokens(self._directory, self._manifest))
         else:
-            ids = texts.prompts(prompts) if as_texts and texts else as_ids(prompts, of.tokens)  # type: ignore[arg-type]
-        ends = unique(end_tokens(self._directory, self._manifest) if stop_tokens is None else stop_tokens)
-        special = {text: texts.special(text) for text in stop} if texts else {}
-        plan = Plan(
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            stop_tokens=ends | {number for number in special.values() if number is not None},
-            stop_texts=tuple(text for text in stop if special.get(text) is None),
-            chunk=chunk,
-            recompute=recompute,
+            ends = token_ids(config.eos_token_id)
+        special = {text: texts.special(text) for text in config.stop_strings} if texts else {}
+        return Plan(
+            config=config,
+            stop_tokens=ends | {token for token in special.values() if token is not None},
+            stop_texts=tuple(text for text in config.stop_strings if special.get(text) is None),
             banned=banned_tokens(self._directory, self._manifest),
         )
+
+    def _cache(self, bundle_ports: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
         provider = next(name for name, full in PROVIDERS.items() if full == self.providers[0])
-
-        def cache(rows: int, room: int) -> Cache:
-            return Cache(self._chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
-
-        try:
-            decode: Callable[[Sequence[int]], str] | None = None if texts is None else texts.decode
-            made = generate(
-                cache,
-                of,
-                self._manifest.envelope,
-                ids,
-                plan,
-                keys=keys_of(fixed, of.fixed) if fixed else None,
-                encodings=self._manifest.layers,
-                decode=decode,
-                stream=stream,
-            )
-            return replace(made, prompt_tokens=made.prompt_tokens + read_tokens(fixed, of.fixed))
-        except PosexportError:
-            raise
-        except Exception as err:
-            if reason := refusal(err):
-                raise PosexportError(
-                    f"the bundle stopped at {len(ids)} prompts of up to {max(map(len, ids))} tokens: {reason}"
-                ) from err
-            raise
+        return Cache(self._chain, bundle_ports, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The prompt that the bundle's chat template makes of messages, special tokens and the answer's start included.
@@ -238,6 +265,22 @@ class Session:
         return chosen or known
 
 
+def _explained(events: Iterator[Piece | Generation], request: Request) -> Iterator[Piece | Generation]:
+    """``events``, with what the encoder read counted among the prompts' tokens, and refusals in a sentence."""
+    try:
+        for event in events:
+            if isinstance(event, Generation):
+                event = replace(event, prompt_tokens=event.prompt_tokens + request.encoder_tokens)
+            yield event
+    except PosexportError:
+        raise
+    except Exception as err:
+        if reason := refusal(err):
+            prompts = f"{len(request.ids)} prompts of up to {max(map(len, request.ids))} tokens"
+            raise PosexportError(f"the bundle stopped at {prompts}: {reason}") from err
+        raise
+
+
 def refusal(err: Exception) -> str | None:
     """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
     text = str(err)
@@ -248,6 +291,10 @@ def refusal(err: Exception) -> str | None:
     if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
         return "there is not enough memory for it; use a smaller batch or a shorter input"
     return None
+
+
+def _sizes(spec: InputSpec | OutputSpec) -> str:
+    return f"[{', '.join(map(str, spec.axes))}]"
 
 
 def _input(spec: InputSpec) -> str:

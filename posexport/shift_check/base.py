@@ -29,9 +29,14 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
     @property
-    def good(self) -> bool:
-        """Not claimed, or found to hold (a figure that is no number is not)."""
-        return self.figure is None or self.figure <= self.allowed
+    def applies(self) -> bool:
+        """The encoding claims it."""
+        return self.figure is not None
+
+    @property
+    def passed(self) -> bool | None:
+        """It holds (a figure that is no number does not); None where it does not apply."""
+        return None if self.figure is None else self.figure <= self.allowed
 
 
 def positions_from(first: int, length: int, layer: "Encoding | None" = None) -> "Positions":

@@ -32,13 +32,21 @@ class ShiftReport:
     @property
     def good(self) -> bool:
         """Every property that is claimed holds."""
-        return all(check.good for check in self.checks)
+        return all(check.passed for check in self.checks if check.applies)
+
+    @property
+    def verdict(self) -> str:
+        """``passed``, or ``failed:`` and the properties that do not hold."""
+        failed = [check.claim for check in self.checks if check.applies and not check.passed]
+        return f"failed: {'; '.join(failed)}" if failed else "passed"
 
     def to_json(self) -> str:
-        """One JSON document; a property that is not claimed has no figure."""
-        checks = [{**msgspec.to_builtins(check), "good": check.good} for check in self.checks]
+        """One JSON document; a property that does not apply has neither a figure nor ``passed``."""
+        checks = [
+            {**msgspec.to_builtins(check), "applies": check.applies, "passed": check.passed} for check in self.checks
+        ]
         layer = self.subject.layer
-        document = {"encoding": self.subject.entry.name, "parameters": layer.parameters_given, "good": self.good}
+        document = {"verdict": self.verdict, "encoding": self.subject.entry.name, "parameters": layer.parameters_given}
         return json.dumps({**document, "checks": checks})
 
     def to_text(self) -> str:
@@ -50,7 +58,7 @@ class ShiftReport:
             if check.figure is None:
                 lines.append(f"  --    {check.claim:{width}}  does not apply: {check.detail}")
             else:
-                verdict = "ok  " if check.good else "FAIL"
+                verdict = "ok  " if check.passed else "FAIL"
                 figure = f"{check.figure:.2g} (allowed {check.allowed:.0e})"
                 lines.append(f"  {verdict}  {check.claim:{width}}  {figure}: {check.detail}")
         return "\n".join(lines)

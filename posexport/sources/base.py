@@ -19,6 +19,7 @@ class Source:
         module: in eval mode, float32; called as ``module(**{input name: tensor})``, it returns a tuple in the order
             of ``outputs``.
         label: what files that leave this machine call it, the same wherever it lies; None: the last part of its name.
+        revision: the commit of a source from the Hugging Face Hub.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
         encodings: of every layer in turn, where they differ; ``encoding`` is the first one's.
         shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
@@ -36,6 +37,7 @@ class Source:
 
     name: str
     label: str | None = None
+    revision: str | None = None
     kind: Literal["builtin", "python", "huggingface"]
     module: nn.Module
     inputs: list[InputSpec]
@@ -58,7 +60,7 @@ class Source:
 
     @property
     def public_name(self) -> str:
-        """A name without folders: nothing of the machine that the source lies on."""
+        """A name without folders of the machine that the source lies on; a Hub id keeps its organisation."""
         return self.label or PurePath(self.name).name
 
     @property

@@ -1,12 +1,12 @@
 """Built-in models, ``<definition>-<encoding>``, with seeded random weights."""
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.base import ENCODINGS
 from posexport.encodings.build import build
+from posexport.encodings.build import settings as settings_of
 from posexport.errors import PosexportError
 from posexport.settings import convert
 from posexport.sources import settings, weights
@@ -14,6 +14,7 @@ from posexport.sources.base import Source
 from posexport.sources.definitions import KINDS
 from posexport.sources.definitions.base import Kind
 from posexport.sources.of_definition import source_of
+from posexport.suggest import did_you_mean
 
 MAX_POSITIONS = 128
 LABELS = 3
@@ -36,13 +37,13 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
     """
     known = models()
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else "see posexport list models"
+        hint = did_you_mean(name, known, "see posexport list models")
         raise PosexportError(f"{name} is neither a directory, a file.py:factory nor a built-in model; {hint}")
     kind, encoding_name = known[name]
     task = task or next(iter(kind.tasks))
     if task not in kind.tasks:
-        raise PosexportError(f"unknown task {task!r}; known: {', '.join(kind.tasks)}")
+        hint = did_you_mean(task, kind.tasks, f"{name} is for {', '.join(kind.tasks)}")
+        raise PosexportError(f"unknown task {task!r}; {hint}")
     given = settings.parse(settings_given)
     config = kind.config(**{**kind.defaults, **settings.into(kind.config, given)})
     extra = {
@@ -60,11 +61,20 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
         key: str(size) for key, size in sizes.items()
     }
     encoding, used = build(encoding_name, {"max_positions": extra["max_positions"]}, for_encoding)
-    fields = set(kind.config.__dataclass_fields__)
-    settings.refuse_unknown(given, fields | set(extra) | used, name)
+    names = setting_names(kind, settings_of(ENCODINGS[encoding_name]))
+    settings.refuse_unknown(given, [*dict.fromkeys((*names, *used))], name)
     module = kind.make(config, encoding, task, extra["labels"]).eval()
     weights.draw(module, extra["seed"])
     return source_of(module, name=name, kind="builtin", task=task, sha256=weights.digest(module))
+
+
+def setting_names(kind: Kind, of_encoding: Iterable[str]) -> list[str]:
+    """What ``--set`` takes: settings that only the encoding has first, then the model's.
+
+    ``of_encoding``: the arguments of the encoding's constructor.
+    """
+    of_model = (*kind.config.__dataclass_fields__, "seed", "labels", "max_positions")
+    return [*(name for name in of_encoding if name not in (*of_model, "head_size")), *of_model]
 
 
 def _check_sizes(sizes: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How a decoder keeps past tokens: ``--cache`` and ``--rotate``, applied to a loaded source."""
+"""How a decoder keeps past tokens: ``--cache`` and ``--rotation``, applied to a loaded source."""
 
 from dataclasses import replace
 from typing import Literal
@@ -7,10 +7,11 @@ import msgspec
 
 from posexport.encodings.base import Encoding
 from posexport.errors import PosexportError
-from posexport.models.caching import CACHES, Caching, Rotate
 from posexport.models.decoder import Decoder
 from posexport.models.definition import Definition
+from posexport.nn.caching import CACHES, Caching, Rotate
 from posexport.sources.base import Source
+from posexport.sources.own_decoder import OwnDecoder
 
 CacheName = Literal["dynamic", "static"]
 
@@ -23,16 +24,18 @@ def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
     """
     if (cache, rotate) == ("dynamic", "at-write"):
         return source
-    asked = f"--cache {cache}" if cache != "dynamic" else f"--rotate {rotate}"
+    asked = f"--cache {cache}" if cache != "dynamic" else f"--rotation {rotate}"
     module = source.module
     if not isinstance(module, Definition) or not source.envelope.cached:
         raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
-    decoders = [part for part in module.modules() if isinstance(part, Decoder)]
+    decoders = [part for part in module.modules() if isinstance(part, Decoder | OwnDecoder)]
     if rotate == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
         raise PosexportError(
-            f"--rotate at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
+            f"--rotation at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"
         )
     for decoder in decoders:
         decoder.caching = Caching(CACHES[cache](), rotate)
     envelope = msgspec.structs.replace(source.envelope, traced=module.envelope.traced)
-    return replace(source, inputs=module.inputs, outputs=module.outputs, parts=module.parts, envelope=envelope)
+    # positions that are given end where the inputs do
+    inputs = [msgspec.structs.replace(s, size=envelope.limit) if s.role == "positions" else s for s in module.inputs]
+    return replace(source, inputs=inputs, outputs=module.outputs, parts=module.parts, envelope=envelope)

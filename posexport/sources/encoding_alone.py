@@ -78,5 +78,5 @@ def alone(name: str, pairs: Sequence[str] = ()) -> EncodingAlone:
         torch.manual_seed(seed)
         encoding, used = build(name, sizes, given)
         layer = encoding.in_layer(0).eval().requires_grad_(False)
-    refuse_unknown(given, used | set(sizes) | {"seed"}, name)
+    refuse_unknown(given, list(dict.fromkeys((*settings_of(entry), *used, *sizes, "seed"))), name)
     return EncodingAlone(entry, layer, sizes["hidden"], sizes["heads"], sizes["head_size"], seed)

@@ -6,7 +6,7 @@ from posexport.errors import PosexportError
 from posexport.spec import Envelope, InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
-_TRACED_SIZES = (3, 11, 7, 13, 5)
+_TRACED_SIZES = (3, 11, 7, 13, 5, 4)
 
 
 def axis_sizes(inputs: list[InputSpec], envelope: Envelope | None = None) -> dict[str, int]:

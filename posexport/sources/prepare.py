@@ -4,7 +4,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from posexport.models.caching import Rotate
+from torch import nn
+
+from posexport.nn.caching import Rotate
+from posexport.sources import hub
 from posexport.sources.base import Source
 from posexport.sources.cached import CacheName, cached
 from posexport.sources.extend import extend
@@ -12,12 +15,12 @@ from posexport.sources.load import LoadOptions, load
 from posexport.sources.settings import parse
 from posexport.spec import Beyond
 
-#: options of loading that decide nothing but whether a file may be read
-_PERMISSIONS = ("allow_pickle",)
+#: options of loading that a recipe has no use for: whether a file may be read, and tensors of the user's
+_NOT_RECORDED = ("allow_pickle", "example_inputs", "axes")
 
 
 def prepare(
-    argument: str,
+    argument: str | nn.Module,
     options: LoadOptions,
     *,
     beyond: Beyond = "error",
@@ -35,19 +38,27 @@ def prepare(
 
 def recorded(options: LoadOptions, source: Source) -> dict[str, Any]:
     """What a recipe says about loading: every option but permissions, the task as the source resolved it."""
-    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions) if f.name not in _PERMISSIONS}
+    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions) if f.name not in _NOT_RECORDED}
     return {**found, "task": source.task, "settings": dict(sorted(parse(options.settings).items()))}
 
 
-def again(record: dict[str, Any], options: LoadOptions, argument: str, *, kind: str, name: str) -> LoadOptions:
+def again(
+    record: dict[str, Any], options: LoadOptions, argument: str | nn.Module, *, kind: str, name: str
+) -> LoadOptions:
     """``options`` for loading ``argument``, completed by what a recipe recorded of a source of this kind and name.
 
     What the user says now goes before what is recorded. Task and settings are those of one built-in model, or the task
-    of a checkpoint; a Python file decides for itself.
+    of a checkpoint or a module.
     """
     known = {f.name: record[f.name] for f in fields(LoadOptions) if f.name in record}
     settings = tuple(f"{key}={value}" for key, value in known.pop("settings", {}).items())
-    if not (argument == name if kind == "builtin" else kind == "huggingface" and Path(argument).is_dir()):
+    named = argument if isinstance(argument, str) else ""
+    same = {
+        "builtin": named == name,
+        "huggingface": Path(named).is_dir() or hub.parse(named) is not None,
+        "python": not named or named.rpartition(":")[0].endswith(".py"),
+    }
+    if not same[kind]:
         known.pop("task", None)
         settings = ()
     completed = {key: getattr(options, key) or value for key, value in known.items()}

@@ -1,13 +1,13 @@
 """``--set KEY=VALUE``: text to typed settings, with the known names in the refusal."""
 
-import difflib
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.settings import convert
+from posexport.suggest import did_you_mean
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:
@@ -30,10 +30,10 @@ def into(record: type[Any], given: dict[str, str]) -> dict[str, Any]:
     return {name: convert(f"--set {name}", given[name], hints[name]) for name in named}
 
 
-def refuse_unknown(given: dict[str, str], known: set[str], where: str) -> None:
-    """PosexportError for the first setting nobody used, with the closest and all known names."""
+def refuse_unknown(given: dict[str, str], known: Sequence[str], where: str) -> None:
+    """PosexportError for the first setting nobody used, with the closest and all known names, in their order."""
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise PosexportError(f"--set {key}: {where} has no such setting{hint}; it has {', '.join(sorted(known))}")
+            hint = did_you_mean(key, known)
+            it_has = f"{hint} It has" if hint else "it has"
+            raise PosexportError(f"--set {key}: {where} has no such setting; {it_has} {', '.join(known)}")

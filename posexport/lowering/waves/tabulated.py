@@ -98,5 +98,5 @@ def table(frequencies: Array, weight: Array, heads: int, layout: Layout) -> Arra
 
 def _refusal(target: Target) -> str | None:
     if target.flat or target.name == "portable":
-        return "a table makes the file larger; use --for cpu"
+        return "a table makes the file larger; use --target cpu"
     return "choosing between table and products would wait for the device" if target.name == "cuda" else None

@@ -1,6 +1,5 @@
 """A Hugging Face checkpoint directory as a source."""
 
-import difflib
 import hashlib
 from pathlib import Path
 
@@ -15,9 +14,11 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
 from posexport.sources.huggingface.plan import Plan
+from posexport.sources.huggingface.pooler import with_pooler
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.of_definition import source_of
+from posexport.suggest import closest, did_you_mean
 
 
 def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False) -> Source:
@@ -31,7 +32,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transforme
     """
     files = Directory(directory)
     if task is not None and task not in TASKS:
-        raise PosexportError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
+        raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
     pooling = None
     below = ""
     if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
@@ -46,6 +47,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transforme
     remarks += own_code.check(config)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
+    plan = with_pooler(plan, family, names.stored) if chosen == "features" else plan
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
@@ -69,8 +71,8 @@ def _family(config: Config) -> AnyFamily:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
     name = config.text("model_type")
     if name not in FAMILIES:
-        close = difflib.get_close_matches(name, FAMILIES, n=1)
-        hint = f"; the closest is {close[0]}" if close else ""
+        match = closest(name, FAMILIES)
+        hint = f"; the closest is {match}" if match else ""
         code = "; the code that its auto_map names is never run" if config.values.get("auto_map") else ""
         raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}{code}")
     return FAMILIES[name]

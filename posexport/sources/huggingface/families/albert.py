@@ -48,6 +48,7 @@ ALBERT = Family(
         bias=("predictions.bias", "predictions.decoder.bias"),
     ),
     classifier=ClassifierNames(dense="{prefix}.pooler", out="classifier"),
+    pooler="pooler",
     other_heads={
         "predictions.": "the fill-mask head",
         "sop_classifier.": "the sentence-order head",

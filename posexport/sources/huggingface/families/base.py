@@ -91,6 +91,8 @@ class Family:
         zeros: parameters of a layer that the checkpoint has not, and that are zero.
         shared: parts of a layer's encoding that are parts of its attention; config.json decides.
         beside: parts of the checkpoint's encoder (below its prefix) that no task uses, each with what it is.
+        pooler: the linear layer below the prefix whose tanh of the first token is ``pooler_output``, where the
+            checkpoint has it.
         activation: what the feed-forward computes whatever ``hidden_act`` says, as transformers does for the family.
         scaled: the relative scores are scaled like the rest. ALBERT adds them after the scaling.
     """
@@ -130,6 +132,7 @@ class Family:
     renamed: Mapping[str, str] = field(default_factory=dict)
     zeros: tuple[str, ...] = ()
     shared: Callable[[Config], dict[str, str]] = lambda _: {}
+    pooler: str | None = None
     activation: str | None = None
     scaled: bool = True
 
@@ -149,6 +152,7 @@ class OwnFamily:
             where nobody needs to hear of it.
         allowed: keys of config.json that are refused in other families and mean nothing unusual here.
         pooled: the definition for sentence embeddings; None: they are not read.
+        pooler: as `Family` says.
         advice: the next step where ``architectures`` names a class that is none of these.
     """
 
@@ -162,6 +166,7 @@ class OwnFamily:
     allowed: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     pooled: Callable[[Config, Pooling], Plan] | None = None
+    pooler: str | None = None
     advice: str | None = None
 
 

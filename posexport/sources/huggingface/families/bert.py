@@ -43,6 +43,7 @@ BERT = Family(
     layer=SUBLAYERS | POST_NORM,
     fill_mask=FILL_MASK,
     classifier=CLASSIFIER,
+    pooler="pooler.dense",
     other_heads=HEADS,
 )
 #: With ``use_task_id`` every token also gets row 0 of a task table: what transformers adds when no task ids are given.
@@ -53,6 +54,7 @@ ERNIE = Family(
     layer=SUBLAYERS | POST_NORM,
     fill_mask=FILL_MASK,
     classifier=CLASSIFIER,
+    pooler="pooler.dense",
     other_heads=HEADS,
     task_table="embeddings.task_type_embeddings",
 )
@@ -69,6 +71,7 @@ MEGATRON_BERT = Family(
     },
     fill_mask=FILL_MASK,
     classifier=CLASSIFIER,
+    pooler="pooler.dense",
     other_heads=HEADS,
     arrangement={"norm": "pre", "embedding_norm": False, "final_norm": True},
 )

@@ -82,6 +82,7 @@ ESM = Family(
         activation="gelu",
     ),
     classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),
+    pooler="pooler.dense",
     other_heads={
         "lm_head.": "the fill-mask head",
         "classifier.": "a classification head",

@@ -131,6 +131,7 @@ LONGFORMER = OwnFamily(
     pooled=_pooled,
     prefix="longformer",
     roots=("embeddings.", "encoder.", "pooler."),
+    pooler="pooler.dense",
     architectures={
         "ForMaskedLM": "fill-mask",
         "ForSequenceClassification": "sequence-classification",

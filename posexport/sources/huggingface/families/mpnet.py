@@ -61,6 +61,7 @@ MPNET = Family(
         activation="gelu",
     ),
     classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),
+    pooler="pooler.dense",
     other_heads={
         "lm_head.": "the fill-mask head",
         "classifier.": "a classification head",

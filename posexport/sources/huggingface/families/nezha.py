@@ -23,6 +23,7 @@ NEZHA = Family(
     layer={name: stem for name, stem in SUBLAYERS.items() if name != "attention.encoding"} | POST_NORM,
     fill_mask=FILL_MASK,
     classifier=CLASSIFIER,
+    pooler="pooler.dense",
     other_heads=HEADS,
     encoding=_encoding,
     fixed_length=True,

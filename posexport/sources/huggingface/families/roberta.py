@@ -20,6 +20,7 @@ _roberta = functools.partial(
         "classifier.": "a classification head",
         "qa_outputs.": "the question-answering head",
     },
+    pooler="pooler.dense",
     after_padding=True,
     padding_id=1,
 )

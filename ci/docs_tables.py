@@ -1,0 +1,193 @@
+"""The tables of README.md and docs/, made from the registries and from recorded results (``ci/results``)."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from posexport.bench.markdown import tables
+from posexport.bench.records import Document, Figure
+from posexport.catalogue import catalogue
+from posexport.explain.records import SHARES, Explanation
+
+RESULTS = Path(__file__).parent / "results"
+#: charts, which pages of docs/ show
+PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+#: the file of each suite's last full run
+SUITES = {suite: f"{suite}.json" for suite in ("attention", "growth", "decode", "rivals", "lowerings")} | {
+    "paper": "cpu.json"
+}
+ACTS = {
+    "input": "input",
+    "rotation": "rotation",
+    "bias": "bias on the scores",
+    "query-key": "query or key",
+    "control": "nowhere",
+}
+
+
+def encodings() -> str:
+    """Every encoding: what it does, where it acts, its models, its source."""
+    lines = ["| name | what it does | acts | models | source |", "|---|---|---|---|---|"]
+    for row in sorted(catalogue("encodings"), key=lambda row: row["name"]):
+        what, source = (re.sub(r"``([^`]*)``", r"`\1`", row[key]).replace("|", "\\|") for key in ("what", "source"))
+        acts = ", ".join(ACTS[family] for family in row["families"])
+        models = ", ".join(model.removesuffix(f"-{row['name']}") for model in row["models"])
+        lines.append(f"| `{row['name']}` | {what} | {acts} | {models} | {source} |")
+    return "\n".join(lines)
+
+
+def families() -> str:
+    """Every family of checkpoints with its tasks, those of the same tasks in one row."""
+    by_tasks: dict[str, list[str]] = {}
+    for row in catalogue("families"):
+        by_tasks.setdefault(", ".join(sorted(row["tasks"])), []).append(row["name"])
+    lines = ["| `model_type` | tasks |", "|---|---|"]
+    rows = sorted((", ".join(sorted(names)), tasks) for tasks, names in by_tasks.items())
+    lines += [f"| {names} | {tasks} |" for names, tasks in rows]
+    return "\n".join(lines)
+
+
+def speed(suite: str) -> str:
+    """What the last full run of a suite found; how to make it where there is none."""
+    path = RESULTS / SUITES[suite]
+    if not path.exists():
+        return f"Not measured yet: `posexport bench --suite {suite} --threads 2 -o ci/results/{path.name}`."
+    chart = PICTURES / f"{suite}.svg"
+    shown = f"![time and memory against length](pictures/{chart.name})\n\n" if chart.exists() else ""
+    return shown + tables(msgspec.json.decode(path.read_bytes(), type=Document))
+
+
+def profiles() -> str:
+    """Where the time of encoders goes that miss a figure: ``posexport explain --json`` of each, beside the floor's."""
+    lines = [
+        "| | length | ms in kernels | rest | attention | positions | kernels of the last two |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    found = [msgspec.json.decode(path.read_bytes(), type=Explanation) for path in RESULTS.glob("explain/*.json")]
+    for each in sorted(found, key=lambda each: (_length(each), each.parts[0].taken("positions"))):
+        (part,) = each.parts
+        spent = Counter[str]()
+        for kernel in (kernel for row in part.rows if row.share != "rest" for kernel in row.kernels):
+            spent[kernel.op_type] += kernel.ms  # type: ignore[assignment]
+        named = ", ".join(f"{name} {ms / part.kernels_ms:.1%}" for name, ms in spent.most_common(6))
+        shares = [f"{part.taken(share):.0%}" for share in reversed(SHARES)]
+        lines.append(f"| {' | '.join([each.bundle, str(_length(each)), f'{part.kernels_ms:.0f}', *shares, named])} |")
+    return "\n".join(lines)
+
+
+def _length(found: Explanation) -> int:
+    return int(found.fed.rpartition("length ")[2])
+
+
+#: rows of the README's table: how the benchmark and how readers call an exporter
+_EXPORTERS = {
+    "posexport": "posexport, `--target cpu`",
+    "posexport portable": "posexport, default (`--target portable`)",
+    "transformers, PyTorch eager": "PyTorch eager (transformers)",
+    "optimum-onnx": "optimum-onnx",
+    "transformers.exporters": "transformers.exporters",
+    "mobius-onnx": "mobius-onnx",
+}
+
+
+def speed_short() -> str:
+    """The README's table: BERT-base with three encodings through every exporter, 512 tokens, as ratios."""
+    document = msgspec.json.decode((RESULTS / "rivals.json").read_bytes(), type=Document)
+    results = [r for r in document.results if r.valid and r.point.new == 512 and r.model.startswith("bert-")]
+    heads = [result.model.removeprefix("bert-") for result in results]
+    lines = [f"| {' | '.join(['BERT-base, 512 tokens', *heads])} |", "|---|" + "---|" * len(heads)]
+    for name, label in _EXPORTERS.items():
+        cells = [_ratio(next(f for f in r.figures if f.contestant == name)) for r in results]
+        lines.append(f"| {' | '.join([label, *cells])} |")
+    where = document.machine
+    lines.append("")
+    lines.append(
+        f"{where.cpu}, {document.threads} threads, float32, batch 1, ONNX Runtime "
+        f"{next(v for k, v in document.versions.items() if k.startswith('onnxruntime'))}, {document.created[:10]}."
+    )
+    return "\n".join(lines)
+
+
+def _ratio(figure: Figure) -> str:
+    if figure.wrong:
+        return "wrong output"
+    return "not measured" if figure.to_floor is None else f"{figure.to_floor:.2f}"
+
+
+def encoding_names() -> str:
+    """Every encoding's name, grouped by where it acts; one that acts in two places is in the first."""
+    groups: dict[str, list[str]] = {text: [] for text in _GROUPS.values()}
+    for row in sorted(catalogue("encodings"), key=lambda row: row["name"]):
+        groups[_GROUPS[row["families"][0]]].append(f"`{row['name']}`")
+    return "\n".join(f"- {where}: {', '.join(names)}" for where, names in groups.items())
+
+
+_GROUPS = {
+    "input": "added to the embeddings",
+    "rotation": "rotating queries and keys",
+    "bias": "added to the attention scores, by position alone",
+    "query-key": "added to the attention scores, by query or key and position",
+    "control": "none, as the baseline",
+}
+
+
+def family_names() -> str:
+    """Every checkpoint family's ``model_type``, grouped by what it is for."""
+    groups: dict[str, list[str]] = {}
+    for row in catalogue("families"):
+        what = next(text for task, text in _KINDS.items() if task in row["tasks"])
+        groups.setdefault(what, []).append(row["name"])
+    order = ("text encoders", "decoders", "encoder-decoders", "images", "audio")
+    return "\n".join(f"- {what}: {', '.join(sorted(groups[what]))}" for what in order)
+
+
+#: the first task that a family has says what it is
+_KINDS = {
+    "image-classification": "images",
+    "ctc": "audio",
+    "automatic-speech-recognition": "encoder-decoders",
+    "text2text-generation": "encoder-decoders",
+    "text-generation": "decoders",
+    "sequence-classification": "text encoders",
+    "features": "text encoders",
+}
+
+
+def compared() -> str:
+    """``posexport compare``: what every encoding learned, and what it costs."""
+    tasks, lengths = ("copy", "order", "marker"), (64, 128, 256)
+    heads = ["encoding", *(f"{task} {'/'.join(map(str, lengths))}" for task in tasks)]
+    heads += ["parameters", "kB", "latency", "memory"]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    with (RESULTS / "compare.csv").open(newline="") as file:
+        for row in (row for row in csv.DictReader(file) if row["status"] == "measured"):
+            accuracies = [" / ".join(_percent(row[f"{task}_{length}"]) for length in lengths) for task in tasks]
+            size = f"{int(row['file_bytes']) / 1000:.0f}"
+            costs = [
+                row["parameters"],
+                size,
+                *(f"{float(row[key]):.2f}" for key in ("latency_to_nope", "memory_to_nope")),
+            ]
+            name = f"`{row['encoding']}`"
+            lines.append(f"| {' | '.join([name, *accuracies, *costs])} |")
+    return "\n".join(lines)
+
+
+def _percent(cell: str) -> str:
+    return cell if cell == "limit" else f"{float(cell):.0%}"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "encodings": encodings,
+    "encoding-names": encoding_names,
+    "families": families,
+    "family-names": family_names,
+    "compared": compared,
+    "profiles": profiles,
+    "speed": speed_short,
+} | {suite: partial(speed, suite) for suite in SUITES}

@@ -1,0 +1,102 @@
+"""Commands with their options in groups, that still know old names and answer the words of other tools."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from posexport.cli.other_tools import COMMANDS as OTHER_COMMANDS
+from posexport.cli.other_tools import about_option
+from posexport.suggest import closest, did_you_mean
+
+_PROGRAM = "posexport"
+
+
+class _Help(click.Command):
+    """Help under two names, whatever context asks first: click keeps the option that it made then."""
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """The names, in every context."""
+        del ctx
+        return ["-h", "--help"]
+
+
+class Command(_Help):
+    """A command of posexport.
+
+    ``groups``: parameter names by the heading that they stand under in ``--help``; the rest stands last.
+    ``renamed``: the present name of every option that had another one before; that one still works.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*args, **settings)
+        self.groups, self.renamed = groups or {}, renamed or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """With the present names of options; an unknown option is answered in words where another tool has it."""
+        try:
+            return super().parse_args(ctx, [self._present(arg) for arg in args])
+        except click.NoSuchOption as err:
+            raise click.UsageError(self._about(err.option_name), ctx) from err
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by group."""
+        records = {
+            parameter.name: record
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None
+        }
+        groups = {title: [name for name in names if name in records] for title, names in self.groups.items()}
+        grouped = {name for names in groups.values() for name in names}
+        groups["Other options" if grouped else "Options"] = [name for name in records if name not in grouped]
+        for title, names in groups.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([records[name] for name in names])
+
+    def _present(self, arg: str) -> str:
+        name, equals, value = arg.partition("=")
+        if name not in self.renamed:
+            return arg
+        click.echo(f"posexport: {name} is now called {self.renamed[name]}", err=True)
+        return f"{self.renamed[name]}{equals}{value}"
+
+    def _about(self, name: str) -> str:
+        argument = next((each.human_readable_name for each in self.params if isinstance(each, click.Argument)), None)
+        sentence = about_option(name, self.name or "", argument)
+        if sentence is not None:
+            return f"posexport {self.name} has no {name}: {sentence}"
+        known = [text[2:] for each in self.params for text in each.opts if text.startswith("--")]
+        match = closest(name.lstrip("-"), known)
+        return f"No such option {name}; " + (
+            f"did you mean --{match}?" if match else f"see {_PROGRAM} {self.name} --help"
+        )
+
+
+class Group(_Help, click.Group):
+    """A group of commands that answers an unknown one in words."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first argument."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(unknown_command(name, self.list_commands(ctx), self._path(ctx)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def _path(self, ctx: click.Context) -> str:
+        return _PROGRAM if ctx.parent is None else f"{_PROGRAM} {self.name}"
+
+
+def unknown_command(name: str, known: Sequence[str], group: str = _PROGRAM) -> str:
+    """What to say of a command that there is not: the one that is meant, or what to type in its place."""
+    if group == _PROGRAM and (sentence := OTHER_COMMANDS.get(name)):
+        return f"posexport has no command {name!r}: {sentence}"
+    return f"No such command {name!r}; {did_you_mean(name, known, f'see {group} --help')}"

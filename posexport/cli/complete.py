@@ -1,0 +1,80 @@
+"""What the shell completes: models, bundles, encodings, tasks, settings. Imports no torch."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+MANIFEST = "posexport.json"
+
+
+def names(kind: str) -> Complete:
+    """Completes the names that ``posexport list KIND`` shows."""
+
+    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from posexport.catalogue import names as all_names
+
+        return _items(all_names(kind), incomplete)
+
+    return complete
+
+
+def lowerings(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What ``--lowering`` takes."""
+    from posexport.catalogue import names as all_names
+
+    return _items(["auto", *all_names("lowerings")], incomplete)
+
+
+def sources(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Built-in models, directories and Python files."""
+    from posexport.catalogue import names as all_names
+
+    paths = _paths(incomplete, lambda path: path.is_dir() or path.suffix == ".py")
+    return [*_items(all_names("models"), incomplete), *paths]
+
+
+def bundles(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Bundles; where none begins so, the directories that may hold one."""
+    found = _paths(incomplete, lambda path: (path / MANIFEST).is_file())
+    return found or _paths(incomplete, Path.is_dir)
+
+
+def bundles_or_models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Bundles and .onnx files; where none begins so, the directories that may hold one."""
+    onnx = _paths(incomplete, lambda path: path.suffix == ".onnx")
+    return onnx + bundles(ctx, parameter, incomplete)
+
+
+def encodings_or_bundles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Encodings, and directories that may be drawn."""
+    return names("encodings")(ctx, parameter, incomplete) + bundles(ctx, parameter, incomplete)
+
+
+def settings(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Keys of ``--set`` for the model or encoding that stands before it, or of all."""
+    from posexport.catalogue import catalogue
+
+    named = {value for value in ctx.params.values() if isinstance(value, str)}
+    rows = [row for kind in ("models", "encodings") for row in catalogue(kind)]
+    keys = dict.fromkeys(key for row in rows if row["name"] in named for key in row["settings"])
+    keys = keys or dict.fromkeys(key for row in rows for key in row["settings"])
+    return _items([f"{key}=" for key in keys], incomplete)
+
+
+def _items(known: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def _paths(incomplete: str, accept: Callable[[Path], bool]) -> list[CompletionItem]:
+    folder, _, start = incomplete.rpartition("/")
+    parent = Path(f"{folder}/") if "/" in incomplete else Path()
+    try:
+        entries = sorted(path for path in parent.iterdir() if path.name.startswith(start))
+    except OSError:
+        return []
+    shown = [path for path in entries if accept(path) and (start or not path.name.startswith("."))]
+    prefix = incomplete[: len(incomplete) - len(start)]
+    return [CompletionItem(f"{prefix}{path.name}") for path in shown]

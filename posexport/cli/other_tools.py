@@ -1,0 +1,70 @@
+"""Words of other exporters, and what to type here in their place. Imports nothing."""
+
+_FLOAT32 = "posexport writes float32 models only, fp16, bf16, int8 and int4 are not there yet"
+_QUANTIZE = (
+    f"{_FLOAT32}; onnxruntime.quantization takes the model.onnx of a bundle, "
+    "and posexport verify Q.onnx --against SOURCE --tolerance 0.1 checks its result"
+)
+
+#: commands
+COMMANDS = {
+    "audit": "there is no audit yet; posexport verify MODEL.onnx --against SOURCE compares a graph with its source",
+    "benchmark": "type posexport bench MODEL",
+    "chat": 'type posexport generate DIR --chat --prompt "..."',
+    "check": "type posexport verify DIR, or posexport check-shift ENCODING",
+    "deploy": "there is no deploy yet; a bundle's model.onnx runs wherever ONNX Runtime runs",
+    "download": "type hf download REPOSITORY --local-dir DIR, then posexport convert DIR -o BUNDLE",
+    "encode": 'type posexport run DIR --text "..."',
+    "export": "type posexport convert SOURCE -o DIR",
+    "infer": 'type posexport run DIR --text "..."',
+    "inference": 'type posexport run DIR --text "..."',
+    "inspect": "type posexport explain DIR",
+    "optimize": "there is none for graphs of other tools yet; posexport convert --target cpu optimizes its own",
+    "predict": 'type posexport run DIR --text "..."',
+    "profile": "type posexport explain DIR",
+    "quantize": _QUANTIZE,
+    "report": "there is no report page yet; posexport verify DIR prints the proof, posexport explain DIR the kernels",
+    "serve": "there is no server; in one of yours, posexport.load(DIR) in Python opens a bundle once for all requests",
+    "test": "type posexport verify DIR",
+    "tokenize": 'type posexport tokenizer encode TOKENIZER.json --text "..."',
+    "validate": "type posexport verify DIR",
+    "visualize": "type posexport plot ENCODING -o FILE",
+}
+
+#: options, on any command that does not have them
+OPTIONS = {
+    **dict.fromkeys(("--fp16", "--bf16", "--half", "--dtype", "--precision"), _FLOAT32),
+    **dict.fromkeys(("--int8", "--int4", "--quantize", "--quantization"), _QUANTIZE),
+    **dict.fromkeys(
+        ("--atol", "--rtol"),
+        "posexport verify has --tolerance; without it the tolerance comes from PyTorch's float32 error",
+    ),
+    **dict.fromkeys(
+        ("--batch-size", "--sequence-length", "--seq-len", "--dynamic-axes", "--no-dynamic-axes"),
+        "a bundle takes any batch size and length; posexport convert --max-length N limits the length",
+    ),
+    "--device": "type --provider cpu or --provider cuda",
+    "--ep": "type --provider cpu or --provider cuda",
+    "--framework": "the source is always PyTorch; leave it out",
+    "--fp32": "posexport writes float32 models; leave it out",
+    "--optimize": "posexport convert optimizes by --target: portable, cpu or cuda",
+    "--optimization-level": "posexport convert optimizes by --target: portable, cpu or cuda",
+    **dict.fromkeys(("--out", "--output-dir", "--output-path", "--save-dir"), "type -o PATH"),
+    "--num-threads": "type --threads N",
+    "--trust-remote-code": "nothing of a checkpoint directory is ever executed; leave it out",
+    "--with-past": "decoders are always converted with their KV cache; leave it out",
+}
+
+#: the option by which other tools name what is an argument here
+_MODEL = ("-m", "--model", "--model-name", "--model-name-or-path", "--checkpoint")
+
+
+def about_option(name: str, command: str, argument: str | None) -> str | None:
+    """What to type in place of option ``name`` of ``posexport command``; None for a word that no tool has.
+
+    ``argument``: what the command calls its first argument, such as SOURCE.
+    """
+    dashed = name.replace("_", "-") if name.startswith("--") else name
+    if dashed in _MODEL and argument is not None:
+        return f"the model is an argument, not an option: type posexport {command} {argument}"
+    return OPTIONS.get(dashed)

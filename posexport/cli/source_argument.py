@@ -1,0 +1,32 @@
+"""A source that cannot be one is answered at once, before PyTorch is imported."""
+
+from pathlib import Path
+
+import click
+
+from posexport.errors import PosexportError
+from posexport.suggest import did_you_mean
+
+
+def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -> str:
+    """``source``, unless it is a path that is not there or a name that no built-in model has.
+
+    ``owner/name`` may be a repository of the Hugging Face Hub, and passes.
+    """
+    if ctx.resilient_parsing or Path(source).exists() or source.rpartition(":")[0].endswith(".py"):
+        return source
+    if source.endswith(".py"):
+        raise PosexportError(f"no such file: {source}; give file.py:factory")
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise PosexportError(
+            f"no such directory: {source}; give one with config.json and model.safetensors, a built-in model "
+            "(posexport list models) or file.py:factory"
+        )
+    if "/" not in source:
+        from posexport.catalogue import names
+
+        known = names("models")
+        if source not in known:
+            hint = did_you_mean(source, known, "see posexport list models")
+            raise PosexportError(f"{source} is neither a directory, a file.py:factory nor a built-in model; {hint}")
+    return source

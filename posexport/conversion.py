@@ -1,0 +1,379 @@
+"""The main job: load a source, export it, prove it, write the bundle."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from posexport import __version__
+from posexport.bundle.copied import copy_without_paths
+from posexport.bundle.manifest import LoweringSpec, Manifest, SourceInfo, model_of
+from posexport.bundle.write import seal, staged
+from posexport.errors import PosexportError
+from posexport.files import size_text
+from posexport.recipe import LayoutName, Recipe
+from posexport.runtime.providers import check_loads, execution_provider
+from posexport.sources.load import LoadOptions
+from posexport.spec import SEQUENCE, Beyond
+from posexport.suggest import check_choice
+from posexport.tokenizer import with_tokenizer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from posexport.export.build import Built
+    from posexport.lowering.target import TargetName
+    from posexport.nn.caching import Rotate
+    from posexport.parity.report import Report
+    from posexport.sources.base import Source
+    from posexport.sources.cached import CacheName
+
+PARITY = "parity.json"
+_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
+
+#: what an option may be, where it is one of few words
+_CHOICES = {
+    "target": ("portable", "cpu", "cuda"),
+    "cache": ("dynamic", "static"),
+    "rotate": ("at-write", "at-read"),
+    "beyond": ("error", "clip", "interpolate"),
+    "layout": get_args(LayoutName),
+}
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """What ``posexport convert`` may be told; the defaults are the right choice for most."""
+
+    load: LoadOptions = field(default_factory=LoadOptions)
+    opset: int | None = None
+    max_length: int | None = None
+    beyond: Beyond = "error"
+    #: how a decoder keeps past tokens, and when it rotates keys
+    cache: "CacheName" = "dynamic"
+    rotate: "Rotate" = "at-write"
+    #: whose files the directory looks like (`posexport.export.layouts`)
+    layout: LayoutName = "bundle"
+    #: ``cpu`` and ``cuda``: with operators that only ONNX Runtime has
+    target: "TargetName" = "portable"
+    lowering: str = "auto"
+    inline: bool = False
+    #: a ``tokenizer.json`` for a source that brings none, or the tokenizer object of a transformers model
+    tokenizer: Any = None
+    #: that it is proven on; None: the one of the target where that loads, else the CPU
+    provider: str | None = None
+    lengths: Sequence[int] | None = None
+    threads: int = 0
+    verify: bool = True
+    keep: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            check_choice(name, getattr(self, name), known)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The result of `posexport.convert`.
+
+    Attributes:
+        output: the bundle's directory.
+        manifest: what the bundle is; None where parity was missed and nothing was written.
+        report: the proof; None where nothing was verified.
+        remarks: sentences about the source and the proof, as the command line prints them on stderr.
+    """
+
+    output: Path
+    manifest: Manifest | None
+    report: "Report | None"
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Proven, or not asked to be."""
+        return self.report is None or self.report.passed
+
+    @property
+    def verdict(self) -> str:
+        """The proof in words: ``proven``, or what is less than that and why."""
+        from posexport.parity.verdict import verdict
+
+        return verdict(self.report).words
+
+    def to_json(self) -> str:
+        """One JSON document."""
+        return json.dumps(
+            {
+                "bundle": str(self.output) if self.manifest else None,
+                "verdict": self.verdict,
+                "good": self.good,
+                "remarks": self.remarks,
+                "manifest": msgspec.to_builtins(self.manifest),
+                "parity": msgspec.to_builtins(self.report),
+            }
+        )
+
+    def to_text(self) -> str:
+        """The table of the proof, and where the bundle is."""
+        from posexport.parity.table import plain
+
+        lines = [] if self.report is None else [plain(self.report)]
+        if self.manifest is None:
+            lines.append(f"nothing was written to {self.output}; --keep writes it anyway, marked as not proven")
+        else:
+            size = sum(entry.size for entry in self.manifest.files.values())
+            limits = _up_to(self.manifest)
+            lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}{limits}")
+        return "\n".join(lines)
+
+
+def _up_to(manifest: Manifest) -> str:
+    """How far the proof of a user's module went, where it takes inputs that are longer still, or may."""
+    longest, envelope = manifest.parity and manifest.parity.longest, manifest.envelope
+    end = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
+    unlimited = manifest.source.kind == "python" and long and longest != end
+    if not manifest.proven or longest is None or not unlimited:
+        return ""
+    return f" up to {longest} tokens"
+
+
+def convert(
+    argument: "str | nn.Module",
+    output: Path,
+    options: ConvertOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    remark: Callable[[str], None] = lambda _: None,
+) -> Conversion:
+    """Convert ``argument`` to a bundle at ``output``: what `posexport.convert` does.
+
+    ``remark`` is told, in sentences, what a user should know beside the result. A bundle that misses parity is not
+    written, unless ``options.keep``; what was at ``output`` before then stays.
+
+    Raises:
+        PosexportError: what cannot be done and why, in one sentence.
+    """
+    options = options or ConvertOptions()
+    provider, missing = _provider(options)  # or that it does not load would be known only after the export
+    remarks: list[str] = []
+
+    def tell(sentence: str) -> None:
+        remarks.append(sentence)
+        remark(sentence)
+
+    try:
+        with staged(output, force=options.force) as directory:
+            manifest, report = _into(directory, argument, replace(options, provider=provider), progress, tell)
+    except _MissedError as missed:
+        manifest, report = None, missed.report
+    if missing and report is not None:
+        proof = "proven" if manifest is not None and manifest.proven else "checked"
+        tell(f"{proof} on {provider}; {missing}")
+    return Conversion(output, manifest, report, tuple(remarks))
+
+
+def _provider(options: ConvertOptions) -> tuple[str, str]:
+    """The provider to prove on, and why it is not the target's own; one that was asked for must load."""
+    if options.provider is not None:
+        execution_provider(options.provider)
+        if options.verify and options.provider != "cpu":
+            check_loads(options.provider)
+        return options.provider, ""
+    if options.target in ("portable", "cpu") or not options.verify:
+        return "cpu", ""
+    try:
+        check_loads(options.target)
+    except PosexportError as err:
+        return "cpu", f"{options.target} did not load here: {err}"
+    return options.target, ""
+
+
+class _MissedError(Exception):
+    """Leaves the staging block, so that nothing gets into place."""
+
+    def __init__(self, report: "Report") -> None:
+        super().__init__()
+        self.report = report
+
+
+def _into(
+    directory: Path,
+    argument: "str | nn.Module",
+    options: ConvertOptions,
+    progress: Progress | None,
+    remark: Callable[[str], None],
+) -> tuple[Manifest, "Report | None"]:
+    """All of a bundle's files, in ``directory``."""
+    from posexport.sources.transformers_model import as_checkpoint, name_of
+
+    with as_checkpoint(argument, options.tokenizer) as named:
+        if named is argument:
+            return _write(directory, named, options, progress, remark)
+        options = replace(options, tokenizer=None) if hasattr(options.tokenizer, "save_pretrained") else options
+        return _write(directory, named, options, progress, remark, name=name_of(argument))
+
+
+def _write(
+    directory: Path,
+    argument: "str | nn.Module",
+    options: ConvertOptions,
+    progress: Progress | None,
+    remark: Callable[[str], None],
+    *,
+    name: str | None = None,
+) -> tuple[Manifest, "Report | None"]:
+    """The files of the bundle of a source that `prepare` takes; ``name``: what to call it, if not its own."""
+    from posexport.export import layouts, negotiate
+    from posexport.export.build import build
+    from posexport.lowering import plan
+    from posexport.parity.axes import check_axes
+    from posexport.sources.mapped import drop
+    from posexport.sources.prepare import prepare
+
+    tell = progress or (lambda *_: None)
+    opset = negotiate.opset(options.opset, static_cache=options.cache == "static", made_for=options.target)
+    plan.check_name(options.lowering)
+    tell(0, 2, "loading")
+    source = prepare(
+        argument,
+        options.load,
+        beyond=options.beyond,
+        max_length=options.max_length,
+        cache=options.cache,
+        rotation=options.rotate,
+    )
+    if name is not None:
+        source = replace(source, name=name)
+    layout = layouts.LAYOUTS[options.layout]
+    source = layout.arrange(source)
+    for sentence in source.remarks:
+        remark(sentence)
+    if options.tokenizer is not None:
+        source = with_tokenizer(source, Path(options.tokenizer))
+    tell(1, 2, "exporting")
+    recipe, store = _recipe(source, options, opset), layout.store(source)
+    built = [
+        build(
+            graph,
+            directory / file,
+            opset=opset,
+            ir_version=negotiate.IR_VERSION,
+            target=options.target,
+            lowering=options.lowering,
+            inline=options.inline,
+            recipe=recipe,
+            store=store,
+        )
+        for file, graph in source.graphs.items()
+    ]
+    if not options.verify:
+        # nothing asks the module for its numbers any more, and the check's session holds the same
+        drop(source.module.parameters())
+    check_axes(source, model_of(directory, source.parts))
+    report = _prove(source, directory, options, progress) if options.verify else None
+    if report is not None and not report.passed and not options.keep:
+        raise _MissedError(report)
+    for name, path in source.files.items():
+        copy = directory / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy_without_paths(path, copy)
+    layout.write(directory, source)
+    return seal(directory, _manifest(source, built, recipe, report)), report
+
+
+def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
+    """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
+    from posexport.parity.run import prove
+    from posexport.parity.sample import SampleWriter
+
+    sample = SampleWriter()
+    report = prove(
+        source,
+        model_of(directory, source.parts),
+        provider=options.provider or "cpu",
+        lengths=options.lengths,
+        threads=options.threads,
+        progress=progress,
+        sample=sample,
+    )
+    (directory / PARITY).write_bytes(report.to_json())
+    sample.save(directory)
+    return report
+
+
+def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
+    from posexport.sources.prepare import recorded
+
+    return Recipe(
+        **recorded(options.load, source),
+        cache=options.cache,
+        rotation=options.rotate,
+        beyond=options.beyond,
+        max_length=options.max_length,
+        target=options.target,
+        lowering=options.lowering,
+        opset=opset,
+        inline=options.inline,
+        layout=options.layout,
+    )
+
+
+def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report: "Report | None") -> Manifest:
+    from posexport.parity.verdict import verdict
+
+    proven = verdict(report).proven
+    return Manifest(
+        posexport=__version__,
+        source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256, revision=source.revision),
+        task=source.task,
+        encoding=source.encoding,
+        encodings=source.encodings,
+        envelope=source.envelope,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        parts=[part.spec for part in source.parts],
+        opset=built[0].opset,
+        ir_version=built[0].ir_version,
+        functions=sorted({name for one in built for name in one.functions}),
+        target=recipe.target,
+        recipe=recipe,
+        lowerings=_lowerings(built),
+        files={},
+        tools=_tools(),
+        parity=None if report is None else report.summary(),
+        proven=proven,
+        proven_on=[report.provider] if report is not None and proven else [],
+        checked_lengths=[] if report is None else report.lengths,
+        coverage=[] if report is None else report.coverage,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
+    """What each type of node was lowered to, with the nodes of all graphs."""
+    found: dict[str, LoweringSpec] = {}
+    for one in built:
+        for name, chosen in one.chosen.items():
+            before = found[name].nodes if name in found else 0
+            found[name] = LoweringSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
+    return found
+
+
+def _tools() -> dict[str, str]:
+    """Versions of what made the bundle."""
+    found = {"python": platform.python_version()}
+    for name in _TOOLS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

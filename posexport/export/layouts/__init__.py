@@ -1,0 +1,27 @@
+"""What the directory of a bundle looks like: ``--layout``. A layout is a record in a file of its own."""
+
+from dataclasses import replace
+
+from posexport.export.layouts.base import Layout
+from posexport.export.layouts.genai import GENAI
+from posexport.export.layouts.optimum import OPTIMUM
+from posexport.export.layouts.transformers_js import TRANSFORMERS_JS
+from posexport.recipe import LayoutName
+from posexport.sources.base import Source
+
+LAYOUTS: dict[LayoutName, Layout] = {
+    "bundle": Layout(),
+    "genai": GENAI,
+    "optimum": OPTIMUM,
+    "transformers.js": TRANSFORMERS_JS,
+}
+
+
+def arranged(source: Source, name: LayoutName, *, alone: bool = False) -> Source:
+    """``source`` as the layout ``name`` cuts it. ``alone``: for a lone .onnx, which is no part of a directory.
+
+    Raises:
+        PosexportError: the layout is not for such a model.
+    """
+    source = LAYOUTS[name].arrange(source)
+    return replace(source, parts=[]) if alone and len(source.parts) == 1 else source

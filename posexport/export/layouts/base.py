@@ -1,0 +1,69 @@
+"""What a layout is, and what several layouts do alike."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.export.save import OwnFile, Store
+from posexport.models.definition import Part
+from posexport.sources.base import Source
+from posexport.spec import CAPACITY, InputSpec, PartSpec
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One layout; without anything said, posexport's own.
+
+    Attributes:
+        arrange: the source with its graphs named and cut as the layout has them; PosexportError where it cannot hold
+            such a model.
+        store: where the weights of the graphs go.
+        write: what stands beside the graphs, once they and the source's files are written.
+    """
+
+    arrange: Callable[[Source], Source] = lambda source: source
+    store: Callable[[Source], Store] = lambda _: OwnFile()
+    write: Callable[[Path, Source], None] = lambda _directory, _source: None
+
+
+def fed(inputs: Sequence[InputSpec]) -> list[InputSpec]:
+    """The same without defaults: clients feed the inputs that a session lists, which are those without one."""
+    return [msgspec.structs.replace(spec, default=None) for spec in inputs]
+
+
+def in_one_part(source: Source, file: str) -> Source:
+    """``source`` with its one graph in ``file``."""
+    spec = PartSpec(
+        file=file,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        feeds={each.name: each.name for each in source.inputs},
+        gives={each.name: each.name for each in source.outputs},
+    )
+    return replace(source, parts=[Part(spec, source.module)])
+
+
+def check_client(source: Source, layout: str, client: str) -> None:
+    """PosexportError where no file tells ``client`` what the model is, or its cache is not the client's."""
+    if CONFIG not in source.files:
+        raise PosexportError(
+            f"--layout {layout} needs a checkpoint with a {CONFIG}, by which {client} knows a model; {source.name} has "
+            "none: leave it out"
+        )
+    if any(CAPACITY in spec.axes for spec in source.inputs):
+        raise PosexportError(f"--layout {layout} needs --cache dynamic: {client} keeps no static KV cache")
+
+
+def read_json(path: Path | None) -> dict[str, Any]:
+    """The object in a file; empty where there is none."""
+    if path is None or not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,58 @@
+"""``--layout optimum``: what the ORTModel classes of Hugging Face's optimum-onnx (0.1.0) load.
+
+They feed every input that a session lists and name files and tensors as here (optimum/onnxruntime/modeling_decoder.py
+and modeling_seq2seq.py). An encoder-decoder has one decoder for the first call, which is given the encoder's states,
+and one for all later calls; the weights of all three files stand once, in ``model.onnx_data``.
+"""
+
+from dataclasses import replace
+
+from posexport.export.layouts.base import CONFIG, Layout, check_client, fed, read_json
+from posexport.export.layouts.seq2seq import Cut
+from posexport.export.save import OwnFile, SharedFile, Store
+from posexport.models.decoder_task import DecoderModel
+from posexport.sources.base import Source
+
+ENCODER, FIRST, LATER = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
+#: optimum's name for the weights beside a model.onnx
+DATA = "model.onnx_data"
+_SUFFIX = "_data"
+#: the types whose empty cache ORTModelForCausalLM makes with ``num_key_value_heads`` (else: one for every head), and
+#: with ``head_dim`` (else: hidden size over heads)
+_KV_HEADS = {"arcee", "cohere", "gemma", "gemma3_text", "glm", "granite", "gpt_oss", "helium", "mistral", "llama"}
+_KV_HEADS |= {"nemotron", "qwen2", "qwen3", "qwen3_moe", "smollm3", "stablelm", "falcon"}
+_HEAD_SIZES = {"gemma", "gemma3_text", "gpt_oss", "nemotron"}
+
+
+def arrange(source: Source) -> Source:
+    """``source`` as optimum has it; PosexportError where optimum knows no such model."""
+    check_client(source, "optimum", "optimum")
+    if source.parts:
+        cut = Cut(source)
+        return replace(source, parts=[cut.encoder(ENCODER), cut.first(FIRST), cut.later(LATER)])
+    return replace(source, inputs=fed(source.inputs), remarks=[*source.remarks, *_misfits(source)])
+
+
+def _misfits(source: Source) -> list[str]:
+    """A sentence where optimum-onnx 0.1.0 begins with a cache of other sizes than the model's."""
+    module = source.module
+    if not isinstance(module, DecoderModel) or module.head is None:
+        return []
+    kind, settings = read_json(source.files.get(CONFIG)).get("model_type"), module.decoder.config
+    heads = settings.kv_heads or settings.heads
+    assumed = heads if kind in _KV_HEADS else settings.heads
+    size = settings.head_size if kind in _HEAD_SIZES else settings.hidden // settings.heads
+    if (assumed, size) == (heads, settings.head_size):
+        return []
+    return [
+        f"ORTModelForCausalLM of optimum-onnx 0.1.0 begins a {kind} with a cache of {assumed} heads of size {size}, "
+        f"the model has {heads} of {settings.head_size}: it cannot generate with it; posexport.load can"
+    ]
+
+
+def store(source: Source) -> Store:
+    """One file for the weights of several graphs."""
+    return SharedFile(DATA) if source.parts else OwnFile(_SUFFIX)
+
+
+OPTIMUM = Layout(arrange=arrange, store=store)

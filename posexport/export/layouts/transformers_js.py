@@ -1,0 +1,46 @@
+"""``--layout transformers.js``: what ``from_pretrained`` of transformers.js (4.3) loads, with ``dtype: "fp32"``.
+
+Graphs stand in ``onnx/``, each with a data file of its own where weights are large, which config.json has to announce
+(src/models/session.js and src/utils/model-loader.js there). Of an encoder-decoder it runs ``encoder_model.onnx`` and
+``decoder_model_merged.onnx``, to which it gives no mask of the decoder's tokens.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from posexport.export.layouts.base import CONFIG, Layout, check_client, fed, in_one_part, read_json
+from posexport.export.layouts.seq2seq import Cut
+from posexport.export.save import OwnFile
+from posexport.sources.base import Source
+
+FOLDER = "onnx"
+MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"
+_SUFFIX = "_data"
+_OWN, _EXTERNAL = "transformers.js_config", "use_external_data_format"
+
+
+def arrange(source: Source) -> Source:
+    """``source`` as transformers.js has it; PosexportError where it knows no such model."""
+    check_client(source, "transformers.js", "transformers.js")
+    if source.parts:
+        cut = Cut(source)
+        return replace(source, parts=[cut.encoder(ENCODER), *cut.merged(MERGED)])
+    return in_one_part(replace(source, inputs=fed(source.inputs)), MODEL)
+
+
+def write(directory: Path, source: Source) -> None:
+    """Say in ``config.json`` which graphs have a data file."""
+    path = directory / CONFIG
+    config = read_json(path)
+    own = config.get(_OWN)
+    own = {key: value for key, value in own.items() if key != _EXTERNAL} if isinstance(own, dict) else {}
+    files = [directory / part.spec.file for part in source.parts]
+    apart = {file.name: 1 for file in dict.fromkeys(files) if file.with_name(file.name + _SUFFIX).is_file()}
+    own |= {_EXTERNAL: apart} if apart else {}
+    if own != config.get(_OWN, {}):
+        config = {key: value for key, value in config.items() if key != _OWN} | ({_OWN: own} if own else {})
+        path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+TRANSFORMERS_JS = Layout(arrange=arrange, store=lambda _: OwnFile(_SUFFIX), write=write)

@@ -1,0 +1,49 @@
+"""Sizes that a trace states and that are not so: those of keys and values that a merged decoder may not compute.
+
+The tracer is told the sizes of the whole (`posexport.models.cuts.completed`), as ONNX's own inference finds none. What
+it made of them must not stay in the file: reshapes to the whole's size fail where nothing is left to compute, and ONNX
+Runtime reuses buffers by stated sizes.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from posexport.graph import integers
+from posexport.models.cuts import STATES
+from posexport.spec import ENCODER_PAST, InputSpec
+
+
+def settle(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
+    """Let reshapes of what is computed of the states keep the sizes that are there, in place; right after the trace."""
+    for node in _nodes(model, inputs):
+        if node.op_type == "Reshape":
+            shape = node.outputs[0].shape
+            assert shape is not None
+            heads, size = shape[-2], shape[-1]
+            assert isinstance(heads, int), node
+            assert isinstance(size, int), node
+            node.replace_input_with(1, integers(model.graph, [0, 0, heads, size]))
+            node.attributes.pop("allowzero", None)
+
+
+def forget(model: ir.Model, inputs: Sequence[InputSpec]) -> None:
+    """Drop the shapes of all that is computed of the states, up to where it is put behind what is held, in place."""
+    for node in _nodes(model, inputs):
+        for output in node.outputs:
+            output.shape = None
+
+
+def _nodes(model: ir.Model, inputs: Sequence[InputSpec]) -> Iterator[ir.Node]:
+    """The nodes between the states and what is held of them; none in a graph that holds nothing of them."""
+    held = {value for value, spec in zip(model.graph.inputs, inputs, strict=True) if ENCODER_PAST in spec.axes}
+    queue = [value for value, spec in zip(model.graph.inputs, inputs, strict=True) if spec.name == STATES and held]
+    seen: set[ir.Node] = set()
+    while queue:
+        for node, _ in queue.pop().uses():
+            # sizes that are asked of the states are the whole's
+            if node in seen or node.op_type == "Shape" or (node.op_type == "Concat" and held & set(node.inputs)):
+                continue
+            seen.add(node)
+            yield node
+            queue += node.outputs

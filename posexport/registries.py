@@ -1,0 +1,98 @@
+"""What ``posexport list`` shows, read off the registries. Needs torch; `posexport.catalogue` has a copy that does not.
+
+Every row has ``name`` and ``what``, and more for some kinds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import posexport.encodings
+import posexport.ops  # noqa: F401  # both fill the registries
+from posexport.encodings.base import ENCODINGS, Entry
+from posexport.encodings.build import settings
+from posexport.encodings.describe import describe
+from posexport.lowering import plan
+from posexport.ops.base import OPERATORS
+from posexport.sources import builtin
+from posexport.sources.definitions import KINDS
+from posexport.sources.huggingface.families import FAMILIES
+from posexport.sources.huggingface.families.base import TASKS
+
+#: sizes of the model that the limits of encodings are told for
+_SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
+#: tasks that only checkpoints have
+_CHECKPOINT_TASKS = {
+    "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
+    "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
+}
+
+
+def encodings() -> list[dict[str, Any]]:
+    """Position encodings: what each does, where it acts, its limits in tokens, its settings, its built-in models."""
+
+    def row(entry: Entry) -> dict[str, Any]:
+        models = [f"{kind.name}-{entry.name}" for kind in KINDS if kind.takes(entry)]
+        summary = {"name": entry.name, "what": entry.summary, "source": entry.source, "models": models}
+        return summary | asdict(describe(entry, _SIZES))
+
+    return [row(entry) for entry in ENCODINGS.values()]
+
+
+def models() -> list[dict[str, Any]]:
+    """Built-in models; ``settings``: what ``--set`` takes, the encoding's own first."""
+    return [
+        {
+            "name": name,
+            "what": f"{kind.what}, seeded random weights",
+            "settings": builtin.setting_names(kind, settings(ENCODINGS[encoding])),
+        }
+        for name, (kind, encoding) in builtin.models().items()
+    ]
+
+
+def ops() -> list[dict[str, str]]:
+    """Position operators."""
+    rows = []
+    for operator in OPERATORS.values():
+        doc = (getattr(__import__(operator.oracle.__module__, fromlist=["_"]), "__doc__", "") or "").strip()
+        rows.append({"name": operator.name, "what": doc.splitlines()[0]})
+    return rows
+
+
+def tasks() -> list[dict[str, str]]:
+    """What ``--task`` takes."""
+    what = {name: what for kind in KINDS for name, what in kind.tasks.items()} | _CHECKPOINT_TASKS
+    names = dict.fromkeys((*TASKS, *what))
+    return [{"name": name, "what": what[name]} for name in names]
+
+
+def families() -> list[dict[str, Any]]:
+    """Families of Hugging Face checkpoints by ``model_type``, those of the same tasks together."""
+
+    def row(name: str) -> dict[str, Any]:
+        here = sorted(set(FAMILIES[name].architectures.values()))
+        return {"name": name, "what": f"Hugging Face checkpoint directory: {', '.join(here)}", "tasks": here}
+
+    return sorted(map(row, FAMILIES), key=lambda row: (row["tasks"], row["name"]))
+
+
+def lowerings() -> list[dict[str, str]]:
+    """What ``--lowering`` takes beside ``auto``."""
+    rows: dict[str, str] = {}
+    for family in plan.FAMILIES:
+        for lowering in family.lowerings:
+            module = __import__(type(lowering).__module__, fromlist=["_"])
+            rows.setdefault(lowering.name, (module.__doc__ or "").splitlines()[0])
+    return [{"name": name, "what": what} for name, what in rows.items()]
+
+
+#: by kind
+TABLES: Mapping[str, Any] = {
+    "encodings": encodings,
+    "models": models,
+    "ops": ops,
+    "tasks": tasks,
+    "families": families,
+    "lowerings": lowerings,
+}

@@ -1,0 +1,78 @@
+"""What `posexport.Session.generate` is asked: prompts of every kind, as token ids and an encoder's arrays."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.runtime.cache import Ports
+from posexport.runtime.chat import Message, as_chats
+from posexport.runtime.generate import as_ids
+from posexport.runtime.seq2seq import decoder_prompts as begin
+from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
+from posexport.runtime.texts import Texts
+from posexport.spec import Envelope
+
+Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Prompts, read.
+
+    Attributes:
+        ids: token ids of every row.
+        texts: the tokenizer, where completions are to be text.
+        encoder_feeds: an encoder's inputs by name.
+        keys: what rows continue beside their ids, where that differs.
+        encoder_tokens: that the encoder reads.
+    """
+
+    ids: list[list[int]]
+    texts: Texts | None
+    encoder_feeds: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    keys: Sequence[bytes] | None = None
+    encoder_tokens: int = 0
+
+
+def read_request(
+    prompts: Prompts,
+    decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
+    *,
+    ports: Ports,
+    envelope: Envelope,
+    texts: Callable[[], Texts],
+    has_tokenizer: bool,
+    render: Callable[[Sequence[Message]], str],
+    start: Callable[[], int | None],
+) -> Request:
+    """Prompts for the graph with ``ports``.
+
+    ``texts``, ``render`` and ``start``: the bundle's tokenizer, chat template and first token of a decoder, read only
+    where the prompts need them. Raises PosexportError for prompts of another kind than the bundle takes.
+    """
+    if isinstance(prompts, str):
+        raise PosexportError("prompts must be a list of texts, got one text; give [text]")
+    if (chats := as_chats(prompts)) is not None:
+        if ports.fixed:
+            raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")
+        prompts = [texts().pieces(render(chat)) for chat in chats]
+    as_texts = not isinstance(prompts, Mapping) and bool(prompts) and all(isinstance(one, str) for one in prompts)
+    tokenizer = texts() if as_texts or has_tokenizer else None
+    if ports.fixed:
+        feeds = encoder_feeds(prompts, ports.fixed, envelope, tokenizer)
+        ids = begin(decoder_prompts, rows_of(feeds), ports.tokens, start(), tokenizer)
+        return Request(
+            ids=ids,
+            texts=tokenizer,
+            encoder_feeds=feeds,
+            keys=keys_of(feeds, ports.fixed) if feeds else None,
+            encoder_tokens=read_tokens(feeds, ports.fixed),
+        )
+    if decoder_prompts is not None or isinstance(prompts, Mapping):
+        raise PosexportError("this bundle is a decoder alone; give prompts as texts or ids, and no decoder_prompts")
+    if as_texts and tokenizer is not None:
+        return Request(ids=tokenizer.prompts([str(prompt) for prompt in prompts]), texts=tokenizer)
+    return Request(ids=as_ids(prompts, ports.tokens), texts=tokenizer)

@@ -1,0 +1,226 @@
+"""A module that is in memory, from a user's Python session or from a factory of a file.
+
+Its inputs are told by example tensors: ``{"input_ids": ids, "attention_mask": mask}``, or a tuple that takes the names
+of ``forward``'s parameters in their order. ``axes`` names what varies, where the first two axes are not batch and
+sequence: ``{"x": ["batch_size", "sequence_length", 16]}``.
+"""
+
+import copy
+import hashlib
+import inspect
+from collections.abc import Mapping, Sequence
+from keyword import iskeyword
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from posexport.encodings.base import Encoding
+from posexport.errors import PosexportError
+from posexport.models.envelope import envelope_of_module
+from posexport.sources.base import Source
+from posexport.sources.probe import probe
+from posexport.sources.user_module import by_name, raised
+from posexport.sources.weights import digest
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, EncodingSpec, InputSpec
+
+#: the axes that a module of the user's may have beside fixed ones
+_AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
+
+
+def load(module: nn.Module, inputs: Any, axes: Any = None) -> Source:
+    """A copy of ``module``, in eval mode and float32: the user's own is not changed.
+
+    Raises:
+        PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
+    """
+    name = type(module).__name__
+    try:
+        own = copy.deepcopy(module).cpu()
+    except Exception as err:
+        raise PosexportError(
+            f"{name}: the module cannot be copied, and the conversion must not change yours: copy.deepcopy raised "
+            f"{raised(err)}"
+        ) from err
+    return source_of_module(name, own, inputs, axes, label=name, fingerprint=b"")
+
+
+def source_of_module(
+    argument: str, module: nn.Module, inputs: Any = None, axes: Any = None, *, label: str, fingerprint: bytes
+) -> Source:
+    """What is known of ``module``, found by running it; it is put into eval mode and float32 in place.
+
+    ``argument``: what messages call it. ``fingerprint``: bytes that belong to its hash beside its weights.
+    """
+    remarks = []
+    if module.training and (unsure := _random_in_training(module)):
+        remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
+    module = module.eval().float()
+    tensors = {} if inputs is None else _tensors(argument, module, inputs)
+    specs, renamed = _specs(argument, module, tensors, axes)
+    probed = probe(argument, module, specs, tensors, envelope_of_module(module))
+    specs, bounded = _with_vocabularies(module, specs, tensors)
+    encodings = [part for part in module.modules() if isinstance(part, Encoding)]
+    first = encodings[0] if encodings else None
+    return Source(
+        name=argument,
+        label=label,
+        kind="python",
+        module=by_name(argument, module, specs, probed.outputs),
+        inputs=specs,
+        outputs=probed.outputs,
+        envelope=probed.envelope,
+        encoding=None if first is None else EncodingSpec(name=first.name, parameters=dict(first.parameters_given)),
+        task="features",
+        sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
+        padding_invariant=False,
+        further_lengths=probed.further_lengths,
+        remarks=[*remarks, *renamed, *bounded, *probed.remarks],
+    )
+
+
+def _random_in_training(module: nn.Module) -> str:
+    """The first part of a module that gives other outputs in training mode; nothing where none is known to."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)
+    for path, part in module.named_modules():
+        if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
+            return f"{type(part).__name__} {path}".strip()
+    return ""
+
+
+def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]:
+    """The example by the names of forward's parameters, which a tuple or a lone tensor takes in their order."""
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, tuple | list) and inputs:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [name for name, p in inspect.signature(module.forward).parameters.items() if p.kind in kinds]
+        if len(inputs) > len(names):
+            raise PosexportError(
+                f"{argument}: {len(inputs)} inputs for a forward with the parameters {', '.join(names) or 'none'}; "
+                "give a dict from names to tensors"
+            )
+        inputs = dict(zip(names, inputs, strict=False))
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
+    for name, tensor in inputs.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
+        if not name.isidentifier() or iskeyword(name) or name == "self":
+            raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
+    return {name: tensor.detach().cpu() for name, tensor in inputs.items()}
+
+
+def _specs(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any = None
+) -> tuple[list[InputSpec], list[str]]:
+    """The inputs, and a remark where the user's names of axes are not those of the bundle."""
+    if not tensors:
+        declared = getattr(module, "inputs", None)
+        if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
+            return declared, []
+        raise PosexportError(
+            f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
+            "argument of forward, (module, {'input_ids': example, ...}) in a file, example_inputs= in Python"
+        )
+    axes = {} if axes is None else axes
+    if not isinstance(axes, Mapping):
+        raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
+    if unknown := set(axes) - set(tensors):
+        raise PosexportError(
+            f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(tensors)}"
+        )
+    shapes = {name: _axes(name, tensor, axes.get(name)) for name, tensor in tensors.items()}
+    names = _standard_names(argument, [axis for shape in shapes.values() for axis in shape if isinstance(axis, str)])
+    renamed = [f"axis {own!r} is {standard} in the bundle" for own, standard in names.items() if own != standard]
+    specs = [
+        _spec(name, tensor, [names[axis] if isinstance(axis, str) else axis for axis in shapes[name]])
+        for name, tensor in tensors.items()
+    ]
+    return specs, ["; ".join(renamed)] if renamed else []
+
+
+def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:
+    """The axes of an input: those that were named, or batch, sequence and fixed sizes."""
+    standard: list[Axis] = [BATCH, SEQUENCE]
+    if axes is None:
+        return [*standard[: tensor.dim()], *tensor.shape[2:]]
+    if isinstance(axes, str) or not all(_is_axis(axis) for axis in axes):
+        raise PosexportError(
+            f"input {name} has the axes {axes!r}; give a list of names like {BATCH} and whole numbers from 1 on"
+        )
+    if len(axes) != tensor.dim():
+        raise PosexportError(f"input {name} has {tensor.dim()} axes, {len(axes)} are named: {list(axes)}")
+    return list(axes)
+
+
+def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
+    """What the bundle calls each axis: a name of `_AXES` as it is, any other by what it most likely means."""
+    names = {axis: axis if axis in _AXES else _meaning(axis) for axis in dict.fromkeys(axes)}
+    for own, standard in names.items():
+        same = [other for other, meaning in names.items() if meaning == standard]
+        if len(same) > 1:
+            raise PosexportError(
+                f"{argument}: the axes {' and '.join(map(repr, same))} both look like {standard}; call each one of "
+                f"{', '.join(_AXES)}, or give the size of {own!r} as a number"
+            )
+    return names
+
+
+def _spec(name: str, tensor: Tensor, axes: list[Axis]) -> InputSpec:
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise PosexportError(
+            f"input {name} is {tensor.dtype}; a bundle takes int64 and float32, so convert it in the module's forward"
+        )
+    if tensor.is_floating_point():
+        return InputSpec(name=name, dtype="float32", axes=axes, role="values")
+    if "mask" in name:
+        return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
+    if tensor.numel() == 0 or int(tensor.min()) < 0:
+        raise PosexportError(f"input {name}: the example must hold ids from 0 on, got shape {list(tensor.shape)}")
+    # the only bound an example can give: what it holds is in range
+    return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=int(tensor.max()) + 1)
+
+
+def _with_vocabularies(
+    module: nn.Module, specs: list[InputSpec], tensors: Mapping[str, Tensor]
+) -> tuple[list[InputSpec], list[str]]:
+    """Inputs of ids with the number of rows of the embedding that they go to, as far as one takes them as they are.
+
+    The second answer says for which inputs the example's largest id is all that is known.
+    """
+    tables: dict[int, int] = {}
+
+    def seen(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(part, nn.Embedding):
+            tables.setdefault(id(inputs[0]), part.num_embeddings)
+
+    hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
+    try:
+        if hooks and tensors:
+            with torch.no_grad():
+                module(**tensors)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    sizes = {name: tables[id(tensor)] for name, tensor in tensors.items() if id(tensor) in tables}
+    known = [msgspec.structs.replace(spec, size=sizes.get(spec.name, spec.size)) for spec in specs]
+    bounded = [
+        f"input {spec.name}: ids from 0 to {(spec.size or 1) - 1} are taken, as the example has; give the largest there"
+        for spec in specs
+        if spec.role == "tokens" and spec.name in tensors and spec.name not in sizes
+    ]
+    return known, bounded
+
+
+def _is_axis(axis: object) -> bool:
+    return axis.isidentifier() if isinstance(axis, str) else type(axis) is int and axis >= 1
+
+
+def _meaning(axis: str) -> str:
+    """What an axis of another name is, most likely."""
+    lower = axis.lower()
+    if any(word in lower for word in ("enc", "mem", "source", "src", "key", "cross")):
+        return ENCODER_SEQUENCE
+    return BATCH if lower in ("b", "n", "bs", "bsz") or "batch" in lower else SEQUENCE
