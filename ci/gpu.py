@@ -86,7 +86,7 @@ def one(name: str, provider: str, ends: float) -> dict[str, Any]:
         return {"verdict": "left out", "note": f"the suite's {BUDGET} s were over", "seconds": 0.0}
     from posexport.conversion import ConvertOptions, convert
     from posexport.sources import builtin
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.resolve import LoadOptions
 
     started = time.perf_counter()
     name, *options = name.split(" --")

@@ -32,7 +32,7 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
 from posexport.parity.median import LEAST_POINTS, LIMIT
 from posexport.parity.report import Report
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
 from posexport.spec import Envelope
 
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import posexport
-from posexport.encodings.base import Array, Encoding, register
+from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.conformer import CausalConvolution, CentredConvolution, ConformerLayer, conformer_layer

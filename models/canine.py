@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.base import HOOKS, Encoding
+from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take

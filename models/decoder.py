@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig, FeedForward, Residual, normalisation
 from posexport.models.scoring import SoftCapped, scoring

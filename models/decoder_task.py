@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from torch import Tensor
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.definition import Definition
 from posexport.models.envelope import envelope_of, reads_numbers, together

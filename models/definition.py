@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.envelope import envelope_of
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
 

@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Crossed, Decoder, LanguageModel
 from posexport.models.definition import Definition, Part
 from posexport.models.encoder import Encoder, additive

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from torch import nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.numbering import Numbering
 from posexport.spec import Beyond, Envelope
 

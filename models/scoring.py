@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.base import Term
+from posexport.encodings.encoding import Term
 from posexport.encodings.positions import Positions
 from posexport.ops.additive_scores import ADDITIVE_SCORES
 from posexport.ops.concat_scores import CONCAT_SCORES

@@ -3,7 +3,7 @@
 import msgspec
 from torch import Tensor
 
-from posexport.encodings.base import HOOKS, Encoding
+from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Encoder
 from posexport.models.envelope import envelope_of

@@ -9,7 +9,7 @@ Shape letters: B batch, T tokens, H heads, D head size, C model size.
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Attention, EncoderConfig, FeedForward, Residual, additive

@@ -96,7 +96,7 @@ def convert(
     require("posexport.convert", "torch", "onnxscript", "onnx_ir", "onnxruntime")
     from posexport.conversion import ConvertOptions
     from posexport.conversion import convert as run
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.resolve import LoadOptions
 
     options = ConvertOptions(
         load=LoadOptions(
@@ -172,7 +172,7 @@ def verify(
         'within 0.001'
     """
     require("posexport.verify", "onnxruntime", *(() if against is None else ("torch", "onnxscript", "onnx_ir")))
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.resolve import LoadOptions
     from posexport.verification import verify as run
 
     loading = LoadOptions(

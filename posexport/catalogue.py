@@ -14,7 +14,7 @@ FILE = "catalogue.json"
 #: kinds that depend on the machine, and are in no file
 _OF_THIS_MACHINE = ("providers",)
 #: where encodings are registered
-_REGISTRY = "posexport.encodings.base"
+_REGISTRY = "posexport.encodings.encoding"
 
 
 def catalogue(kind: str) -> list[dict[str, Any]]:

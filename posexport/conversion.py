@@ -20,7 +20,7 @@ from posexport.errors import PosexportError
 from posexport.files import size_text
 from posexport.recipe import LayoutName, Recipe
 from posexport.runtime.providers import check_loads, execution_provider
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 from posexport.spec import SEQUENCE, Beyond
 from posexport.suggest import check_choice
 from posexport.tokenizer import with_tokenizer
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from posexport.lowering.target import TargetName
     from posexport.nn.caching import Rotate
     from posexport.parity.report import Report
-    from posexport.sources.base import Source
     from posexport.sources.cached import CacheName
+    from posexport.sources.source import Source
 
 PARITY = "parity.json"
 _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
@@ -125,7 +125,7 @@ class Conversion:
 
     def to_text(self) -> str:
         """The table of the proof, and where the bundle is."""
-        from posexport.parity.table import plain
+        from posexport.parity.point_table import plain
 
         lines = [] if self.report is None else [plain(self.report)]
         if self.manifest is None:
@@ -294,7 +294,7 @@ def _write(
 
 def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
-    from posexport.parity.run import prove
+    from posexport.parity.prove import prove
     from posexport.parity.sample import SampleWriter
 
     sample = SampleWriter()

@@ -9,15 +9,15 @@ from typing import Any
 
 import posexport.encodings
 import posexport.ops  # noqa: F401  # both fill the registries
-from posexport.encodings.base import ENCODINGS, Entry
 from posexport.encodings.build import settings
 from posexport.encodings.describe import describe
+from posexport.encodings.encoding import ENCODINGS, Entry
 from posexport.lowering import plan
-from posexport.ops.base import OPERATORS
+from posexport.ops.operator import OPERATORS
 from posexport.sources import builtin
 from posexport.sources.definitions import KINDS
 from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.families.base import TASKS
+from posexport.sources.huggingface.families.family import TASKS
 
 #: sizes of the model that the limits of encodings are told for
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}

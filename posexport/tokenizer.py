@@ -22,7 +22,7 @@ from posexport.errors import PosexportError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from posexport.sources.base import Source
+    from posexport.sources.source import Source
 
 TOKENIZER = "tokenizer.json"
 END = "</w>"

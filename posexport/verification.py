@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.parity.report import Report
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.resolve import LoadOptions
 
 _T = TypeVar("_T")
 
@@ -90,10 +90,10 @@ def _prove(
     """The grid, against a source that `prepare` takes."""
     from posexport.export import layouts
     from posexport.parity.foreign import fit
-    from posexport.parity.run import prove
+    from posexport.parity.prove import prove
     from posexport.parity.signature import signature
-    from posexport.sources.load import LoadOptions
     from posexport.sources.prepare import again, prepare
+    from posexport.sources.resolve import LoadOptions
 
     recipe, origin = _recipe(target, manifest)
     loading = options or LoadOptions()

@@ -18,7 +18,7 @@ from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.numbering import AfterPadding
 from posexport.models.task import EncoderModel
 from posexport.sources import builtin
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 #: small enough for a test, and no two alike
 SIZES = ("max_positions=20", "hidden=20", "feedforward=37", "vocab=61")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from posexport.encodings import base
+from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
 from posexport.errors import PosexportError
 from posexport.sources import builtin
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 #: Odd sizes, so that no two axes can be confused, and a table short enough to step beyond.
 SIZES = ("layers=1", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "max_positions=23")
@@ -59,7 +59,9 @@ def by_attention(prefix: str) -> list[str]:
     found: dict[tuple[str, ...], str] = {}
     for name, (_, encoding) in builtin.models().items():
         if name.startswith(prefix) and not name.removeprefix(prefix).startswith("decoder-"):
-            what = describe(base.ENCODINGS[encoding], {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 40})
+            what = describe(
+                registry.ENCODINGS[encoding], {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 40}
+            )
             terms = [hook for hook in what.hooks if hook in ("scores", "values")]
             found.setdefault((*terms, *what.operators), name)
     return sorted({*found.values(), f"{prefix}rope", f"{prefix}rope-dynamic"})

@@ -25,8 +25,8 @@ from posexport.models.heads import Features
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
 from posexport.parity.draw import kept
 from posexport.parity.grid import GridPoint, grid
-from posexport.sources.base import Source
-from posexport.sources.huggingface.load import load
+from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, frames, samples
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,16 +14,16 @@ from posexport.bench import contestants as of
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Contestant
 from posexport.bench.environments import Ended, FailedError, Worker, run
+from posexport.bench.measure_suite import Heat, bench
 from posexport.bench.measurement import Conditions
 from posexport.bench.models import points
+from posexport.bench.ratio_table import shown
 from posexport.bench.recipes import OUT, Recipe, make
 from posexport.bench.records import Document, Point, figure, judge
-from posexport.bench.run import Heat, bench
 from posexport.bench.suites import SUITES, chosen
-from posexport.bench.table import shown
 from posexport.bench.turns import Effort, LostError, take_turns
 from posexport.cli import group
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
 
 TINY = {
     "vocab_size": 29,

@@ -16,17 +16,17 @@ import pytest
 from click.testing import CliRunner
 
 from posexport.bench import checkpoints, measurement, nodes, recipes, resume, suites
-from posexport.bench import run as running
+from posexport.bench import measure_suite as running
 from posexport.bench.chart import draw
 from posexport.bench.contestants import Checkpoint, Contestant
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
 from posexport.bench.environments import FailedError
 from posexport.bench.machine import available, machine
 from posexport.bench.markdown import tables
+from posexport.bench.measure_suite import Heat, bench
 from posexport.bench.measurement import Conditions
+from posexport.bench.ratio_table import shown
 from posexport.bench.records import Document, Figure, Point, Result, figure
-from posexport.bench.run import Heat, bench
-from posexport.bench.table import shown
 from posexport.bench.turns import Effort
 from posexport.bench.workers import reading
 from posexport.bench.workers.job import Job

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from posexport.encodings.alibi import slopes
-from posexport.encodings.base import ENCODINGS
 from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.build import build
+from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.export.build import build as export
 from posexport.nn.attention import attend
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.example import example
+from posexport.sources.source import Source
 
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4, "max_positions": 40}
 ONE_LAYER = ("layers=1", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "max_positions=320")

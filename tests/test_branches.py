@@ -11,13 +11,13 @@ from onnx import ModelProto, NodeProto
 
 from posexport.conversion import ConvertOptions, convert
 from posexport.lowering import blockwise
-from posexport.parity import coverage, run
+from posexport.parity import coverage, prove
 from posexport.parity.branches import Branch, Watched
 from posexport.parity.coverage import cover
 from posexport.parity.grid import grid
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 from tests.small import in_short
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61")
@@ -152,7 +152,7 @@ def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch:
 def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_memory_limit", lambda _: 1 << 26)
+    monkeypatch.setattr(prove, "_memory_limit", lambda _: 1 << 26)
     done = convert("encoder-t5", tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
     assert done.report is not None
     assert done.report.passed

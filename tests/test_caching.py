@@ -17,10 +17,10 @@ from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.reference import Reference
 from posexport.runtime.session import load
-from posexport.sources.base import Source
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
+from posexport.sources.source import Source
 from posexport.spec import CAPACITY
 from tests.small import in_short
 

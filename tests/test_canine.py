@@ -19,7 +19,7 @@ from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.models.heads import Features
-from posexport.sources.huggingface.load import load
+from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 

@@ -19,7 +19,7 @@ from posexport.cli.command import Command
 from posexport.cli.list import KINDS
 from posexport.cli.other_tools import COMMANDS as OTHER_COMMANDS
 from posexport.cli.other_tools import OPTIONS, about_option
-from posexport.encodings.base import ENCODINGS, Entry
+from posexport.encodings.encoding import ENCODINGS, Entry
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
 from posexport.files import size_text

@@ -11,9 +11,9 @@ import torch
 import posexport
 from posexport.lowering import plan
 from posexport.lowering.formula import Formula
+from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.huggingface.families import FAMILIES, gptj
 from posexport.sources.huggingface.families.causal import family
-from posexport.sources.huggingface.load import load
 
 GPTJ = Path(__file__).parent / "golden" / "gptj-forcausallm"
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.conversion import ConvertOptions, convert
-from posexport.encodings import base
-from posexport.encodings.base import Encoding, register
+from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
+from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.parity.draw import draw
 from posexport.parity.grid import grid
 from posexport.sources import builtin
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 from tests.small import by_attention, in_short, shared
 
 #: two layers: what a second layer shares with the first has branches of its own
@@ -33,7 +33,7 @@ def _ways() -> dict[object, str]:
     """A model of each kind for every way in which encodings act, which is every kind of attention."""
     ways: dict[object, str] = {}
     for name, (kind, encoding) in builtin.models().items():
-        found = describe(base.ENCODINGS[encoding], {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 40})
+        found = describe(registry.ENCODINGS[encoding], {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 40})
         ways.setdefault((kind.what, *found.hooks, *found.operators), name)
     return ways
 
@@ -131,7 +131,7 @@ def test_every_built_in_model_is_proven(name: str, tmp_path: Path) -> None:
 
 
 def test_every_encoding_has_a_model() -> None:
-    assert set(FIRST) == set(base.ENCODINGS)
+    assert set(FIRST) == set(registry.ENCODINGS)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_beyond_the_trained_length(name: str, given: dict[str, object], limit: i
 
 
 def test_a_toy_encoding_is_one_class(tmp_path: Path) -> None:
-    before = set(base.ENCODINGS)
+    before = set(registry.ENCODINGS)
 
     def oracle(x_BTC: np.ndarray, pos_BT: np.ndarray, **rest: object) -> np.ndarray:
         del rest
@@ -180,8 +180,8 @@ def test_a_toy_encoding_is_one_class(tmp_path: Path) -> None:
         assert done.manifest.encoding is not None
         assert done.manifest.encoding.name == "toy-ramp"
     finally:
-        for name in set(base.ENCODINGS) - before:
-            del base.ENCODINGS[name]
+        for name in set(registry.ENCODINGS) - before:
+            del registry.ENCODINGS[name]
 
 
 def test_a_user_s_module_converts_with_its_operators_visible(tmp_path: Path) -> None:

@@ -241,17 +241,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def workplace(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder with links to checkpoints, and encodings as they were afterwards."""
-    from posexport.encodings import base
+    from posexport.encodings import encoding as registry
 
-    before = dict(base.ENCODINGS)
+    before = dict(registry.ENCODINGS)
     for name in docs_models.CHECKPOINTS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).symlink_to(models / name)
     (tmp_path / "corpus.txt").write_text("the lowest and the newest of the widest cats sat low on the mat\n" * 20)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    base.ENCODINGS.clear()
-    base.ENCODINGS.update(before)
+    registry.ENCODINGS.clear()
+    registry.ENCODINGS.update(before)
 
 
 def runnable(page: Path) -> list[Block]:

@@ -20,17 +20,17 @@ from posexport.bundle.manifest import Manifest, decode, encode
 from posexport.bundle.read import read
 from posexport.bundle.write import seal
 from posexport.cli import group
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
 from posexport.export.build import build
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.parity.prove import prove
 from posexport.parity.report import Report
-from posexport.parity.run import prove
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.of_definition import source_of
+from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec
 from posexport.verification import verify
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from posexport.encodings.base import ENCODINGS, Encoding, Entry, register
 from posexport.encodings.beyond import extend
 from posexport.encodings.build import build
+from posexport.encodings.encoding import ENCODINGS, Encoding, Entry, register
 from posexport.encodings.positions import Grid, Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend

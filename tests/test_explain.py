@@ -16,12 +16,12 @@ from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.explain import feeds
 from posexport.explain.dataflow import positional
+from posexport.explain.explanation import RUNS, _decisions, explain
 from posexport.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, Origins
 from posexport.explain.profile import Event, alone, calls, costs
 from posexport.explain.records import Decision, Explanation, Part, Row
-from posexport.explain.run import RUNS, _decisions, explain
-from posexport.explain.table import notes, shown, summary
-from posexport.sources.load import LoadOptions
+from posexport.explain.time_table import notes, shown, summary
+from posexport.sources.resolve import LoadOptions
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Envelope, InputSpec
 
 TINY = ("layers=2", "hidden=60", "heads=5")

@@ -19,7 +19,7 @@ from posexport.export.trace import trace
 from posexport.lowering.plan import ATTENTION, check_name, choose
 from posexport.lowering.target import Target
 from posexport.ops.attention import kinds
-from posexport.ops.base import HELPERS, WHOLE
+from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
 from tests.small import source
 

@@ -21,9 +21,9 @@ from posexport.parity.derived import Call
 from posexport.parity.foreign_run import Beyond, own_words
 from posexport.parity.halves import half
 from posexport.parity.ort import RunError
+from posexport.parity.point_table import plain
 from posexport.parity.report import Point, Report
 from posexport.parity.signature import Declared, Signature
-from posexport.parity.table import plain
 from posexport.sources import builtin
 from posexport.spec import OutputSpec
 from posexport.verification import verify

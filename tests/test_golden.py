@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.encodings.relative_table import RelativeTable
 from posexport.parity.criterion import tolerance
-from posexport.sources.base import Source
-from posexport.sources.huggingface.load import load
+from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.source import Source
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import posexport.ops  # noqa: F401  # fills the registry
-from posexport.ops.base import OPERATORS
+from posexport.ops.operator import OPERATORS
 from posexport.sources import builtin
 
 

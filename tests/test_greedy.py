@@ -16,7 +16,7 @@ from posexport.parity.ort import Runner
 from posexport.parity.reference import Reference
 from posexport.runtime.cache import ports
 from posexport.sources import builtin
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from tests.small import in_short
 
 SIZES = ("layers=2", "hidden=60", "heads=5", "feedforward=64", "vocab=211", "tied=false")

@@ -20,7 +20,7 @@ from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.sources import hub
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "bert-absolute"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from posexport.encodings.base import ENCODINGS, Encoding
+from posexport.encodings.encoding import ENCODINGS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig

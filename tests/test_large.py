@@ -24,9 +24,9 @@ from posexport.parity.grid import GridPoint
 from posexport.parity.reference import Reference
 from posexport.parity.sharing import Reader, shareable
 from posexport.sources import mapped
-from posexport.sources.base import Source
 from posexport.sources.builtin import load as builtin_source
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.source import Source
 from posexport.verification import verify
 
 pytestmark = pytest.mark.fresh

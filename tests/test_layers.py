@@ -46,15 +46,15 @@ WITHOUT_TORCH = [
 WITHOUT_TORCH += [
     ".runtime.placement",
     ".parity.sample",
-    ".parity.table",
+    ".parity.point_table",
     ".parity.criterion",
     ".parity.grid",
     ".verification",
     ".catalogue",
     ".files",
     ".tokenizer",
-    ".explain.run",
-    ".explain.table",
+    ".explain.explanation",
+    ".explain.time_table",
     ".rewrites",
 ]
 

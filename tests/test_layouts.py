@@ -32,9 +32,9 @@ from posexport.nn.caching import Caching, GrowingCache
 from posexport.recipe import LayoutName
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
-from posexport.sources.base import Source
-from posexport.sources.huggingface.load import load
-from posexport.sources.load import LoadOptions
+from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.resolve import LoadOptions
+from posexport.sources.source import Source
 from posexport.verification import verify
 
 ROOT = Path(__file__).parent.parent
@@ -406,7 +406,7 @@ def test_the_proof_is_of_the_files_that_ship(name: str, layout: LayoutName, tmp_
     onnx.save(graph, str(target / last))
     wrong = dataclasses.replace(arranged(source(name), layout))
     from posexport.bundle.manifest import model_of
-    from posexport.parity.run import prove
+    from posexport.parity.prove import prove
 
     report = prove(wrong, model_of(target, wrong.parts), lengths=(7,), threads=1)
     assert not report.passed

@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
-from posexport.encodings.base import Array
+from posexport.encodings.encoding import Array
 from posexport.errors import PosexportError
 from posexport.export.trace import trace
 from posexport.models.encoder import EncoderConfig
 from posexport.models.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.runtime.feeds import prepare
-from posexport.sources.huggingface.load import load
+from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 

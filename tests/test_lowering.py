@@ -15,12 +15,12 @@ from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.save import save
 from posexport.lowering import bias
-from posexport.lowering.base import function
 from posexport.lowering.blocks import BLOCK
+from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION, choose, family_of
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 from posexport.parity.calls import in_calls
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.draw import draw, token_mask
@@ -29,8 +29,8 @@ from posexport.parity.ort import Runner
 from posexport.parity.reference import Reference
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.cached import cached
+from posexport.sources.source import Source
 from tests.small import by_attention, shared
 from tests.traces import Traces
 

@@ -11,11 +11,11 @@ from parity_models import exported, source, wrapped
 from posexport.lowering.blocks import BLOCK
 from posexport.parity import median
 from posexport.parity.criterion import EPS, tolerance
+from posexport.parity.point_table import plain
+from posexport.parity.prove import prove
 from posexport.parity.report import Point, Report
-from posexport.parity.run import prove
 from posexport.parity.switches import switches
-from posexport.parity.table import plain
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import Envelope
 
 EPS32 = EPS["fp32"]

@@ -14,18 +14,18 @@ from torch import nn
 import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.alibi import Alibi
-from posexport.encodings.base import ENCODINGS, HOOKS, Encoding
 from posexport.encodings.compose import ByLayer
+from posexport.encodings.encoding import ENCODINGS, HOOKS, Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.t5 import T5
 from posexport.errors import PosexportError
 from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
 from posexport.runtime.session import load as load_bundle
-from posexport.sources.base import Source
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
-from posexport.sources.load import LoadOptions, load
 from posexport.sources.own_decoder import OwnDecoder, with_cache
+from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
 from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
 

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from posexport.ops.base import DOMAIN, OPERATORS, Case, Operator, protos, register
+from posexport.ops.operator import DOMAIN, OPERATORS, Case, Operator, protos, register
 from posexport.ops.window import skew, unskew
 
 EVERY = [pytest.param(o, id=o.name) for o in OPERATORS.values()]

@@ -24,10 +24,10 @@ from posexport.parity import baseline_error, criterion, luck, memory
 from posexport.parity.draw import draw, kept
 from posexport.parity.grid import GridPoint, grid, lengths_of
 from posexport.parity.grid import _calls as grid_calls
+from posexport.parity.point_table import plain
+from posexport.parity.prove import prove
 from posexport.parity.report import Point, Report
-from posexport.parity.run import prove
-from posexport.parity.table import plain
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, OutputSpec
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)

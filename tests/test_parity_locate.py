@@ -10,9 +10,9 @@ from parity_models import copied, exported, source, with_nodes, with_weights, wr
 
 from posexport.export.build import build
 from posexport.parity.locate import locate
+from posexport.parity.prove import prove
 from posexport.parity.report import Point
-from posexport.parity.run import prove
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 LENGTHS = [2, 17]
 FAILURE = Point(

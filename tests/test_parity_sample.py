@@ -13,9 +13,9 @@ from parity_models import exported, source, with_weights
 from posexport.errors import PosexportError
 from posexport.parity.draw import draw, token_mask
 from posexport.parity.grid import grid
-from posexport.parity.run import prove
+from posexport.parity.prove import prove
 from posexport.parity.sample import FILE, LARGEST, SampleWriter, check_sample
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, Envelope, InputSpec
 
 #: a machine that has no PyTorch

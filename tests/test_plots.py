@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from posexport.cli import group
-from posexport.encodings.base import ENCODINGS
+from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
-from posexport.plots.base import Subject
 from posexport.plots.choose import choose
 from posexport.plots.colours import UNORDERED, scale
 from posexport.plots.draw import plot
 from posexport.plots.figure import compose, panel_axes, render
+from posexport.plots.plot import Subject
 from posexport.plots.table_rows import table_rows
 from posexport.sources.encoding_alone import alone
 from tests.small import in_short

@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 import posexport.plots.checkpoint
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.plots.base import Drawing
 from posexport.plots.draw import drawing, plot
 from posexport.plots.figure import compose, panel_axes
+from posexport.plots.plot import Drawing
 
 GOLDEN = Path(__file__).parent / "golden"
 VECTORS = [

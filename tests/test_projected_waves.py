@@ -15,7 +15,7 @@ from posexport.lowering import plan
 from posexport.lowering.target import Target
 from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 from posexport.ops.waves import LAYOUTS, Layout, WavesKind, oracle, project
 
 HEADS, SIZE = 5, 3

@@ -159,7 +159,7 @@ def test_the_same_bytes_anywhere(source: str, options: tuple[str, ...], tmp_path
 def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from posexport.conversion import ConvertOptions
     from posexport.conversion import convert as here
-    from posexport.sources.load import LoadOptions
+    from posexport.sources.resolve import LoadOptions
 
     monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 1)
     for name in ("one", "two"):  # the second in a process that has traced before

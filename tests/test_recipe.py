@@ -14,8 +14,8 @@ from posexport.cli import group
 from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
-from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import again, recorded
+from posexport.sources.resolve import LoadOptions
 from posexport.verification import verify
 from tests.small import in_short
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from posexport.encodings.base import ENCODINGS, Encoding
 from posexport.encodings.build import settings
+from posexport.encodings.encoding import ENCODINGS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.export.build import build
 from posexport.models.encoder import EncoderConfig
 from posexport.nn.attention import attend
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.example import example
+from posexport.sources.source import Source
 
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4}
 

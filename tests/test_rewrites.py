@@ -23,10 +23,10 @@ from posexport.export.trace import trace as traced
 from posexport.lowering.target import Target
 from posexport.parity.locate import locate
 from posexport.parity.report import Point
-from posexport.rewrites.run import REWRITES, apply, reasons
+from posexport.rewrites.pipeline import REWRITES, apply, reasons
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.cached import cached
+from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")

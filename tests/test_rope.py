@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import posexport.encodings  # noqa: F401  # fills the registry
-from posexport.encodings.base import ENCODINGS
 from posexport.encodings.build import build
+from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.frequencies import from_config
-from posexport.encodings.frequencies.base import Schedule, length_of
 from posexport.encodings.frequencies.dynamic import Dynamic
 from posexport.encodings.frequencies.linear import Linear
 from posexport.encodings.frequencies.llama3 import Llama3
@@ -22,6 +21,7 @@ from posexport.encodings.frequencies.longrope import LongRope
 from posexport.encodings.frequencies.ntk import Ntk
 from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.frequencies.proportional import Proportional
+from posexport.encodings.frequencies.schedule import Schedule, length_of
 from posexport.encodings.frequencies.yarn import Yarn
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope_base import Rotary, rotation

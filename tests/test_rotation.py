@@ -7,10 +7,10 @@ import onnxruntime
 import pytest
 import torch
 
-from posexport.lowering.base import function
+from posexport.lowering.lowering import function
 from posexport.lowering.rotation import LOWERINGS
 from posexport.lowering.target import Target
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import Layout, RotationKind, kinds, oracle, turn
 
 HEADS, LENGTH = 5, 7

@@ -13,10 +13,10 @@ from posexport.export.build import build
 from posexport.lowering import plan
 from posexport.lowering.rotation import LOWERINGS
 from posexport.lowering.target import Target, TargetName
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import kinds
 from posexport.sources.builtin import load as builtin
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 
 SMALL = ("vocab=61", "hidden=60", "heads=5", "feedforward=24")
 WAYS = {lowering.name for lowering in LOWERINGS}

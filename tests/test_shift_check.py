@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from posexport.cli import group
 from posexport.encodings.alibi import Alibi
-from posexport.encodings.base import ENCODINGS, Encoding, Entry
 from posexport.encodings.distances import distances
+from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
 from posexport.encodings.rope import Rope
 from posexport.encodings.rope_yarn import RopeYarn
 from posexport.encodings.shaw_kv import ShawKV
@@ -18,8 +18,8 @@ from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.shift_check import relative, rotation, sinusoid
-from posexport.shift_check.base import TOLERANCE
-from posexport.shift_check.run import check_shift
+from posexport.shift_check.records import TOLERANCE
+from posexport.shift_check.shift_check import check_shift
 from posexport.sources.encoding_alone import alone
 
 

@@ -23,9 +23,9 @@ from posexport.parity.grid import GridPoint, grid
 from posexport.parity.ort import Runner
 from posexport.parity.reference import Reference, torch_threads
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.cached import cached
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.source import Source
 
 GOLDEN = Path(__file__).parent / "golden"
 CHECKPOINTS = sorted(path.name for path in GOLDEN.iterdir() if (path / "config.json").is_file())

@@ -10,7 +10,7 @@ import pytest
 
 from posexport.export.build import build
 from posexport.lowering import side_by_side
-from posexport.lowering.base import function
+from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds

@@ -11,7 +11,7 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
 from posexport.sources.builtin import load as builtin
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 
 SMALL = ("vocab=61", "hidden=20", "heads=5", "feedforward=24", "layers=1", "max_positions=40")
 

@@ -8,9 +8,9 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.sources import builtin
-from posexport.sources.base import Source
 from posexport.sources.extend import extend
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.source import Source
 from tests.small import source
 
 USER_FILE = '''

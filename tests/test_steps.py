@@ -14,12 +14,12 @@ from torch import nn
 
 from posexport.parity import steps
 from posexport.parity.ort import Runner
+from posexport.parity.point_table import plain
+from posexport.parity.prove import prove
 from posexport.parity.reference import Reference
 from posexport.parity.report import Invariant, Report
-from posexport.parity.run import prove
-from posexport.parity.table import plain
 from posexport.sources import builtin
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import Envelope
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")

@@ -18,7 +18,7 @@ from posexport.parity.grid import grid
 from posexport.runtime.session import load
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 from posexport.spec import CAPACITY, InputSpec, OutputSpec
 from tests.small import in_short
 

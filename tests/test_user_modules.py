@@ -21,7 +21,7 @@ from posexport.parity import invariants
 from posexport.parity.grid import GridPoint, grid
 from posexport.runtime.session import load as load_bundle
 from posexport.sources import length_search
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.user_module import in_precision
 from posexport.spec import Envelope, InputSpec, OutputSpec
 

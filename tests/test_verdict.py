@@ -19,7 +19,7 @@ from posexport.parity import memory
 from posexport.parity.ort import Runner
 from posexport.parity.report import Report
 from posexport.parity.verdict import verdict
-from posexport.sources.load import LoadOptions
+from posexport.sources.resolve import LoadOptions
 
 TINY = ("layers=1", "hidden=12", "heads=2", "feedforward=7", "vocab=11")
 SETTINGS = [word for pair in TINY for word in ("--set", pair)]
@@ -125,8 +125,8 @@ import posexport
 session = posexport.load({str(tmp_path / "b")!r}, threads=1)  # the process's first, which would decide for the thread
 assert are_kept()
 from posexport.runtime import chain
-from posexport.parity import run
-from posexport.sources.load import LoadOptions, load
+from posexport.parity import prove
+from posexport.sources.resolve import LoadOptions, load
 seen = dict()
 def watch(name, cls, method):
     inner = getattr(cls, method)
@@ -138,7 +138,7 @@ watch("graph", chain.Link, "taken")
 session.run(dict(input_ids=[[5, 2, 7]]))
 source = load("encoder-alibi", LoadOptions(settings={TINY!r}))
 watch("definition", type(source.module), "forward")
-report = run.prove(source, Path({str(tmp_path / "b" / "model.onnx")!r}), lengths=[2, 17], threads=1)
+report = prove.prove(source, Path({str(tmp_path / "b" / "model.onnx")!r}), lengths=[2, 17], threads=1)
 print(report.passed, seen["graph"], seen["definition"], are_kept())
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -169,7 +169,7 @@ def test_a_target_that_loads_is_what_the_proof_runs_on(tmp_path: Path, monkeypat
         asked.append(given["provider"])
         raise PosexportError("far enough")
 
-    monkeypatch.setattr("posexport.parity.run.prove", proof)
+    monkeypatch.setattr("posexport.parity.prove.prove", proof)
     with pytest.raises(PosexportError, match="far enough"):
         convert("encoder-nope", tmp_path / "b", options(target="cuda"))
     assert asked == ["cuda", "cuda"]

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from posexport.encodings.axial import Axial
-from posexport.encodings.base import ENCODINGS
 from posexport.encodings.beit import Beit
 from posexport.encodings.build import build
+from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.positions import Positions
 from posexport.encodings.resized import cubic, linear, resized
 from posexport.encodings.rope_axial import RopeAxial
@@ -24,7 +24,7 @@ from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
 from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.huggingface.load import load
+from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of
 
 GOLDEN = Path(__file__).parent / "golden"

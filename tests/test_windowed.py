@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from posexport.conversion import ConvertOptions, convert
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.encodings.swin import Swin
@@ -21,8 +21,8 @@ from posexport.models.windowed import Windowed, WindowedConfig
 from posexport.models.windows import cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin
-from posexport.sources.huggingface.load import load
-from posexport.sources.load import LoadOptions
+from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.resolve import LoadOptions
 
 GOLDEN = Path(__file__).parent / "golden"
 LIKE = torch.zeros(1, dtype=torch.float64)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from posexport.export.trace import trace
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 
 class _Pickler(pickle.Pickler):

@@ -7,9 +7,9 @@ from pathlib import Path
 from posexport.bench import contestants as of
 from posexport.bench.contestants import Checkpoint, Contestant
 from posexport.bench.environments import FailedError
+from posexport.bench.measure_suite import Heat
 from posexport.bench.recipes import make
 from posexport.bench.records import Point
-from posexport.bench.run import Heat
 from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
 from posexport.bundle.read import read
 from posexport.errors import PosexportError

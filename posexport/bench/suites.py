@@ -6,9 +6,9 @@ from pathlib import Path
 
 from posexport.bench import contestants as of
 from posexport.bench.contestants import Checkpoint, Contestant
+from posexport.bench.measure_suite import Heat
 from posexport.bench.recipes import OUT, Recipe
 from posexport.bench.records import Point
-from posexport.bench.run import Heat
 from posexport.bench.turns import Effort
 
 #: sizes of BERT-base, with tables for the longest length of the suites

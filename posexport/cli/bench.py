@@ -106,11 +106,11 @@ def command(
         posexport bench --suite decode --threads 2 --rival genai -o decode.json
         posexport bench --suite growth --threads 2 -o growth.json --plot growth.svg
     """
+    from posexport.bench.measure_suite import bench
     from posexport.bench.measurement import Conditions
     from posexport.bench.models import heat, points
     from posexport.bench.records import Document
     from posexport.bench.resume import earlier
-    from posexport.bench.run import bench
     from posexport.bench.suites import SUITES, chosen
     from posexport.errors import PosexportError
     from posexport.files import check_free, write_whole
@@ -160,7 +160,7 @@ def command(
     else:
         from rich.console import Console
 
-        from posexport.bench.table import shown
+        from posexport.bench.ratio_table import shown
 
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:

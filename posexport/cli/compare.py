@@ -56,9 +56,9 @@ def command(
         posexport compare -o comparison
         posexport compare --encodings sinusoidal,t5,rope,relative-key --steps 500 -o comparison
     """
+    from posexport.compare.comparison import compare
+    from posexport.compare.comparison_table import to_text
     from posexport.compare.records import Setup
-    from posexport.compare.run import compare
-    from posexport.compare.table import to_text
     from posexport.errors import PosexportError
 
     names = [name.strip() for part in chosen for name in part.split(",") if name.strip()]

@@ -39,7 +39,7 @@ def command(
         posexport explain shaw --length 512 --threads 2
         posexport explain smollm --past 2048
     """
-    from posexport.explain.run import explain
+    from posexport.explain.explanation import explain
 
     found = explain(directory, length=length, past=past, batch=batch, provider=provider, threads=threads)
     if as_json:
@@ -47,6 +47,6 @@ def command(
         return
     from rich.console import Console
 
-    from posexport.explain.table import shown
+    from posexport.explain.time_table import shown
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(found))

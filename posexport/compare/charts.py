@@ -7,9 +7,9 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from posexport.compare.comparison_table import shown
 from posexport.compare.records import LIMIT, Document, Row
 from posexport.compare.svg import COLOURS, GREY, Frame, dot, drawing, line, text
-from posexport.compare.table import shown
 
 #: where the encoding acts, in the order of the key; the first that fits gives the colour
 WHERE = (

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from posexport.compare import tasks
 from posexport.compare.charts import against_latency, against_length, places, task_colours
+from posexport.compare.comparison_table import ratio, shown, to_csv
 from posexport.compare.records import Cell, Document, Row
-from posexport.compare.table import ratio, shown, to_csv
 
 if TYPE_CHECKING:
     from jinja2 import Template

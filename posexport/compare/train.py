@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from posexport.compare import tasks
 from posexport.compare.records import Setup
-from posexport.encodings.base import Encoding
 from posexport.encodings.build import build
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.sources.builtin import models

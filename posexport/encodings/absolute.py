@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.joined import Joined
 from posexport.encodings.position_table import PositionTable
 

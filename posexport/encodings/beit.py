@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.encodings.resized import linear, resized

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.spec import Beyond
 

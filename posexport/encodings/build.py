@@ -5,7 +5,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from posexport.encodings.base import ENCODINGS, Encoding, Entry
+from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
 from posexport.errors import PosexportError
 from posexport.settings import convert
 from posexport.suggest import did_you_mean

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.joined import Joined, PositionVectors
 from posexport.encodings.waves import check_layout, frequencies
 from posexport.errors import PosexportError

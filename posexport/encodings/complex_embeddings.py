@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.base import Array, Encoding, register
+from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.waves import frequencies
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from posexport.encodings.base import HOOKS, Encoding, Term
+from posexport.encodings.encoding import HOOKS, Encoding, Term
 from posexport.encodings.positions import Positions
 
 

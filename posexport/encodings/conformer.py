@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.transformer_xl import ProjectedSinusoids
 
 

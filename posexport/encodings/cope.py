@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.contextual_scores import CONTEXTUAL_SCORES
 

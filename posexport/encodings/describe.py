@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from posexport.encodings.base import HOOKS, Encoding, Entry
 from posexport.encodings.build import build, settings
+from posexport.encodings.encoding import HOOKS, Encoding, Entry
 from posexport.encodings.positions import Positions
 
 FAMILIES = {

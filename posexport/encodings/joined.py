@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Encoding, Value
+from posexport.encodings.encoding import Encoding, Value
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 

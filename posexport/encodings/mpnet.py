@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor, nn
 
-from posexport.encodings.base import Array, Encoding, Term, register
 from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.distances import distances
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.joined import Joined
 from posexport.encodings.position_table import PositionTable
 from posexport.encodings.positions import Positions

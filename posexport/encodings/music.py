@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, Term, register
 from posexport.encodings.distances import distances
+from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.relative_table import Clippable
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES

@@ -4,7 +4,7 @@ Haviv et al., "Transformer Language Models without Positional Encodings Still Le
 (arXiv:2203.16634).
 """
 
-from posexport.encodings.base import Encoding, register
+from posexport.encodings.encoding import Encoding, register
 
 
 @register("nope", cases=[{}], source="Haviv et al. 2022, arXiv:2203.16634", control=True)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.joined import Joined, PositionVectors
 from posexport.encodings.stretched import stretched
 from posexport.errors import PosexportError

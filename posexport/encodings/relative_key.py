@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from posexport.encodings.base import Array, Term, register
+from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.relative_table import RelativeTable
 from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES

@@ -4,7 +4,7 @@ from typing import Literal
 
 from torch import nn
 
-from posexport.encodings.base import Encoding, Value
+from posexport.encodings.encoding import Encoding, Value
 from posexport.errors import PosexportError
 from posexport.spec import Beyond
 

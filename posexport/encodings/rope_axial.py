@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, register
+from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import ENCODINGS, Encoding
-from posexport.encodings.frequencies.base import Schedule
+from posexport.encodings.encoding import ENCODINGS, Encoding
+from posexport.encodings.frequencies.schedule import Schedule
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.rotation import LAYOUTS, Layout, rotate

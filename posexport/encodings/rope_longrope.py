@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.frequencies.longrope import LongRope
 from posexport.encodings.rope_base import Rotary
 from posexport.errors import PosexportError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.frequencies.yarn import Yarn
 from posexport.encodings.rope_base import Rotary
 from posexport.ops.rotation import Layout

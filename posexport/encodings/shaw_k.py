@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 

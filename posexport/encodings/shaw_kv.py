@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posexport.encodings.base import Array, Term, register
+from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions
 from posexport.encodings.shaw_k import ShawK
 from posexport.ops.clipped_values import CLIPPED_VALUES

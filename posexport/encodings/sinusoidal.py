@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.joined import Joined, PositionVectors
 from posexport.encodings.waves import check_layout, frequencies
 from posexport.errors import PosexportError

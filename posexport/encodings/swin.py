@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.window_bias import WindowBias
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.window_bias import WindowBias
 from posexport.errors import PosexportError
 

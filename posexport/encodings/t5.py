@@ -11,9 +11,9 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, Term, register
 from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.distances import distances
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES

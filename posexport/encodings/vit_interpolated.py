@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, register
+from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.encodings.resized import cubic, resized

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, Encoding, Term, register
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.clipped_scores import CLIPPED_SCORES
 

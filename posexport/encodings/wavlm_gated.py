@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.base import Array, Encoding, Term, register
 from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.distances import distances
+from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Encoding, Term, Value
+from posexport.encodings.encoding import Encoding, Term, Value
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError

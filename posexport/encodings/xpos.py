@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Array, register
+from posexport.encodings.encoding import Array, register
 from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope_base import Role, Rotary

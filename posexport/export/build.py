@@ -12,9 +12,9 @@ from posexport.export.names import name_control_flow
 from posexport.export.save import Store, save
 from posexport.export.trace import trace
 from posexport.lowering.target import Target, TargetName
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 from posexport.recipe import Recipe
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 
 

@@ -15,12 +15,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
 from posexport.lowering import in_place, plan, share, side_by_side
-from posexport.lowering.base import Kind, Lowering, function
 from posexport.lowering.bias import SharedBias
+from posexport.lowering.lowering import Kind, Lowering, function
 from posexport.lowering.target import Target
 from posexport.lowering.waves import tabulated
 from posexport.ops.attention import AttentionKind, bias_kinds
-from posexport.ops.base import DOMAIN, HELPERS, OPERATORS, WHOLE, protos
+from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, WHOLE, protos
 
 
 @dataclass(frozen=True)

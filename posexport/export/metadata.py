@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from posexport import __version__
 from posexport.recipe import Recipe
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 
 def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe | None = None) -> None:

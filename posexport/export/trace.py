@@ -12,8 +12,8 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.export import defaults
-from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.source import Source
 from posexport.sources.user_module import likely_line, not_the_module_s
 
 

@@ -34,7 +34,7 @@ from posexport.lowering.scores import (
 from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
-from posexport.ops.base import DOMAIN, WHOLE, Operator, protos
+from posexport.ops.operator import DOMAIN, WHOLE, Operator, protos
 from posexport.ops.skew import CHUNK
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from posexport.graph import sizes, take_place
-from posexport.lowering.base import Lowering
+from posexport.lowering.lowering import Lowering
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
-from posexport.ops.base import DOMAIN
 from posexport.ops.cached_calls import OF_CALL
+from posexport.ops.operator import DOMAIN
 
 
 def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> int:

@@ -9,7 +9,7 @@ from posexport.lowering.blocks import BLOCK
 from posexport.lowering.scores import term
 from posexport.lowering.text import named
 from posexport.ops.attention import AttentionKind
-from posexport.ops.base import DOMAIN, WHOLE
+from posexport.ops.operator import DOMAIN, WHOLE
 from posexport.ops.skew import CHUNK
 
 

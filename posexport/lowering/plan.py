@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.lowering.base import Kind, Lowering
 from posexport.lowering.blockwise import Blockwise
 from posexport.lowering.chunked import Chunked
 from posexport.lowering.formula import Formula
 from posexport.lowering.group_query import GroupQuery
+from posexport.lowering.lowering import Kind, Lowering
 from posexport.lowering.multi_head import MultiHead
 from posexport.lowering.onnx_attention import OnnxAttention
 from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS

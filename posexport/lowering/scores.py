@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from posexport.lowering.heads import apart
 from posexport.ops.attention import AttentionKind
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 
 SCALE = ["s1 = Constant<value_float: float = @scale>()", "s = CastLike(s1, q)"]
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from posexport.graph import take_place
 from posexport.ops.attention import AttentionKind, kinds
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 
 
 def share(model: ir.Model) -> int:

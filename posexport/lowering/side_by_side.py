@@ -13,7 +13,7 @@ from posexport.graph import integers, only, producer, sizes, width
 from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.attention import AttentionKind
 from posexport.ops.attention import kinds as attention_kinds
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import kinds as rotation_kinds
 
 

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.base import Term
+from posexport.encodings.encoding import Term
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.attention import AttentionKind, Mask
-from posexport.ops.base import Operator, emit
+from posexport.ops.operator import Operator, emit
 
 
 def attend(

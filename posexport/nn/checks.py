@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.named_encoding import acts_through

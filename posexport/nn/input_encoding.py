@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.build import lookup
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn import checks

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import posexport.encodings  # noqa: F401  # fills the registry
-from posexport.encodings.base import HOOKS, Encoding
 from posexport.encodings.build import lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.compose import ByLayer
+from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.errors import PosexportError
 from posexport.settings import convert
 

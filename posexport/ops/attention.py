@@ -20,8 +20,8 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from posexport.ops.base import OPERATORS, Operator
 from posexport.ops.cached_calls import OF_CALL
+from posexport.ops.operator import OPERATORS, Operator
 
 #: ``keys``: one row for all queries, [B, 1, 1, S]; ``pairs``: [B or 1, 1 or H, T, S].
 Mask = Literal["none", "keys", "pairs"]

@@ -6,7 +6,7 @@ ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only
 from onnxscript import BOOL, FLOAT, INT32, INT64, script
 from onnxscript import opset18 as op
 
-from posexport.ops.base import OPSET, helper
+from posexport.ops.operator import OPSET, helper
 
 #: the outputs, in order
 OF_CALL = ("takes", "last_keys", "key_total", "step", "write_at", "unused")

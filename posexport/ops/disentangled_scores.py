@@ -14,7 +14,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import OPSET, Array, Case, Operator, register
 from posexport.ops.skew import CutOff, Distances, FilledUp, KeysOfBlock, Skew
 from posexport.ops.window import blocks, columns, skew
 

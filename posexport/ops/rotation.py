@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.ops.base import Array, emit
+from posexport.ops.operator import Array, emit
 
 Layout = Literal["half", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

@@ -13,7 +13,7 @@ branch reshapes from outside it copies.)
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 
-from posexport.ops.base import OPSET, helper
+from posexport.ops.operator import OPSET, helper
 
 #: numbers that are copied at once: enough to be worth it, few enough that padding to a multiple costs little
 CHUNK = 32

@@ -10,7 +10,7 @@ from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 from torch import Tensor
 
-from posexport.ops.base import OPSET, Array, Case, Operator, register
+from posexport.ops.operator import OPSET, Array, Case, Operator, register
 
 
 def oracle(q: Array, k: Array, cap: Array, qpos: Array, kpos: Array) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posexport.ops.base import Array, emit
+from posexport.ops.operator import Array, emit
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.parity.ort import RunError, Runner
-from posexport.sources.base import Source
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.source import Source
 from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames
 
 

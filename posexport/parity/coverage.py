@@ -16,7 +16,7 @@ from posexport.parity.calls import in_calls
 from posexport.parity.draw import draw
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, samples
 
 #: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)

@@ -12,7 +12,7 @@ import numpy as np
 from posexport.parity.criterion import Array
 from posexport.parity.draw import Feeds
 from posexport.parity.signature import Declared
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import PAST, SEQUENCE, TOTAL, InputSpec
 
 POSITIONS = "position_ids"

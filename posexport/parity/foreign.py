@@ -18,7 +18,7 @@ from posexport.parity.derived import DERIVED, POSITIONS, Call, positions, shared
 from posexport.parity.draw import Feeds
 from posexport.parity.halves import STATES, half
 from posexport.parity.signature import Declared, Signature
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import (
     PAST,
     PRESENT,

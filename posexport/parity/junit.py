@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from posexport.parity.point_table import plain
 from posexport.parity.report import Point, Report
-from posexport.parity.table import plain
 from posexport.parity.verdict import verdict
 
 #: what XML 1.0 cannot hold, escaped or not

@@ -26,7 +26,7 @@ from posexport.parity.luck import inputs_of
 from posexport.parity.ort import RunError
 from posexport.parity.reference import DTYPES, Reference
 from posexport.parity.report import Point
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE
 
 if TYPE_CHECKING:

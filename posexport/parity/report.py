@@ -209,7 +209,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename=_NAMES):
 
     def to_text(self) -> str:
         """The table of lengths and paddings, and what failed."""
-        from posexport.parity.table import plain
+        from posexport.parity.point_table import plain
 
         return plain(self)
 

@@ -29,7 +29,7 @@ from posexport.parity.report import Point, Report, Verdict
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
 
 if TYPE_CHECKING:
-    from posexport.sources.base import Source
+    from posexport.sources.source import Source
 
 FILE = "parity.safetensors"
 POINTS = 8

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from posexport.errors import PosexportError
 from posexport.parity.criterion import NOT_FINITE, Measured
 from posexport.parity.grid import GridPoint
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 
 def check_finite(source: Source, point: GridPoint, errors: Sequence[Measured]) -> None:

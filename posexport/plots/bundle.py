@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import read
-from posexport.encodings.base import ENCODINGS, Encoding
+from posexport.encodings.encoding import ENCODINGS, Encoding
 from posexport.errors import PosexportError
 from posexport.spec import MODEL, EncodingSpec
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from torch import nn
 
 from posexport.bundle.manifest import MANIFEST
-from posexport.encodings.base import ENCODINGS, Encoding, Value
+from posexport.encodings.encoding import ENCODINGS, Encoding, Value
 from posexport.errors import PosexportError
-from posexport.plots.base import Drawing, Group, Subject
 from posexport.plots.bundle import encodings_of
 from posexport.plots.choose import choose
 from posexport.plots.distance_vectors import met_vectors
+from posexport.plots.plot import Drawing, Group, Subject
 from posexport.plots.titles import SIZES, settings_in_words
 from posexport.sources.encoding_alone import EncodingAlone
-from posexport.sources.load import LoadOptions
 from posexport.sources.prepare import prepare
+from posexport.sources.resolve import LoadOptions
 
 #: positions that are shown where nothing says how many matter, and the most that are shown unasked
 SHOWN, MOST = 64, 512

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from posexport.errors import PosexportError
 from posexport.plots import decay, distance_vectors, image, scores, shift_matrix, table_rows, vectors, wavelengths
-from posexport.plots.base import Group, Subject
+from posexport.plots.plot import Group, Subject
 
 #: hook to the kinds of picture that show it; each answers with no groups where it does not fit
 KINDS: dict[str, list[Callable[[Subject], list[Group]]]] = {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posexport.plots.base import Array
+from posexport.plots.plot import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

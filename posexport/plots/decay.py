@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.plots.base import Array, Group, Panel, Row, Subject, number, whole_ticks
 from posexport.plots.colours import heat_map, legend_beside, of_lines
+from posexport.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
 from posexport.shift_check.rotation import rotated
 
 if TYPE_CHECKING:

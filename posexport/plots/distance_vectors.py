@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.plots.base import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
 from posexport.plots.colours import heat_map, legend_beside, of_layers, of_lines
 from posexport.plots.likeness import by_distance, cosines, likeness_panels
-from posexport.shift_check.base import positions_from
+from posexport.plots.plot import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
+from posexport.shift_check.records import positions_from
 from posexport.shift_check.relative import dense
 from posexport.sources.encoding_alone import EncodingAlone
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from posexport.extras import require
-from posexport.plots.base import SIDE, Group, Row
+from posexport.plots.plot import SIDE, Group, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

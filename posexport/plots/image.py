@@ -8,9 +8,9 @@ import torch
 
 from posexport.encodings.positions import Positions
 from posexport.plots import wavelengths
-from posexport.plots.base import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
 from posexport.plots.colours import colour_bar, heat_map, plain_map, scale
 from posexport.plots.likeness import cosines
+from posexport.plots.plot import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
 from posexport.shift_check.relative import dense, drawn
 from posexport.shift_check.sinusoid import position_vectors
 from posexport.sources.encoding_alone import EncodingAlone

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posexport.plots.base import Array, Panel, whole_ticks
 from posexport.plots.colours import heat_map, legend_beside, of_lines
+from posexport.plots.plot import Array, Panel, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.plots.base import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
 from posexport.plots.colours import (
     UNORDERED,
     colour_bar,
@@ -18,7 +17,8 @@ from posexport.plots.colours import (
     thousands,
 )
 from posexport.plots.distance_vectors import met_vectors
-from posexport.shift_check.base import positions_from
+from posexport.plots.plot import Array, Group, Panel, Row, Subject, evenly, number, whole_ticks
+from posexport.shift_check.records import positions_from
 from posexport.shift_check.relative import dense, drawn
 from posexport.sources.encoding_alone import EncodingAlone
 

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posexport.plots.base import Group, Panel, Row, Subject, whole_ticks
 from posexport.plots.colours import heat_map, legend_beside, of_lines
-from posexport.shift_check.base import TOLERANCE
+from posexport.plots.plot import Group, Panel, Row, Subject, whole_ticks
+from posexport.shift_check.records import TOLERANCE
 from posexport.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
 
 if TYPE_CHECKING:

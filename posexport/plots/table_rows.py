@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.encodings.base import Term
-from posexport.plots.base import Array, Group, Panel, Row, Subject
+from posexport.encodings.encoding import Term
 from posexport.plots.colours import colour_bar
-from posexport.shift_check.base import positions_from
+from posexport.plots.plot import Array, Group, Panel, Row, Subject
+from posexport.shift_check.records import positions_from
 from posexport.shift_check.relative import dense
 
 if TYPE_CHECKING:

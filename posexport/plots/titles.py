@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Collection
 
-from posexport.encodings.base import Encoding, Value
+from posexport.encodings.encoding import Encoding, Value
 
 #: settings that read better than their names do; the others are "name value"
 _WORDS = {

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.encodings.positions import Positions
-from posexport.plots.base import Array, Group, Panel, Row, Subject, number, whole_ticks
 from posexport.plots.colours import heat_map, legend_beside, of_lines
 from posexport.plots.likeness import by_distance, cosines, likeness_panels
-from posexport.shift_check.base import positions_from
+from posexport.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.shift_check.records import positions_from
 from posexport.shift_check.sinusoid import claims_sinusoid, position_vectors, shift_of
 
 if TYPE_CHECKING:

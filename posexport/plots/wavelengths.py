@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.encodings.frequencies.base import Schedule
-from posexport.plots.base import Array, Group, Panel, Row, Subject, number, whole_ticks
+from posexport.encodings.frequencies.schedule import Schedule
 from posexport.plots.colours import heat_map, legend_beside, of_lines
+from posexport.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

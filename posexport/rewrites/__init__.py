@@ -1,3 +1,3 @@
 """Rewrites of what surrounds attention: the same numbers by fewer or faster operators. Imports no torch."""
 
-from posexport.rewrites.run import apply as apply
+from posexport.rewrites.pipeline import apply as apply

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from posexport.graph import is_near
 from posexport.lowering.target import MICROSOFT, Target
-from posexport.rewrites.base import by_rules
+from posexport.rewrites.rewrite import by_rules
 
 #: the first opset with Gelu, which the tracer writes itself from there on
 GELU_OPSET = 20

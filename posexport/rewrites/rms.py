@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from posexport.graph import constant, is_near, number, width
 from posexport.lowering.target import ATTENTION_OPSET, Target
-from posexport.rewrites.base import by_rules
+from posexport.rewrites.rewrite import by_rules
 
 
 class RmsNorm:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Term
-from posexport.shift_check.base import Check, block, positions_from, steps
+from posexport.encodings.encoding import Term
+from posexport.shift_check.records import Check, block, positions_from, steps
 from posexport.sources.encoding_alone import EncodingAlone
 
 SCORES = "scores stay when all positions move"

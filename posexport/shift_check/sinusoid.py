@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.encodings.positions import Grid, Positions
-from posexport.shift_check.base import Check, positions_from
+from posexport.shift_check.records import Check, positions_from
 from posexport.sources.encoding_alone import EncodingAlone
 
 Array = NDArray[np.float64]

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import posexport.encodings  # noqa: F401  # fills the registry
-from posexport.encodings.base import ENCODINGS
 from posexport.encodings.build import build
 from posexport.encodings.build import settings as settings_of
+from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
 from posexport.settings import convert
 from posexport.sources import settings, weights
-from posexport.sources.base import Source
 from posexport.sources.definitions import KINDS
-from posexport.sources.definitions.base import Kind
+from posexport.sources.definitions.kind import Kind
 from posexport.sources.of_definition import source_of
+from posexport.sources.source import Source
 from posexport.suggest import did_you_mean
 
 MAX_POSITIONS = 128

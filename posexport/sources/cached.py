@@ -5,13 +5,13 @@ from typing import Literal
 
 import msgspec
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.models.definition import Definition
 from posexport.nn.caching import CACHES, Caching, Rotate
-from posexport.sources.base import Source
 from posexport.sources.own_decoder import OwnDecoder
+from posexport.sources.source import Source
 
 CacheName = Literal["dynamic", "static"]
 

@@ -7,9 +7,9 @@ from typing import cast
 import torch
 
 import posexport.encodings  # noqa: F401  # fills the registry
-from posexport.encodings.base import HOOKS, Encoding, Entry
 from posexport.encodings.build import build, lookup
 from posexport.encodings.build import settings as settings_of
+from posexport.encodings.encoding import HOOKS, Encoding, Entry
 from posexport.errors import PosexportError
 from posexport.settings import convert
 from posexport.sources.builtin import LARGEST, MAX_POSITIONS

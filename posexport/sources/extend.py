@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import msgspec
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.beyond import extend as extend_encodings
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import Beyond
 
 

@@ -16,11 +16,11 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.envelope import envelope_of_module
-from posexport.sources.base import Source
 from posexport.sources.probe import probe
+from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, raised
 from posexport.sources.weights import digest
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, EncodingSpec, InputSpec

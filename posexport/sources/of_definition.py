@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.definition import Definition
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import EncodingSpec
 
 

@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.base import HOOKS, Encoding
+from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.models.envelope import reads_numbers
@@ -25,8 +25,8 @@ from posexport.nn.caching import Caching
 from posexport.nn.named_encoding import acts_through
 from posexport.nn.reach import Reach
 from posexport.sources import mapped
-from posexport.sources.base import Source
 from posexport.sources.length_search import LONGEST, search
+from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
 from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, EncodingSpec, Envelope, InputSpec, OutputSpec
 

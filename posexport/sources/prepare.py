@@ -8,11 +8,11 @@ from torch import nn
 
 from posexport.nn.caching import Rotate
 from posexport.sources import hub
-from posexport.sources.base import Source
 from posexport.sources.cached import CacheName, cached
 from posexport.sources.extend import extend
-from posexport.sources.load import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.settings import parse
+from posexport.sources.source import Source
 from posexport.spec import Beyond
 
 #: options of loading that a recipe has no use for: whether a file may be read, and tensors of the user's

@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from posexport.errors import PosexportError
-from posexport.sources.base import Source
 from posexport.sources.live_module import source_of_module
+from posexport.sources.source import Source
 from posexport.sources.user_module import likely_line, not_the_module_s, quoted, raised
 
 

@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import nn
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.conformer import FixedBatchNorm
 from posexport.nn.norms import RMSNorm
 

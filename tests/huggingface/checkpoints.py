@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posexport.errors import PosexportError
-from posexport.sources.base import Source
-from posexport.sources.huggingface.load import load
+from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.source import Source
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 Tensors = dict[str, torch.Tensor]

@@ -14,10 +14,10 @@ from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.runtime.session import load as open_bundle
-from posexport.sources.base import Source
-from posexport.sources.huggingface.load import load
-from posexport.sources.load import LoadOptions
-from posexport.sources.load import load as load_any
+from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.resolve import LoadOptions
+from posexport.sources.resolve import load as load_any
+from posexport.sources.source import Source
 
 FALCON = "falcon-bfloat16-forcausallm"
 Copy = Callable[[str], Path]

@@ -12,7 +12,7 @@ from posexport.encodings.alibi import Alibi, slopes
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 #: checkpoint: encoding, some of its parameters, longest input, heads of keys and values, size of a head
 KNOWN: dict[str, tuple[str, dict[str, Any], int | None, int, int]] = {

@@ -11,7 +11,7 @@ from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refus
 from posexport.encodings.nope import NoPE
 from posexport.models.decoder_task import DecoderModel
 from posexport.nn.norms import LayerNormOfHeads, RMSNorm
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 Copy = Callable[[str], Path]
 LLAMA = "llama-forcausallm"

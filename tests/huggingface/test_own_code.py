@@ -13,7 +13,7 @@ import pytest
 import torch
 from checkpoints import change, configure, read, refusal
 
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 Copy = Callable[[str], Path]
 Json = dict[str, Any]

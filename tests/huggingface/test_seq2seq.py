@@ -16,7 +16,7 @@ from posexport.models.decoder import DecoderConfig
 from posexport.models.encoder import EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.spectrogram import SpectrogramConfig
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 Copy = Callable[[str], Path]
 #: checkpoint: task, encoding, longest input, whether left padding changes nothing, heads and their size in the decoder

@@ -15,7 +15,7 @@ from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope import Rope
 from posexport.encodings.t5 import T5
 from posexport.models.encoder import Encoder
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 Copy = Callable[[str], Path]
 STATES = "last_hidden_state"

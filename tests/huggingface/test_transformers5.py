@@ -18,7 +18,7 @@ from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.calls import in_calls
 from posexport.parity.reference import Reference
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import BATCH
 
 Copy = Callable[[str], Path]

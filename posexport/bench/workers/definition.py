@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.bench.workers.job import Job, Reader, main
-from posexport.sources.load import LoadOptions
-from posexport.sources.load import load as load_source
+from posexport.sources.resolve import LoadOptions
+from posexport.sources.resolve import load as load_source
 
 
 class Definition:

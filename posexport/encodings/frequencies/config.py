@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.encodings.frequencies.base import Schedule
 from posexport.encodings.frequencies.dynamic import Dynamic
 from posexport.encodings.frequencies.linear import Linear
 from posexport.encodings.frequencies.llama3 import Llama3
 from posexport.encodings.frequencies.longrope import LongRope
 from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.frequencies.proportional import Proportional
+from posexport.encodings.frequencies.schedule import Schedule
 from posexport.encodings.frequencies.yarn import Yarn, attention_scale
 from posexport.errors import PosexportError
 

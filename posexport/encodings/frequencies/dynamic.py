@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from posexport.encodings.frequencies.base import Schedule, length_of
+from posexport.encodings.frequencies.schedule import Schedule, length_of
 from posexport.errors import PosexportError
 
 

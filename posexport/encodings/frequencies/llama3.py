@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from posexport.encodings.frequencies.base import Schedule
+from posexport.encodings.frequencies.schedule import Schedule
 from posexport.errors import PosexportError
 
 

@@ -6,7 +6,7 @@ Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posexport.encodings.frequencies.base import Schedule
+from posexport.encodings.frequencies.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

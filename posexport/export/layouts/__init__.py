@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from posexport.export.layouts.base import Layout
 from posexport.export.layouts.genai import GENAI
+from posexport.export.layouts.layout import Layout
 from posexport.export.layouts.optimum import OPTIMUM
 from posexport.export.layouts.transformers_js import TRANSFORMERS_JS
 from posexport.recipe import LayoutName
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 LAYOUTS: dict[LayoutName, Layout] = {
     "bundle": Layout(),

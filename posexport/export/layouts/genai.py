@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.export.layouts.base import Layout, read_json
+from posexport.export.layouts.layout import Layout, read_json
 from posexport.models.decoder_task import DecoderModel
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import CAPACITY, MODEL
 
 FILE = "genai_config.json"

@@ -9,10 +9,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from posexport.export.layouts.base import CONFIG, Layout, check_client, fed, in_one_part, read_json
+from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json
 from posexport.export.layouts.seq2seq import Cut
 from posexport.export.save import OwnFile
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"

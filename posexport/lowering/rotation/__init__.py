@@ -4,7 +4,7 @@ All turn in the type of the cosines, float32 or wider, and give the type of the 
 precision nothing is turned in half precision. Casts between equal types are dropped by ONNX Runtime.
 """
 
-from posexport.lowering.base import Lowering
+from posexport.lowering.lowering import Lowering
 from posexport.lowering.rotation.formula import Turned
 from posexport.lowering.rotation.microsoft import MicrosoftRotary
 from posexport.lowering.rotation.onnx import OnnxRotary

@@ -1,6 +1,6 @@
 """Ways to project sines and cosines of distances (`posexport.ops.waves`): one file a way."""
 
-from posexport.lowering.base import Lowering
+from posexport.lowering.lowering import Lowering
 from posexport.lowering.waves.projected import Projected
 from posexport.lowering.waves.tabulated import Tabulated
 from posexport.ops.waves import WavesKind

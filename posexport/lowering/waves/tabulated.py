@@ -15,7 +15,7 @@ from posexport.graph import constant, is_weight, take_place
 from posexport.lowering.target import Target
 from posexport.lowering.text import lines
 from posexport.lowering.waves.projected import CONSTANTS, projected
-from posexport.ops.base import DOMAIN, Array
+from posexport.ops.operator import DOMAIN, Array
 from posexport.ops.waves import Layout, WavesKind, kinds
 
 #: the greatest distance in a table; calls with greater ones project their own

@@ -1,9 +1,9 @@
 """``audio-<encoding>``: frames of features to a hidden state each, by transformer layers or Conformer blocks."""
 
-from posexport.encodings.base import Encoding, Entry
+from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel
 from posexport.models.heads import Features, TokenClassification
-from posexport.sources.definitions.base import Kind
+from posexport.sources.definitions.kind import Kind
 
 TASKS = {
     "features": "the hidden states",

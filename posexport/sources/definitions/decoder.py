@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from posexport.encodings.base import HOOKS, Encoding, Entry
 from posexport.encodings.compose import RotationAndTerm
+from posexport.encodings.encoding import HOOKS, Encoding, Entry
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.decoder_task import DecoderModel
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.sources.definitions.base import Kind
 from posexport.sources.definitions.encoder import ENCODER
+from posexport.sources.definitions.kind import Kind
 
 TASKS = {
     "text-generation": "logits over the vocabulary of the next token, at every token",

@@ -1,6 +1,6 @@
 """``encoder-<encoding>``: an encoder of the BERT family."""
 
-from posexport.encodings.base import Encoding, Entry
+from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.heads import (
     FillMask,
@@ -9,7 +9,7 @@ from posexport.models.heads import (
     plain_head,
 )
 from posexport.models.task import EncoderModel
-from posexport.sources.definitions.base import Kind
+from posexport.sources.definitions.kind import Kind
 
 TASKS = {
     "features": "the hidden states",

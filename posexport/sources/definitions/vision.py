@@ -1,9 +1,9 @@
 """``vision-<encoding>``: a vision transformer over all patches of an image."""
 
-from posexport.encodings.base import Encoding, Entry
 from posexport.encodings.build import settings
+from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.vision import Vision, VisionConfig
-from posexport.sources.definitions.base import Kind
+from posexport.sources.definitions.kind import Kind
 
 TASKS = {"features": "the hidden states", "image-classification": "logits over labels for an image"}
 

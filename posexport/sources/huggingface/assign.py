@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources import mapped
-from posexport.sources.huggingface.families.base import AnyFamily
+from posexport.sources.huggingface.families.family import AnyFamily
 from posexport.sources.huggingface.plan import Constant, Origin, Plan
 from posexport.sources.huggingface.weights import Weights
 

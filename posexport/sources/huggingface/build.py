@@ -3,7 +3,7 @@
 import torch
 
 from posexport.encodings.absolute import Absolute
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
@@ -18,9 +18,9 @@ from posexport.models.numbering import AfterPadding, Counted
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import Family
 from posexport.sources.huggingface.families.causal import Given
 from posexport.sources.huggingface.families.decoder_bias import biases
+from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 

@@ -5,7 +5,7 @@ What a value of config.json decides is remarked where it is read (`Config.remark
 
 from posexport.models.definition import Definition
 from posexport.models.xlnet import LastTokenClassification
-from posexport.sources.huggingface.families.base import AnyFamily
+from posexport.sources.huggingface.families.family import AnyFamily
 
 #: families whose padded tokens attend to others in transformers than here, which shows where a head reads one
 _OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert")

@@ -2,7 +2,6 @@
 
 from posexport.sources.huggingface.families.albert import ALBERT
 from posexport.sources.huggingface.families.bart import BART
-from posexport.sources.huggingface.families.base import AnyFamily
 from posexport.sources.huggingface.families.beit import BEIT
 from posexport.sources.huggingface.families.bert import BERT, ERNIE, MEGATRON_BERT
 from posexport.sources.huggingface.families.bloom import BLOOM
@@ -12,6 +11,7 @@ from posexport.sources.huggingface.families.distilbert import DISTILBERT
 from posexport.sources.huggingface.families.electra import ELECTRA
 from posexport.sources.huggingface.families.esm import ESM
 from posexport.sources.huggingface.families.falcon import FALCON
+from posexport.sources.huggingface.families.family import AnyFamily
 from posexport.sources.huggingface.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from posexport.sources.huggingface.families.gpt2 import GPT2, GPT_BIGCODE
 from posexport.sources.huggingface.families.gpt_neox import GPT_NEOX

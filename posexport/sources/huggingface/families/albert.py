@@ -8,8 +8,8 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
 from posexport.sources.huggingface.families.bert import EMBEDDINGS
+from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
 
 _LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.conformer import Conformer
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.encodings.rope import Rope
 from posexport.encodings.wav2vec2_bert import Wav2Vec2Bert

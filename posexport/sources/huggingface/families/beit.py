@@ -8,14 +8,14 @@ transformers takes rows for columns.
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.beit import Beit
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.models.vision import Vision, VisionConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.families.vit import ARCHITECTURES, ROOTS, origins_of, settings
 from posexport.sources.huggingface.plan import Constant, Origin, Plan
 

@@ -1,6 +1,6 @@
 """BERT and the families that kept its names: ERNIE, Megatron-BERT."""
 
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
 
 EMBEDDINGS = {
     "embeddings.token": "embeddings.word_embeddings",

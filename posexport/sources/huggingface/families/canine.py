@@ -12,8 +12,8 @@ from posexport.errors import PosexportError
 from posexport.models.canine import PRIMES, UNICODE, Canine, CanineConfig, CanineModel
 from posexport.models.heads import plain_head
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.bert import POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 
 _ONCE = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.decoder_task import DecoderModel
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 
 #: the end of a class name to its task

@@ -7,13 +7,13 @@ version 2's convolution, one of the two position terms alone, talking heads, the
 
 from typing import Any
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.deberta import Deberta
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, Fused
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.family import ClassifierNames, Family, Fused
 
 #: of the table's normalisation in `Deberta`, and of every released checkpoint
 _EPS = 1e-7

@@ -5,10 +5,10 @@ table of positions began: the file holds the table either way (often trained sin
 """
 
 from posexport.encodings.absolute import Absolute
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
 
 _LAYER = "transformer.layer.{i}"
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ARCHITECTURES, ClassifierNames, Family, FillMaskNames
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.family import ARCHITECTURES, ClassifierNames, Family, FillMaskNames
 
 
 def _options(config: Config) -> dict[str, Any]:

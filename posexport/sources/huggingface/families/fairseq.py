@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig
@@ -17,8 +17,8 @@ from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.heads import Features
 from posexport.models.task import EncoderModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Constant, Origin, Plan, origins_of
 
 GENERATION = "text2text-generation"

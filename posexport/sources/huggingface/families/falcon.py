@@ -8,7 +8,7 @@ apart, and so does ``--as-transformers``.
 """
 
 from posexport.encodings.alibi import Alibi, Variant
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.rope_base import rotation
 from posexport.errors import PosexportError

@@ -4,7 +4,7 @@ Black et al., "GPT-NeoX-20B" (arXiv:2204.06745), section 2.1. ``use_parallel_res
 after the attention. Any length is taken: ``max_position_embeddings`` says what it was trained for.
 """
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.rope_base import rotation
 from posexport.models.decoder import DecoderConfig

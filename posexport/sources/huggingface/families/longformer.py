@@ -18,9 +18,9 @@ from posexport.models.heads import (
 )
 from posexport.models.longformer import Default, Longformer, LongformerModel
 from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
 from posexport.sources.huggingface.families.decoder_bias import biases
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 

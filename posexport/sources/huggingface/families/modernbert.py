@@ -8,8 +8,8 @@ sees. Any length is taken: ``max_position_embeddings`` says what it was trained 
 
 import torch
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.compose import ByLayer, RotationAndTerm
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope_base import rotation
@@ -19,7 +19,7 @@ from posexport.models.heads import Features, Head, QuestionAnswering, SentenceEm
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
 from posexport.models.task import EncoderModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.sources.huggingface.sentence_transformers import Pooling
 

@@ -1,11 +1,11 @@
 """MPNet: RoBERTa's numbering and heads, no token types, absolute positions and T5's bias by distance together."""
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.mpnet import Mpnet
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
 
 #: whatever pad_token_id says, transformers counts positions from the token after this one
 _PADDING = 1

@@ -2,12 +2,12 @@
 
 import torch
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.nezha import Nezha
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import Family
 from posexport.sources.huggingface.families.bert import CLASSIFIER, EMBEDDINGS, FILL_MASK, HEADS, POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.family import Family
 
 
 def _encoding(config: Config, settings: EncoderConfig) -> Encoding:

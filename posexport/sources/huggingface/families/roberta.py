@@ -2,8 +2,8 @@
 
 import functools
 
-from posexport.sources.huggingface.families.base import ClassifierNames, Family, FillMaskNames
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
 
 _roberta = functools.partial(
     Family,

@@ -4,14 +4,14 @@ from typing import Any
 
 import torch
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.rope import Rope
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.base import ClassifierNames, Family
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, HEADS, POST_NORM, SUBLAYERS
+from posexport.sources.huggingface.families.family import ClassifierNames, Family
 from posexport.sources.huggingface.plan import Constant
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.compose import ByLayer, RotationAndTerm
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope_base import Rotary, rotation
@@ -18,7 +18,7 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.decoder_task import DecoderModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -4,8 +4,8 @@ Every ``no_rope_layer_interval``-th layer, or those with 0 in ``no_rope_layers``
 Nope and Back Again", arXiv:2501.18795).
 """
 
-from posexport.encodings.base import Encoding
 from posexport.encodings.compose import ByLayer
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.swin import Swin
 from posexport.errors import PosexportError
 from posexport.models.windowed import Windowed, WindowedConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Constant, Origin, Plan, origins_of
 
 ARCHITECTURES = {"ForImageClassification": "image-classification", "Model": "features"}

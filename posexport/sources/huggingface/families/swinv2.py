@@ -9,12 +9,12 @@ import dataclasses
 
 import torch
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError
 from posexport.models.windowed import WindowedConfig
 from posexport.sources.huggingface.config import LARGEST, Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.families.swin import ARCHITECTURES, BESIDE, HEADS, ROOTS, plan_of, settings
 from posexport.sources.huggingface.plan import Constant, Plan
 

@@ -11,8 +11,8 @@ from dataclasses import asdict
 import torch
 
 from posexport.encodings import t5
-from posexport.encodings.base import Encoding
 from posexport.encodings.compose import ByLayer
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.frequencies.config import release_of
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
@@ -22,8 +22,8 @@ from posexport.models.heads import Features, Head, SentenceEmbedding, TokenClass
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import ACTIVATIONS
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
 from posexport.sources.huggingface.families.causal import Given
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of
 from posexport.sources.huggingface.sentence_transformers import Pooling
 

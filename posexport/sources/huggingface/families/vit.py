@@ -13,7 +13,7 @@ from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.models.vision import Vision, VisionConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.sources.huggingface.plan import origins_of as by_stem
 

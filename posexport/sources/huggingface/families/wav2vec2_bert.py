@@ -8,7 +8,7 @@ import torch
 from posexport.models.audio import AudioEncoder, AudioModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Plan, origins_of
 
 _PREFIX = "wav2vec2_bert"

@@ -13,7 +13,7 @@ from posexport.models.audio import AudioEncoder
 from posexport.models.speech import SpeechModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Constant, Plan, origins_of
 
 _PREFIX = "wav2vec2_conformer"

@@ -13,7 +13,7 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
 from posexport.models.xlnet import LastTokenClassification, XLNet
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.base import OwnFamily
+from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan
 
 

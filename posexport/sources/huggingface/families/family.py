@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from posexport.encodings.base import Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.plan import Constant, Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from posexport.shift_check import relative, rotation, sinusoid
-from posexport.shift_check.base import Check
+from posexport.shift_check.records import Check
 from posexport.sources import weights
 from posexport.sources.encoding_alone import EncodingAlone, alone
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.encodings.base import Encoding, Entry
+from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.definition import Definition
 
 

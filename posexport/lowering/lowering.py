@@ -13,7 +13,7 @@ import onnx.parser
 
 from posexport.lowering.heads import around
 from posexport.lowering.target import Target
-from posexport.ops.base import DOMAIN
+from posexport.ops.operator import DOMAIN
 
 
 class Kind(Protocol):

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 from posexport.errors import PosexportError
-from posexport.sources.base import Source
 from posexport.sources.huggingface import assign, own_code, sentence_transformers
 from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
@@ -12,12 +11,13 @@ from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.families.base import TASKS, AnyFamily, OwnFamily
+from posexport.sources.huggingface.families.family import TASKS, AnyFamily, OwnFamily
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.pooler import with_pooler
 from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.of_definition import source_of
+from posexport.sources.source import Source
 from posexport.suggest import closest, did_you_mean
 
 

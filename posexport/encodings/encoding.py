@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.ops.base import Operator
+from posexport.ops.operator import Operator
 from posexport.spec import Beyond
 
 Array = NDArray[np.float64]

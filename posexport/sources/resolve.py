@@ -9,8 +9,8 @@ from posexport.errors import PosexportError
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.sources.base import Source
     from posexport.sources.hub import HubId
+    from posexport.sources.source import Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
 def _checkpoint(path: Path, argument: str, options: LoadOptions) -> "Source":
     if options.settings:
         raise PosexportError(f"--set is for built-in models; the sizes of {argument} are in its config.json")
-    from posexport.sources.huggingface.load import load as load_checkpoint
+    from posexport.sources.huggingface.checkpoint import load as load_checkpoint
 
     return load_checkpoint(
         path,

@@ -11,7 +11,7 @@ import msgspec
 from posexport.errors import PosexportError
 from posexport.export.save import OwnFile, Store
 from posexport.models.definition import Part
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 from posexport.spec import CAPACITY, InputSpec, PartSpec
 
 CONFIG = "config.json"

@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from posexport.encodings.base import Encoding
+    from posexport.encodings.encoding import Encoding
     from posexport.encodings.positions import Positions
 
 #: Of any figure here: all is computed in float64, in which positions up to some thousands are angles to 1e-12.

@@ -8,12 +8,12 @@ import msgspec
 
 import posexport
 from posexport.compare import tasks
+from posexport.compare.comparison_table import measured, noise, to_csv
 from posexport.compare.costs import measure
 from posexport.compare.folder import Folder, opened
 from posexport.compare.one import one
 from posexport.compare.page import page
 from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
-from posexport.compare.table import measured, noise, to_csv
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
 
@@ -96,7 +96,7 @@ def _rows(
     names: Sequence[str], unfit: Mapping[str, str], found: Mapping[str, Result], failed: Mapping[str, str]
 ) -> list[Row]:
     """`FLOOR` first, then by name."""
-    from posexport.encodings.base import ENCODINGS
+    from posexport.encodings.encoding import ENCODINGS
 
     rows = []
     for name in sorted([*names, *unfit], key=lambda name: (name != FLOOR, name)):
@@ -112,8 +112,8 @@ def _rows(
 
 def _chosen(encodings: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Those to be trained, `FLOOR` first, and those that cannot be, with the reason."""
-    from posexport.encodings.base import ENCODINGS
     from posexport.encodings.build import lookup
+    from posexport.encodings.encoding import ENCODINGS
     from posexport.sources.builtin import models
 
     known = models()

@@ -8,8 +8,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from posexport.errors import PosexportError
 from posexport.lowering.target import MICROSOFT, Target
 from posexport.rewrites.activations import BiasGelu, Gelu, Swish
-from posexport.rewrites.base import Rewrite
 from posexport.rewrites.packing import Packing
+from posexport.rewrites.rewrite import Rewrite
 from posexport.rewrites.rms import RmsNorm
 from posexport.rewrites.rows import Rows
 from posexport.rewrites.skip import SkipNorm

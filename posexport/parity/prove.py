@@ -36,7 +36,7 @@ from posexport.parity.switches import switches
 from posexport.parity.user_values import check_finite
 from posexport.runtime.placement import placement, strays
 from posexport.runtime.providers import execution_provider
-from posexport.sources.base import Source
+from posexport.sources.source import Source
 
 #: done, of how many, what is being done
 Progress = Callable[[int, int, str], None]
