@@ -12,8 +12,8 @@ import onnx
 import onnx.parser
 
 from posexport.lowering.heads import around
-from posexport.lowering.target import Target
 from posexport.ops.operator import DOMAIN
+from posexport.targets.target import Target
 
 
 class Kind(Protocol):
