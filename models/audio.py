@@ -21,6 +21,7 @@ from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
 from posexport.models.heads import Head
 from posexport.nn.activations import activation
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
     "causal": CausalConvolution,
@@ -194,7 +195,7 @@ class AudioModel(Definition):
         axes: list[str | int] = [BATCH, SEQUENCE]
         channels = self.encoder.config.channels
         return [
-            InputSpec(name="input_features", dtype="float32", axes=[*axes, channels], role="values"),
+            InputSpec(name="input_features", dtype=MODEL_DTYPE.name, axes=[*axes, channels], role="values"),
             InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
         ]
 

@@ -10,6 +10,7 @@ from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.definition import Definition
 from posexport.models.envelope import envelope_of, reads_numbers, together
 from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 class DecoderModel(Definition):
@@ -91,7 +92,7 @@ class DecoderModel(Definition):
         )
         axes = self._cache_axes(self.decoder.caching.cache.past_axis)
         names = self._of_layers("past_key_values")
-        past = [InputSpec(name=n, dtype="float32", axes=axes, role="cache") for n in names]
+        past = [InputSpec(name=n, dtype=MODEL_DTYPE.name, axes=axes, role="cache") for n in names]
         return [ids, mask, *past, *([numbers] if self._numbered else [])]
 
     @property

@@ -40,6 +40,7 @@ from posexport.spec import (
     OutputSpec,
     PartSpec,
 )
+from posexport.targets.dtypes import MODEL_DTYPE
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 #: the encoder's states, as its part and as the whole calls them
@@ -192,7 +193,7 @@ class EncoderDecoderModel(Definition):
         masks = [] if mask is None else [msgspec.structs.replace(mask, name=_STATES_MASK)]
         own, answers = self._tokens(""), self._answers()
         kept = [
-            InputSpec(name=spec.name, dtype="float32", axes=spec.axes, role="values")
+            InputSpec(name=spec.name, dtype=MODEL_DTYPE.name, axes=spec.axes, role="values")
             for spec in self._crossed("past_key_values")
         ]
         feeds = {spec.name: f"decoder_{spec.name}" for spec in own}
@@ -257,7 +258,7 @@ class EncoderDecoderModel(Definition):
     def _past(self) -> list[InputSpec]:
         axes = self._cache_axes(self.decoder.caching.cache.past_axis)
         names = self._of_layers("past_key_values", "decoder")
-        return [InputSpec(name=name, dtype="float32", axes=axes, role="cache") for name in names]
+        return [InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="cache") for name in names]
 
     def _answers(self) -> list[OutputSpec]:
         """What the decoder gives."""

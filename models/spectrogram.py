@@ -17,6 +17,7 @@ from posexport.models.definition import Definition
 from posexport.models.encoder import EncoderConfig, EncoderLayer, normalisation
 from posexport.nn.activations import activation
 from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class SpectrogramEncoder(nn.Module):
     def inputs(self) -> list[InputSpec]:
         """The spectrogram."""
         axes: list[str | int] = [BATCH, self.config.frequencies, 2 * self.config.tokens]
-        return [InputSpec(name="input_features", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="input_features", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     def forward(self, input_features: Tensor) -> Tensor:
         x_BCN = self.activation(self.first(input_features))

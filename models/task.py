@@ -9,6 +9,7 @@ from posexport.models.encoder import Encoder
 from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 class EncoderModel(Definition):
@@ -57,7 +58,7 @@ class EncoderModel(Definition):
         if config.cross_attention:
             memory: list[str | int] = [BATCH, ENCODER_SEQUENCE]
             states = [*memory, config.hidden]
-            found.append(InputSpec(name="encoder_hidden_states", dtype="float32", axes=states, role="values"))
+            found.append(InputSpec(name="encoder_hidden_states", dtype=MODEL_DTYPE.name, axes=states, role="values"))
             found.append(InputSpec(name="encoder_attention_mask", dtype="int64", axes=memory, role="mask"))
         if not config.sequence_first:
             return found

@@ -21,6 +21,7 @@ from posexport.models.definition import Definition
 from posexport.models.encoder import EncoderConfig, EncoderLayer
 from posexport.models.envelope import envelope_of
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,7 @@ class Vision(Definition):
     def inputs(self) -> list[InputSpec]:
         """The pixels."""
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
-        return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="pixel_values", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     @property
     def outputs(self) -> list[OutputSpec]:

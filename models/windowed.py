@@ -28,6 +28,7 @@ from posexport.models.windows import Cut, cut
 from posexport.nn.activations import activation
 from posexport.nn.attention import attend
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 #: of the normalisations that no configuration sets
 _EPS = 1e-5
@@ -276,7 +277,7 @@ class Windowed(Definition):
     def inputs(self) -> list[InputSpec]:
         """The image."""
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
-        return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="pixel_values", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     @property
     def outputs(self) -> list[OutputSpec]:

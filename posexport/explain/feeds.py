@@ -71,7 +71,7 @@ def draw(inputs: Sequence[InputSpec], envelope: Envelope, named: dict[str, int])
         if spec.role == "tokens":
             given[spec.name] = ids(spec, shape, rng)
         elif spec.role in ("values", "cache"):
-            given[spec.name] = rng.standard_normal(shape, dtype=np.float32)
+            given[spec.name] = rng.standard_normal(shape, dtype=np.float32).astype(spec.dtype, copy=False)
         elif spec.role == "mask":
             given[spec.name] = np.ones(shape, dtype=spec.dtype)
     positions = {spec.name for spec in inputs if spec.role == "positions"}

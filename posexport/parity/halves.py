@@ -18,6 +18,7 @@ from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel
 from posexport.parity.signature import Signature
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 def half(source: Source, graph: Signature) -> Source:
@@ -66,7 +67,7 @@ def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """New tokens and the encoder's states to logits, the cache, and keys and values of the states."""
     first, second = source.parts
     states = first.spec.outputs[0]
-    states_input = InputSpec(name=STATES, dtype="float32", axes=states.axes, role="values")
+    states_input = InputSpec(name=STATES, dtype=MODEL_DTYPE.name, axes=states.axes, role="values")
     return replace(
         source,
         module=DecoderOfStates(whole),

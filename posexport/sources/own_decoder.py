@@ -29,6 +29,7 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
 from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 TASK = "text-generation"
 _IDS, _MASK, _NUMBERS = "input_ids", "attention_mask", "position_ids"
@@ -106,7 +107,7 @@ class OwnDecoder(Definition):
         """Ids of the new tokens, the mask of past and new ones, the past's cache, positions where they matter."""
         mask = InputSpec(name=_MASK, dtype="int64", axes=[BATCH, TOTAL], role="mask")
         past = [
-            InputSpec(name=name, dtype="float32", axes=axes, role="cache")
+            InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="cache")
             for name, axes in self._cache("past_key_values", self.caching.cache.past_axis)
         ]
         numbered = _NUMBERS in self._takes or any(reads_numbers(encoding) for encoding in self._all_encodings)

@@ -14,8 +14,8 @@ from onnxruntime import OrtValue
 
 from posexport.bench.workers.job import Job, Reader, main
 from posexport.runtime.providers import make_session
-
-_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32}
+from posexport.targets.dtypes import BY_ORT_TYPE
+from posexport.targets.providers import HOST, provider_named
 
 
 class Graph:
@@ -28,6 +28,7 @@ class Graph:
             Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning, denormals=False
         )
         self._job, self._shared = job, bool(job.options.get("shared"))
+        self._device = provider_named(job.provider).device
         inputs = self._session.get_inputs()
         self._cache = [arg for arg in inputs if arg.type == "tensor(float)" and re.search("past|cache", arg.name)]
         self._others = [arg for arg in inputs if arg not in self._cache]
@@ -48,7 +49,7 @@ class Graph:
             free = (self._job.batch, 0, self._job.room if self._shared else 0, self._job.options.get("head_size", 0))
             # transformers.exporters writes fixed sizes as text
             shape = [int(size) if str(size).isdigit() else free[axis] for axis, size in enumerate(arg.shape)]
-            self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._job.provider, 0)
+            self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._device, 0)
 
     def read(self, ids: NDArray[np.int64]) -> "Answer":
         binding = self._session.io_binding()
@@ -58,12 +59,12 @@ class Graph:
         for name, value in self._held.items():
             binding.bind_ortvalue_input(name, value)
         logits, *present = self._outputs
-        binding.bind_output(logits, "cpu")
+        binding.bind_output(logits, HOST)
         for name, value in zip(present, self._held.values(), strict=True):
             if self._shared:
                 binding.bind_ortvalue_output(name, value)
             else:
-                binding.bind_output(name, self._job.provider, 0)
+                binding.bind_output(name, self._device, 0)
         self._session.run_with_iobinding(binding)
         found, *kept = binding.get_outputs()
         if not self._shared:  # else it holds the arrays that lie under the buffers
@@ -75,7 +76,7 @@ class Graph:
 
     def _fed(self, arg: Any, ids: NDArray[np.int64]) -> NDArray[Any]:
         """The array of an input that is no cache, by its name and type."""
-        dtype, total = _DTYPES[arg.type], self._read + ids.shape[1]
+        dtype, total = np.dtype(BY_ORT_TYPE[arg.type].name), self._read + ids.shape[1]
         if len(arg.shape) == 1 and dtype == np.int64 and self._cache:  # row by row: where to write, tokens in all
             return np.full(len(ids), self._read if "write" in arg.name else total, dtype)
         if "mask" in arg.name:

@@ -10,6 +10,7 @@ from posexport.models.definition import Part
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_PAST, InputSpec, OutputSpec, PartSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 class Cut:
@@ -104,7 +105,7 @@ class Cut:
 
     @property
     def _states_input(self) -> InputSpec:
-        return InputSpec(name=STATES, dtype="float32", axes=self._states.axes, role="values")
+        return InputSpec(name=STATES, dtype=MODEL_DTYPE.name, axes=self._states.axes, role="values")
 
     def _feeds(self, inputs: Sequence[InputSpec]) -> dict[str, str]:
         states = self._encoder.gives[self._states.name]
