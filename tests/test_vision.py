@@ -15,8 +15,8 @@ from posexport.encodings.build import build
 from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.positions import Positions
 from posexport.encodings.resized import cubic, linear, resized
-from posexport.encodings.rope_axial import RopeAxial
-from posexport.encodings.rope_mrope import RopeMrope
+from posexport.encodings.rope.axial import RopeAxial
+from posexport.encodings.rope.mrope import RopeMrope
 from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.export.build import build as export

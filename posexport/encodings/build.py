@@ -1,7 +1,5 @@
 """From a name, a model's sizes and the text of ``--set`` options to an encoding."""
 
-import inspect
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +41,8 @@ def lookup(name: str) -> Entry:
 
 def settings(entry: Entry) -> dict[str, tuple[Any, bool]]:
     """What ``--set`` may give an encoding: each name with its type and whether it must be given."""
-    hints = typing.get_type_hints(entry.cls.__init__)
-    parameters = inspect.signature(entry.cls).parameters.values()
-    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in _NOT_SETTINGS]
-    return {p.name: (hints[p.name], p.default is p.empty) for p in named}
+    return {
+        name: (parameter.annotation, parameter.default is parameter.empty)
+        for name, parameter in entry.cls.arguments().items()
+        if name not in _NOT_SETTINGS
+    }

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import HOOKS, Encoding, Term
+from posexport.encodings.encoding import Encoding, Term
 from posexport.encodings.positions import Positions
 
 
@@ -36,7 +36,7 @@ class RotationAndTerm(Encoding):
 
     def __init__(self, rotation: Encoding, term: Encoding) -> None:
         for encoding, hook in ((rotation, "rotate"), (term, "scores")):
-            others = [h for h in HOOKS if h != hook and getattr(type(encoding), h) is not getattr(Encoding, h)]
+            others = [other for other in encoding.hooks if other != hook]
             if others:
                 raise ValueError(f"{encoding.name} acts through {', '.join(others)}, only {hook} is taken")
         super().__init__(**rotation.parameters_given, **term.parameters_given)
@@ -61,6 +61,11 @@ class RotationAndTerm(Encoding):
     def boundaries(self) -> list[int]:
         """Those of both."""
         return sorted({*self.rotation.boundaries, *self.term.boundaries})
+
+    @property
+    def cached_keys_until(self) -> int | None:
+        """As the rotation's."""
+        return self.rotation.cached_keys_until
 
     @property
     def _both(self) -> tuple[Encoding, Encoding]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from posexport.encodings.build import build, settings
-from posexport.encodings.encoding import HOOKS, Encoding, Entry
+from posexport.encodings.encoding import Entry
 from posexport.encodings.positions import Positions
 
 FAMILIES = {
@@ -34,11 +34,10 @@ class Description:
 def describe(entry: Entry, sizes: Mapping[str, int]) -> Description:
     """The encoding in a model of these sizes (heads, head_size, hidden, max_positions), with all else as it is."""
     encoding = build(entry.name, sizes, {})[0].in_layer(0)
-    hooks = [hook for hook in HOOKS if getattr(type(encoding), hook) is not getattr(Encoding, hook)]
     families = {"embed": "input", "rotate": "rotation"}
-    found = [families[hook] for hook in hooks if hook in families]
+    found = [families[hook] for hook in encoding.hooks if hook in families]
     operators = []
-    side = getattr(encoding, "window", 2)
+    side = encoding.window or 2
     at = Positions.counted(4) if encoding.axes == 1 else Positions.image(side, side)
     q_BHTD = torch.zeros(1, sizes["heads"], at.slots_T.shape[0], sizes["head_size"])
     with torch.no_grad():
@@ -48,7 +47,7 @@ def describe(entry: Entry, sizes: Mapping[str, int]) -> Description:
                 found.append("query-key" if term.operator.takes or encoding.reads_input else "bias")
     return Description(
         families=list(dict.fromkeys(found)) or ["control"],
-        hooks=hooks,
+        hooks=list(encoding.hooks),
         operators=operators,
         trained_length=encoding.trained_length,
         limit=encoding.limit,

@@ -14,8 +14,10 @@ An encoding with parameters of its own in every layer has ``per_layer = True``: 
 the one to use in layer ``i``; one whose parameters are shared by all layers (or that has none) answers with itself.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import Parameter
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -26,7 +28,7 @@ from torch import Tensor, nn
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.operator import Operator
-from posexport.spec import Beyond
+from posexport.spec import Beyond, EncodingSpec
 
 Array = NDArray[np.float64]
 Value = int | float | str | bool | None
@@ -68,8 +70,17 @@ class Encoding(nn.Module):
 
     #: registered name, set by `register`; the class's own name before that
     name: str
+    #: the hooks that it overrides, in the order of `HOOKS`; none: a control without positions
+    hooks: ClassVar[tuple[str, ...]] = ()
+    #: those of them that act in attention
+    attention_hooks: ClassVar[tuple[str, ...]] = ()
     #: how many coordinates a position has: 1 in text, 2 for the patches of an image (row, column)
     axes: ClassVar[int] = 1
+    #: positions are those of a window of an image, at most ``window`` patches to a side
+    windowed: ClassVar[bool] = False
+    window: int = 0
+    #: its bias is for scores that are cosines (Swin V2), not dot products
+    cosine_scores: ClassVar[bool] = False
     #: it makes sense only where keys after the query are masked
     causal: ClassVar[bool] = False
     #: `scores` is given the attention's input, split into heads, in the place of the queries
@@ -91,12 +102,29 @@ class Encoding(nn.Module):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.name = cls.__name__
+        cls.hooks = tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
+        cls.attention_hooks = tuple(hook for hook in cls.hooks if hook != "embed")
 
     def __init__(self, **parameters: Value) -> None:
         """``parameters``: the subclass's own arguments, all of them."""
         super().__init__()
         #: the constructor's arguments, as the manifest records them
         self.parameters_given: dict[str, Value] = parameters
+
+    @classmethod
+    def arguments(cls) -> dict[str, Parameter]:
+        """The constructor's arguments by name, with types and defaults."""
+        parameters = inspect.signature(cls, eval_str=True).parameters
+        return {
+            name: parameter for name, parameter in parameters.items() if parameter.kind is not Parameter.VAR_KEYWORD
+        }
+
+    @property
+    def spec(self) -> EncodingSpec:
+        """What the manifest records."""
+        return EncodingSpec(
+            name=self.name, parameters=dict(self.parameters_given), cached_keys_until=self.cached_keys_until
+        )
 
     def in_layer(self, index: int) -> "Encoding":
         """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
@@ -155,6 +183,11 @@ class Encoding(nn.Module):
     def boundaries(self) -> list[int]:
         """Lengths at which the formula changes; the parity grid looks at each, one before and one after."""
         return sorted({length for length in (self.trained_length, self.limit) if length is not None})
+
+    @property
+    def cached_keys_until(self) -> int | None:
+        """Row length beyond which cached keys of shorter calls must be computed again; None: never."""
+        return None
 
     def clipped(self) -> "Encoding":
         """``--beyond clip``: the same parameters, with distances beyond the table taken as the table's last."""
@@ -239,14 +272,13 @@ def register(
     """
 
     def add(cls: E_) -> E_:
-        overridden = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook)}
-        if overridden != set(oracles):
+        if set(cls.hooks) != set(oracles):
             raise ValueError(
-                f"{name}: hooks {sorted(overridden)} are overridden, oracles are given for {sorted(oracles)}"
+                f"{name}: hooks {sorted(cls.hooks)} are overridden, oracles are given for {sorted(oracles)}"
             )
-        if bool(overridden) == control:
+        if bool(cls.hooks) == control:
             raise ValueError(
-                f"{name}: overrides {sorted(overridden)}; a control has no hook, any other encoding at least one"
+                f"{name}: overrides {sorted(cls.hooks)}; a control has no hook, any other encoding at least one"
             )
         if not cases:
             raise ValueError(f"{name}: no cases, nothing would test it")

@@ -61,6 +61,8 @@ class SwinV2(WindowBias):
     that a model can be tuned for larger windows. Not scaled. A definition cuts images of any size into such windows.
     """
 
+    cosine_scores = True
+
     def __init__(self, *, window: int = 4, heads: int, pretrained_window: int = 0, width: int = 512) -> None:
         super().__init__(window=window, heads=heads, pretrained_window=pretrained_window, width=width)
         self._at_least(0, pretrained_window=pretrained_window)

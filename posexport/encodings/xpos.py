@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Role, Rotary
+from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout
 
@@ -61,7 +60,7 @@ def oracle(
     source="Sun et al. 2022, arXiv:2212.10554, section 3.2",
     rotate=oracle,
 )
-class Xpos(Rotary):
+class Xpos(Rope):
     """Rotates queries and keys and scales them by ``zeta^(n / 512)`` and its inverse: scores fade with the distance.
 
     ``max_positions`` limits the length: beyond some length no half-precision number holds both the queries and the
@@ -78,11 +77,9 @@ class Xpos(Rotary):
         gamma: float = 0.4,
         max_positions: int = 2048,
     ) -> None:
-        schedule = Plain(dim=head_size, base=base)
         super().__init__(
-            schedule,
-            layout,
             head_size=head_size,
+            layout=layout,
             base=base,
             scale_base=scale_base,
             gamma=gamma,

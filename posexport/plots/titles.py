@@ -30,7 +30,7 @@ SIZES = frozenset(_WORDS) - {"joined", "beyond"}
 
 def settings_in_words(layer: Encoding, chosen: Collection[str] = ()) -> str:
     """Its settings: those ``chosen`` by the user, those without a default, those that are not at their default."""
-    defaults = {name: p.default for name, p in inspect.signature(type(layer)).parameters.items()}
+    defaults = {name: p.default for name, p in layer.arguments().items()}
     parts = []
     for name, value in layer.parameters_given.items():
         whole = name == "rotary_dim" and value == layer.parameters_given.get("head_size")

@@ -1,6 +1,6 @@
 """The wavelengths of a rotation: how many positions each pair of dimensions takes for one turn, scaled and unscaled.
 
-Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2; scaled schedules: `posexport.encodings.frequencies`.
+Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2; scaled schedules: `posexport.encodings.rope`.
 """
 
 import math
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.encodings.frequencies.schedule import Schedule
+from posexport.encodings.rope.schedule import Schedule
 from posexport.plots.colours import heat_map, legend_beside, of_lines
 from posexport.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
 

@@ -4,7 +4,7 @@ BERT's head and its decoder name one bias twice. transformers 4 ties the two alw
 weight is tied, and holds two biases otherwise, of which the decoder's is added.
 """
 
-from posexport.encodings.frequencies.config import release_of
+from posexport.encodings.rope.config import release_of
 from posexport.sources.huggingface.config import Config
 
 

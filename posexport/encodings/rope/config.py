@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.encodings.frequencies.dynamic import Dynamic
-from posexport.encodings.frequencies.linear import Linear
-from posexport.encodings.frequencies.llama3 import Llama3
-from posexport.encodings.frequencies.longrope import LongRope
-from posexport.encodings.frequencies.plain import Plain
-from posexport.encodings.frequencies.proportional import Proportional
-from posexport.encodings.frequencies.schedule import Schedule
-from posexport.encodings.frequencies.yarn import Yarn, attention_scale
+from posexport.encodings.rope.dynamic import Dynamic
+from posexport.encodings.rope.linear import Linear
+from posexport.encodings.rope.llama3 import Llama3
+from posexport.encodings.rope.longrope import LongRope
+from posexport.encodings.rope.plain import Plain
+from posexport.encodings.rope.proportional import Proportional
+from posexport.encodings.rope.schedule import Schedule
+from posexport.encodings.rope.yarn import Yarn, attention_scale
 from posexport.errors import PosexportError
 
 #: may stand in any of these tables; ``finetuned`` says how the weights were made

@@ -9,8 +9,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from posexport.encodings.frequencies.schedule import Schedule
+import numpy as np
+
+from posexport.encodings.encoding import Array, register
+from posexport.encodings.rope.rope import Rope, rotation_oracle
+from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
+
+
+def oracle(
+    _length_B1: Array,
+    *,
+    dim: int,
+    base: float = 10000.0,
+    factor: float = 8.0,
+    low_freq_factor: float = 1.0,
+    high_freq_factor: float = 4.0,
+    max_positions: int = 8192,
+) -> tuple[Array, float]:
+    """By wavelengths: the share of a frequency that is kept rises from 0 at L / low to 1 at L / high, in rotations."""
+    theta = np.power(base, -np.arange(0, dim, 2) / dim)
+    wavelength = 2 * np.pi / theta
+    kept = (max_positions / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    kept = np.clip(kept, 0.0, 1.0)
+    return theta * (kept + (1 - kept) / factor), 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +51,7 @@ class Llama3(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._from(1, factor=self.factor)
+        self._at_least(1, factor=self.factor)
         self._positive(low_freq_factor=self.low_freq_factor, high_freq_factor=self.high_freq_factor)
         self._length(self.max_positions)
         if self.high_freq_factor <= self.low_freq_factor:
@@ -56,3 +78,29 @@ class Llama3(Schedule):
     def boundaries(self) -> list[int]:
         """The original length; nothing changes there, but it is where an extension begins."""
         return [self.max_positions]
+
+
+@register(
+    Llama3.name,
+    cases=[
+        {"head_size": 20, "max_positions": 300},
+        {"head_size": 34, "base": 500000.0},
+        {"head_size": 44, "factor": 2.5, "layout": "interleaved", "max_positions": 1000},
+        {
+            "head_size": 34,
+            "rotary_dim": 24,
+            "base": 500.0,
+            "low_freq_factor": 3,
+            "high_freq_factor": 50.0,
+            "max_positions": 700,
+        },
+    ],
+    source="Llama team 2024, arXiv:2407.21783, and the released code",
+    rotate=rotation_oracle(oracle),
+)
+class RopeLlama3(Rope, schedule=Llama3):
+    """Rotates queries and keys, pairs of long wavelength at frequencies divided by ``factor``; takes any length.
+
+    ``max_positions``: the original length, in which pairs that are divided turn less than ``low_freq_factor`` times
+    and pairs that are kept more than ``high_freq_factor`` times.
+    """

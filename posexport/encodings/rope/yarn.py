@@ -10,11 +10,39 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from posexport.encodings.frequencies.schedule import Schedule
+import numpy as np
+
+from posexport.encodings.encoding import Array, register
+from posexport.encodings.rope.rope import Rope, rotation_oracle
+from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
 
 #: keeps the ramp's slope finite where both of its ends fall on one index (transformers' constant)
 _STEP = 0.001
+
+
+def oracle(
+    _length_B1: Array,
+    *,
+    dim: int,
+    base: float = 10000.0,
+    factor: float = 4.0,
+    max_positions: int = 2048,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+    truncate: bool = True,
+    attention: float | None = None,
+) -> tuple[Array, float]:
+    """Kept and interpolated frequencies mixed by a ramp over the pairs whose wavelengths are L / beta."""
+    # a pair rotates beta times within L positions where base^(2i / dim) = L / (2 pi beta)
+    ends = np.log(max_positions / (2 * np.pi * np.array([beta_fast, beta_slow]))) / np.log(base) * dim / 2
+    if truncate:
+        ends = np.array([np.floor(ends[0]), np.ceil(ends[1])])
+    ends = np.clip(ends, 0, dim - 1)
+    ends[1] += 0.001 * (ends[0] == ends[1])
+    kept = np.interp(np.arange(dim // 2), ends, [1.0, 0.0])
+    theta = np.power(base, -np.arange(0, dim, 2) / dim)
+    return kept * theta + (1 - kept) * theta / factor, 0.1 * np.log(factor) + 1 if attention is None else attention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +64,7 @@ class Yarn(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._from(1, factor=self.factor)
+        self._at_least(1, factor=self.factor)
         self._positive(beta_fast=self.beta_fast, beta_slow=self.beta_slow)
         # below that the ramp would end before the first pair, and the released formula divides none
         self._length(self.max_positions, math.ceil(2 * math.pi * self.beta_slow))
@@ -77,3 +105,26 @@ class Yarn(Schedule):
 def attention_scale(factor: float, slope: float = 1.0) -> float:
     """``0.1 slope ln(factor) + 1``, never less than 1; DeepSeek's configurations give other slopes (``mscale``)."""
     return 0.1 * slope * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+@register(
+    Yarn.name,
+    cases=[
+        {"head_size": 20, "max_positions": 300},
+        {"head_size": 44, "factor": 2.5, "layout": "interleaved"},
+        {"head_size": 64, "truncate": False, "factor": 32, "max_positions": 4096, "base": 150000.0},
+        {"head_size": 34, "rotary_dim": 24, "base": 500.0, "beta_fast": 20.0, "beta_slow": 2.0, "attention": 1.5},
+        # a base so small that the ramp would end behind the last pair
+        {"head_size": 24, "base": 15.0},
+        # both ends of the ramp fall on one place, just before the fourth pair
+        {"head_size": 12, "beta_fast": 3.261996, "beta_slow": 3.261996, "truncate": False},
+    ],
+    source="Peng et al. 2023, arXiv:2309.00071, section 3",
+    rotate=rotation_oracle(oracle),
+)
+class RopeYarn(Rope, schedule=Yarn):
+    """Rotates queries and keys, slow pairs at frequencies divided by ``factor``; takes any length.
+
+    ``max_positions``: the original length, in which pairs that are kept turn more than ``beta_fast`` times and pairs
+    that are divided less than ``beta_slow`` times. ``attention``: on queries and keys; 0.1 ln(factor) + 1 where None.
+    """

@@ -19,8 +19,9 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
+from posexport.encodings.rope.rope import check_layout
 from posexport.errors import PosexportError
-from posexport.ops.rotation import LAYOUTS, Layout, rotate
+from posexport.ops.rotation import Layout, rotate
 
 Coordinates = Literal["index", "normalised"]
 Frequencies = Literal["same", "alternating"]
@@ -97,8 +98,7 @@ class RopeAxial(Encoding):
                 f"{self.name}: head_size must be a multiple of 4, pairs for rows and as many for columns, "
                 f"got {head_size}"
             )
-        if layout not in LAYOUTS:
-            raise PosexportError(f"{self.name}: layout must be half or interleaved, got {layout!r}")
+        check_layout(self.name, layout)
         if coordinates not in get_args(Coordinates):
             raise PosexportError(f"{self.name}: coordinates must be index or normalised, got {coordinates!r}")
         if frequencies not in get_args(Frequencies):

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Role, Rotary
+from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout
 
@@ -57,7 +56,7 @@ def oracle(
     source="Wang et al. 2024, arXiv:2409.12191, section 2.1",
     rotate=oracle,
 )
-class RopeMrope(Rotary):
+class RopeMrope(Rope):
     """Turns sections of the pairs of queries and keys by time, row and column; takes images and sequences of any size.
 
     ``sections``: how many pairs belong to time, row and column, as three numbers joined by commas; None: Qwen2-VL's
@@ -71,7 +70,7 @@ class RopeMrope(Rotary):
     def __init__(
         self, *, head_size: int, layout: Layout = "half", base: float = 10000.0, sections: str | None = None
     ) -> None:
-        super().__init__(Plain(dim=head_size, base=base), layout, head_size=head_size, base=base, sections=sections)
+        super().__init__(head_size=head_size, layout=layout, base=base, sections=sections)
         pairs = head_size // 2
         time = pairs // 4
         row = (pairs - time) // 2
