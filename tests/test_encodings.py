@@ -48,9 +48,8 @@ def positions_of(encoding: Encoding, first: int, length: int) -> Positions:
         # not square, after tokens that stand nowhere, of which there are none in a window
         side = math.isqrt(length)
         rows, columns = (side - 1, side + 1) if side > 1 else (1, 1)
-        window = getattr(encoding, "window", None)
-        if window is not None:
-            return Positions.image(min(rows, window), min(columns, window))
+        if encoding.windowed:
+            return Positions.image(min(rows, encoding.window), min(columns, encoding.window))
         return Positions.image(rows, columns, prefix=getattr(encoding, "prefix", 2) if length > 1 else 0)
     at_T = torch.arange(length)
     base_ABT = torch.stack([at_T, at_T // 3, at_T % 5])[:, None] + 3 * torch.arange(BATCH)[:, None]

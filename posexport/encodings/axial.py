@@ -9,7 +9,7 @@ coordinates over the pixels that are not padded.
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.waves import check_layout, frequencies
+from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import Layout, waves
 
@@ -95,11 +95,9 @@ class Axial(Encoding):
         self._at_least(2, hidden=hidden)
         if hidden % 2:
             raise PosexportError(f"{self.name}: hidden must be even, half of it for each coordinate, got {hidden}")
-        if first not in get_args(First):
-            raise PosexportError(f"{self.name}: first must be column or row, got {first!r}")
-        check_layout(self.name, layout)
-        if not 1 < base < math.inf:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
+        self._one_of(First, first=first)
+        self._one_of(Layout, layout=layout)
+        self._above(1, base=base)
         self.each = hidden // 2
         self.first = first
         self.layout = layout

@@ -72,9 +72,7 @@ class Cape(PositionVectors):
         joined: Joined = "sum",
     ) -> None:
         super().__init__(hidden=hidden, step=step, centre=centre, frequency_scale=frequency_scale, joined=joined)
-        for name, value in {"step": step, "frequency_scale": frequency_scale}.items():
-            if not 0 < value < math.inf:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
+        self._above(0, step=step, frequency_scale=frequency_scale)
         if not math.isfinite(centre):
             raise PosexportError(f"{self.name}: centre must be a finite number, got {centre!r}")
         self.step = step

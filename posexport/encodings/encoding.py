@@ -15,10 +15,11 @@ the one to use in layer ``i``; one whose parameters are shared by all layers (or
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -225,6 +226,21 @@ class Encoding(nn.Module):
         for name, value in sizes.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise PosexportError(f"{cls.name}: {name} must be a whole number from {least} on, got {value!r}")
+
+    @classmethod
+    def _above(cls, least: int, **values: float) -> None:
+        """Each of ``values`` must be a finite number above ``least``."""
+        for name, value in values.items():
+            if not least < value < math.inf:
+                raise PosexportError(f"{cls.name}: {name} must be a finite number above {least}, got {value!r}")
+
+    @classmethod
+    def _one_of(cls, literal: object, **values: str) -> None:
+        """Each of ``values`` must be among the arguments of a ``Literal``."""
+        *others, last = get_args(literal)
+        for name, value in values.items():
+            if value not in (*others, last):
+                raise PosexportError(f"{cls.name}: {name} must be {', '.join(others)} or {last}, got {value!r}")
 
     @staticmethod
     def _drawn(*shape: int) -> nn.Parameter:

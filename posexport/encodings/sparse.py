@@ -6,7 +6,7 @@ Not done: a choice of positions that depends on the input.
 """
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -88,8 +88,7 @@ class Sparse(PositionVectors):
             joined=joined,
         )
         self._at_least(1, max_positions=max_positions, stride=stride, first=first)
-        if form not in get_args(Form):
-            raise PosexportError(f"{self.name}: form must be strided, block or subset, got {form!r}")
+        self._one_of(Form, form=form)
         if first > stride:
             raise PosexportError(f"{self.name}: first must be at most stride={stride}, got {first}")
         self.max_positions = max_positions

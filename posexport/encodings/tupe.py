@@ -15,10 +15,9 @@ from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.encodings.stretched import stretched
+from posexport.encodings.stretched import StretchableTable, stretched
 from posexport.errors import PosexportError
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
-from posexport.spec import Beyond
 
 
 def oracle(
@@ -85,7 +84,7 @@ def oracle(
     source="Ke et al. 2021, arXiv:2006.15595, equations 7 to 11",
     scores=oracle,
 )
-class Tupe(Encoding):
+class Tupe(StretchableTable):
     """Adds ``(p_i Uq) . (p_j Uk) / sqrt(2d) + b[bucket(i - j)]``; nothing is added to the embeddings; limited length.
 
     The content's products are scaled by 1/sqrt(2d) as well (``score_terms`` is 2). One ``table`` of positions,
@@ -145,21 +144,6 @@ class Tupe(Encoding):
         self.bias = self._drawn(buckets + cls_reset, heads) if relative else None
 
     @property
-    def trained_length(self) -> int:
-        """How many positions the table was trained for."""
-        return self.trained
-
-    @property
-    def limit(self) -> int:
-        """How many positions the table holds."""
-        return self.max_positions
-
-    @property
-    def beyond(self) -> Beyond:
-        """``interpolate`` where the table has been stretched."""
-        return "interpolate" if self.max_positions > self.trained else "error"
-
-    @property
     def boundaries(self) -> list[int]:
         """The table's end, and the longest inputs without a wide bucket and without the last."""
         found = [self.trained, self.max_positions, *self.edges[self.side // 2 - 1 : self.side // 2], *self.edges[-1:]]
@@ -171,13 +155,8 @@ class Tupe(Encoding):
         What the reset reads, the row of no position and that of position 0, stays as it is, and so do the ``overhead``
         rows at the start. PosexportError unless ``length`` is more than the table holds.
         """
-        held = self.max_positions - overhead
-        if length <= held:
-            raise PosexportError(
-                f"--beyond interpolate needs --max-length above the {held} positions that the table of {self.name} "
-                f"holds, got {length}"
-            )
-        kept = overhead + self.cls_reset * (2 if held > 1 else 1)
+        self._check_longer(length, overhead)
+        kept = overhead + self.cls_reset * (2 if self.max_positions - overhead > 1 else 1)
         table = stretched(self.table, overhead + length + self.cls_reset - kept, kept=kept)
         same: dict[str, nn.Parameter | nn.Module] = {"norm": self.norm, "query": self.query, "key": self.key}
         if self.bias is not None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.buckets import bucket, edges
+from posexport.encodings.buckets import boundaries, bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
@@ -86,7 +86,6 @@ class WavLMGated(Encoding):
                 f"{self.name}: buckets must be even, and max_distance above a quarter of them, "
                 f"got buckets={buckets}, max_distance={max_distance}"
             )
-        self.near = buckets // 4
         self.max_distance = max_distance
         self.edges = edges(buckets // 2, max_distance)
         self.table = self._drawn(buckets, heads)
@@ -96,7 +95,7 @@ class WavLMGated(Encoding):
     @property
     def boundaries(self) -> list[int]:
         """The longest inputs without a wide bucket, without the second of these, the last, and ``max_distance``."""
-        return sorted({*self.edges[self.near - 1 : self.near + 1], self.edges[-1], self.max_distance})
+        return sorted(boundaries(self.edges, self.max_distance))
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The table's row of every distance, and the gate of every query; ``q_BHTD`` is the attention's input."""

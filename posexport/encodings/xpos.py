@@ -86,9 +86,7 @@ class Xpos(Rope):
             max_positions=max_positions,
         )
         self._at_least(1, max_positions=max_positions)
-        for name, value in (("scale_base", scale_base), ("gamma", gamma)):
-            if not 0 < value < math.inf:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
+        self._above(0, scale_base=scale_base, gamma=gamma)
         pairs = head_size // 2
         self.max_positions = max_positions
         # Python floats: module.half() cannot round them

@@ -10,7 +10,7 @@ EVA-02's scaling of coordinates to the trained grid; DINOv3's augmentations, whi
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope.rope import check_layout
+from posexport.encodings.rope.rope import Role
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout, rotate
 
@@ -98,13 +98,10 @@ class RopeAxial(Encoding):
                 f"{self.name}: head_size must be a multiple of 4, pairs for rows and as many for columns, "
                 f"got {head_size}"
             )
-        check_layout(self.name, layout)
-        if coordinates not in get_args(Coordinates):
-            raise PosexportError(f"{self.name}: coordinates must be index or normalised, got {coordinates!r}")
-        if frequencies not in get_args(Frequencies):
-            raise PosexportError(f"{self.name}: frequencies must be same or alternating, got {frequencies!r}")
-        if not 1 < base < math.inf:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
+        self._one_of(Layout, layout=layout)
+        self._one_of(Coordinates, coordinates=coordinates)
+        self._one_of(Frequencies, frequencies=frequencies)
+        self._above(1, base=base)
         self.layout: Layout = layout
         self.normalised = coordinates == "normalised"
         later = 0 if frequencies == "same" else 2
@@ -113,7 +110,7 @@ class RopeAxial(Encoding):
             [base ** (-(4 * i + shift) / head_size) for i in range(head_size // 4)] for shift in (0, later)
         ]
 
-    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
+    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Role) -> Tensor:
         """Pair by pair: ``(a + ib) exp(i coordinate frequency)``."""
         del role
         grid, row_BT, column_BT = image_positions(self.name, positions)

@@ -18,7 +18,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.rope import plain
 from posexport.encodings.rope.schedule import Schedule
 from posexport.errors import PosexportError
-from posexport.ops.rotation import LAYOUTS, Layout, rotate
+from posexport.ops.rotation import Layout, rotate
 
 Role = Literal["query", "key"]
 
@@ -54,12 +54,6 @@ def rotation_oracle(frequencies: Callable[..., tuple[Array, float]]) -> Callable
     return oracle
 
 
-def check_layout(encoding: str, layout: str) -> None:
-    """PosexportError unless ``layout`` is one of `Layout`."""
-    if layout not in LAYOUTS:
-        raise PosexportError(f"{encoding}: layout must be half or interleaved, got {layout!r}")
-
-
 @register(
     plain.Plain.name,
     cases=[
@@ -90,16 +84,15 @@ class Rope(Encoding):
             cls.shift_invariant = cls.padding_invariant = not schedule.by_length
 
     def __init__(self, *, head_size: int, layout: Layout = "half", **settings: Any) -> None:
-        arguments = inspect.Signature(list(self.arguments().values())).bind(
-            head_size=head_size, layout=layout, **settings
-        )
-        arguments.apply_defaults()
-        given = arguments.arguments
-        of_schedule = {name: given[name] for name in self.schedule_type.arguments() if name in given}
-        schedule = self.schedule_type.for_head(head_size, **of_schedule)
-        super().__init__(**given)
+        signature = inspect.Signature(list(self.arguments().values()))
+        bound = signature.bind(head_size=head_size, layout=layout, **settings)
+        bound.apply_defaults()
+        arguments = bound.arguments
+        scheduled = {name: arguments[name] for name in self.schedule_type.arguments() if name in arguments}
+        schedule = self.schedule_type.for_head(head_size, **scheduled)
+        super().__init__(**arguments)
         self._at_least(2, head_size=head_size)
-        check_layout(self.name, layout)
+        self._one_of(Layout, layout=layout)
         if schedule.dim > head_size:
             raise PosexportError(f"{self.name}: {schedule.dim} rotated channels do not fit into head_size={head_size}")
         self.schedule = schedule
