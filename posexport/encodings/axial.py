@@ -2,7 +2,7 @@
 
 He et al., "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), appendix A.1, released code: columns
 in the first half (``first=column``), in each half all sines before all cosines. Carion et al., "End-to-End Object
-Detection with Transformers" (arXiv:2005.12872), appendix, released code: rows first, sines and cosines in turn, and
+Detection with Transformers" (arXiv:2005.12872), appendix, released code: rows first, sines and cosines interleaved, and
 coordinates that run up to 2 pi (``first=row, layout=interleaved, normalise=true``). Not done: DETR's count of
 coordinates over the pixels that are not padded.
 """
@@ -74,9 +74,9 @@ def oracle(
 class Axial(Encoding):
     """Adds sinusoids of a patch's row and column, each in half of the channels; takes images of any size.
 
-    ``first``: which coordinate has the first half of the channels. ``layout``: in each half sines and cosines in turn
+    ``first``: which coordinate has the first half of the channels. ``layout``: in each half sines and cosines by turns
     (``interleaved``) or all sines first (``half``). ``normalise``: coordinates count from 1 and the last one is 2 pi.
-    Tokens that stand nowhere (a class token) are left as they are.
+    Tokens without a patch (a class token) are left as they are.
     """
 
     axes = 2

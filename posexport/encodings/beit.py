@@ -31,7 +31,7 @@ def oracle(
     columns: int = 14,
     shared: bool = False,
 ) -> Array:
-    """Pair by pair: the four offsets of the trained grid around where the pair's own offset stands in it."""
+    """Pair by pair: the four offsets of the trained grid around the pair's own offset in it."""
     del shared
     table = params["table"]
     assert table.shape == ((2 * rows - 1) * (2 * columns - 1) + 3, heads)

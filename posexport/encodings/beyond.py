@@ -17,8 +17,8 @@ def extend(module: nn.Module, beyond: Beyond, length: int | None = None, *, over
     if beyond == "error":
         return
     if (length is not None) != (beyond == "interpolate"):
-        wanted = "needs --max-length" if length is None else f"takes no --max-length, got {length}: it has no limit"
-        raise PosexportError(f"--beyond {beyond} {wanted}")
+        usage = "needs --max-length" if length is None else f"takes no --max-length, got {length}: it has no limit"
+        raise PosexportError(f"--beyond {beyond} {usage}")
     places = [(p, m) for p, m in module.named_modules(remove_duplicate=False) if isinstance(m, Encoding)]
     if not places:
         raise PosexportError(f"--beyond {beyond} does not fit: the model holds no encoding of posexport")

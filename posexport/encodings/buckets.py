@@ -1,8 +1,8 @@
 """T5's buckets of distances: one each for the near ones, ever wider ones for the far.
 
 Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv:1910.10683),
-section 2.1, as released. The released code takes float32 logarithms and truncates, so that an edge may flip by
-rounding; here the edges are integers, found exactly when the module is made, and a bucket is a count of comparisons.
+section 2.1, as released. The released code truncates float32 logarithms, so that an edge may flip by rounding; here
+the edges are integers, computed exactly when the module is built, and a bucket is a count of comparisons.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ the random global shift, local shifts and global scaling belong to training, and
 graph.
 
 Positions are ``(p - centre) * step``: ``step`` is the distance between tokens in the unit of training (seconds a frame,
-for speech); ``centre`` stands for the normalisation that subtracts the mean position, for inputs of one known length.
+for speech); ``centre`` is the normalisation that subtracts the mean position, for inputs of one known length.
 Not done: the mean of every row's real tokens, which needs the padding mask, and that is not the encoding's business;
 the scaling of embeddings by sqrt(hidden), which is the model's.
 """

@@ -1,4 +1,4 @@
-"""Encodings made of others, for families whose layers differ.
+"""Composed encodings, for families whose layers differ.
 
 Not in the catalogue: whoever makes a definition puts them together.
 """
@@ -13,7 +13,7 @@ from posexport.encodings.positions import Positions
 
 
 class ByLayer(Encoding):
-    """Gives every layer the encoding that stands at its place in a list; acts through no hook itself."""
+    """One encoding per layer, from a list; overrides no hook itself."""
 
     per_layer = True
 
@@ -23,15 +23,15 @@ class ByLayer(Encoding):
 
     def in_layer(self, index: int) -> Encoding:
         """The list's encoding ``index``."""
-        found = self.encodings[index]
-        assert isinstance(found, Encoding)
-        return found
+        encoding = self.encodings[index]
+        assert isinstance(encoding, Encoding)
+        return encoding
 
 
 class RotationAndTerm(Encoding):
     """Rotates as one encoding does and adds the scores of another, such as rotations inside a local window.
 
-    The first may act through no other hook than ``rotate``, the second through none but ``scores``.
+    The first may override only ``rotate``, the second only ``scores``.
     """
 
     def __init__(self, rotation: Encoding, term: Encoding) -> None:

@@ -2,10 +2,10 @@
 
 Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model size ("hidden"), M table length.
 
-``embed``: once, with the token embeddings ``x_BTC``; gives them with the positions added or joined, [B, T, C].
-``rotate``: in attention, with queries or keys ``x_BHTD``; gives the same shape.
-``scores``: in attention; gives a `Term` to add to ``q k^T``, before it is scaled or after.
-``values``: in attention; gives a `Term` of the probabilities, to add to the context.
+``embed``: once, with the token embeddings ``x_BTC``; returns them with the positions added or joined, [B, T, C].
+``rotate``: in attention, with queries or keys ``x_BHTD``; returns the same shape.
+``scores``: in attention; returns a `Term` to add to ``q k^T``, before it is scaled or after.
+``values``: in attention; returns a `Term` of the probabilities, to add to the context.
 
 The padding mask is never the encoding's business. A `Term` is a structure, not a tensor: it names an operator and the
 tensors it needs, so that a lowering may expand it as late and as little as it can; ``Term.dense`` expands it now.
@@ -38,26 +38,26 @@ HOOKS = ("embed", "rotate", "scores", "values")
 
 @dataclass(frozen=True)
 class Term:
-    """One term of attention: an operator, what it needs beside q, k or the probabilities, and where it is taken."""
+    """One term of attention: an operator, its tensors beside q, k or the probabilities, and the positions."""
 
     operator: Operator
     tensors: tuple[Tensor, ...]
     queries: Positions
     keys: Positions
-    #: of scores, [H, 1, D]: what every query meets the keys with beside itself, ``content_bias . k_j``. Attention adds
-    #: it to the queries of ``q k^T``, so that it costs nothing a pair; the operator gets the same queries
+    #: of scores, [H, 1, D]: a vector per head added to the query in ``q k^T`` (Transformer-XL's u). Attention adds it
+    #: once per query, so that it costs nothing per pair; the operator gets the same queries
     content_bias: Tensor | None = None
 
-    def dense(self, **given: Tensor) -> Tensor:
-        """The term as a tensor, from ``q``, ``k`` or ``probs``: what the operator takes of them.
+    def dense(self, **inputs: Tensor) -> Tensor:
+        """The term as a tensor, from those of ``q``, ``k`` and ``probs`` that the operator needs.
 
         ``k`` too where there is a content bias, whose part of the scores is then in it.
         """
         if self.content_bias is None:
-            taken = (given[name] for name in self.operator.takes)
-            return self.operator(*taken, *self.tensors, self.queries.slots_T, self.keys.slots_T)
-        q_BHTD, rest = self.biased(given["q"])
-        return rest.dense(q=q_BHTD, k=given["k"]) + self.content_bias @ given["k"].mT
+            needed = (inputs[name] for name in self.operator.takes)
+            return self.operator(*needed, *self.tensors, self.queries.slots_T, self.keys.slots_T)
+        q_BHTD, rest = self.biased(inputs["q"])
+        return rest.dense(q=q_BHTD, k=inputs["k"]) + self.content_bias @ inputs["k"].mT
 
     def biased(self, q_BHTD: Tensor) -> tuple[Tensor, Self]:
         """The queries with the content bias, if there is one, and the term without it."""
@@ -84,15 +84,15 @@ class Encoding(nn.Module):
     cosine_scores: ClassVar[bool] = False
     #: it makes sense only where keys after the query are masked
     causal: ClassVar[bool] = False
-    #: `scores` is given the attention's input, split into heads, in the place of the queries
+    #: `scores` gets the attention's input, split into heads, instead of the queries
     reads_input: ClassVar[bool] = False
-    #: what a token gets depends on how long its row is in the call, so that a cache holds what shorter calls gave
+    #: a token's values depend on the length of its row in the call, so that a KV cache holds those of shorter calls
     length_dependent: bool = False
     #: every layer has parameters of its own
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``
     tied: ClassVar[tuple[str, ...]] = ()
-    #: how many products a score is the sum of, that of query and key among them: attention scales by one over the
+    #: number of products that a score sums, that of query and key among them: attention scales by one over the
     #: square root of head size times this
     score_terms: ClassVar[int] = 1
     #: nothing changes when all positions move by the same amount
@@ -133,7 +133,7 @@ class Encoding(nn.Module):
         return self._copy_with({name: getattr(self, name) for name in self.tied}) if self.per_layer else self
 
     def sized(self, **sizes: Value) -> Self:
-        """A fresh encoding for other sizes (heads, head_size ...), where its constructor takes them."""
+        """A fresh encoding for other sizes (heads, head_size ...), those that its constructor has."""
         return self._copy(**{name: size for name, size in sizes.items() if name in self.parameters_given})
 
     # the hooks
@@ -160,19 +160,19 @@ class Encoding(nn.Module):
 
     @property
     def added_width(self) -> int:
-        """How many channels `embed` joins to the embeddings; the definition maps them all to the model's width."""
+        """Channels that `embed` joins to the embeddings; the definition projects them all to the model's width."""
         return 0
 
     # limits
 
     @property
     def trained_length(self) -> int | None:
-        """How many positions its table was trained for; None where the formula has no end."""
+        """Number of positions that its table was trained for; None where the formula has no end."""
         return None
 
     @property
     def limit(self) -> int | None:
-        """The longest input it takes, which the graph's guard refuses to exceed; None: any length."""
+        """Longest input, which the graph's length guard enforces; None: any length."""
         return self.trained_length
 
     @property
@@ -281,7 +281,7 @@ def register(
     ``scores(q_BHTD, k_BHSD, qpos_BT, kpos_BS, *, params, **case)``
     ``values(probs_BHTS, qpos_BT, kpos_BS, *, params, **case)``
 
-    An encoding of more ``axes`` than one gets positions [B, T, axes], -1 where a token stands nowhere.
+    An encoding of more ``axes`` than one gets positions [B, T, axes], -1 for a token without coordinates.
     Each is written from the source in another form than the module and calls nothing of its file. A ``control`` acts
     through no hook at all; nothing else may. Raises ValueError if the hooks with an oracle are not exactly the hooks
     the class overrides, if there are no hooks, no cases, no docstring, or if the name is taken.

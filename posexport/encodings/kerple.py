@@ -1,8 +1,8 @@
-"""A penalty that grows as a logarithm or a power of the distance, with two learned numbers per head.
+"""A penalty that grows as a logarithm or a power of the distance, with two learned parameters per head.
 
 Chi, Fan, Ramadge, Rudnicky, "KERPLE: Kernelized Relative Positional Embedding for Length Extrapolation"
-(arXiv:2205.09921), equations 2 and 3, as released: the numbers are shared by all layers and kept positive by clamping,
-from 0.01 on, the exponent up to 2.
+(arXiv:2205.09921), equations 2 and 3, as released: the parameters are shared by all layers and kept positive by
+clamping, from 0.01 on, the exponent up to 2.
 """
 
 from collections.abc import Mapping

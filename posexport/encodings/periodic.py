@@ -31,7 +31,7 @@ def oracle(
     form: str = "sine",
     joined: str = "sum",
 ) -> Array:
-    """One phase at a time: everything that stands ``phase`` past a whole number of periods gets the same vector."""
+    """One phase at a time: every position ``phase`` past a whole number of periods gets the same vector."""
     vectors_BTC = np.zeros(x_BTC.shape)
     for phase in range(period):
         if form == "table":

@@ -18,7 +18,7 @@ class PositionTable(StretchableTable, PositionVectors):
     """
 
     def __init__(self, *, max_positions: int, hidden: int, trained: int | None, joined: Joined, **skipped: int) -> None:
-        """``skipped``: ``offset``, from a subclass that takes it."""
+        """``skipped``: ``offset``, from a subclass that has it."""
         super().__init__(max_positions=max_positions, hidden=hidden, trained=trained, joined=joined, **skipped)
         offset = skipped.get("offset", 0)
         self._at_least(1, max_positions=max_positions)

@@ -11,7 +11,7 @@ OnOverflow = Literal["error", "clip"]
 
 
 class Clippable(Encoding):
-    """A ``table`` of distances a layer, made for inputs of ``max_positions``.
+    """A ``table`` of distances a layer, for inputs of up to ``max_positions``.
 
     ``beyond``: what distances outside the table are: an ``error`` (the length is limited), or taken as the table's
     last (``clip``).

@@ -33,8 +33,8 @@ def resized(table_RCD: Tensor, rows_NR: Tensor, columns_MC: Tensor) -> Tensor:
     """[R, C, D] to [N, M, D], by the matrices of both dimensions, in their type."""
     wide_RCD = table_RCD.to(rows_NR.dtype)
     by_row_NCD = (rows_NR @ wide_RCD.flatten(1)).unflatten(1, wide_RCD.shape[1:])  # type: ignore[no-untyped-call]
-    found: Tensor = columns_MC @ by_row_NCD
-    return found
+    resized_MC: Tensor = columns_MC @ by_row_NCD
+    return resized_MC
 
 
 def _places(new: int, old: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:

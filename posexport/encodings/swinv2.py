@@ -29,7 +29,7 @@ def oracle(
     heads: int,
     width: int = 512,
 ) -> Array:
-    """One key at a time: log8(1 + 8 |offset| / largest) with the offset's sign, both maps, the logistic function."""
+    """One key at a time: log8(1 + 8 |offset| / largest) with the offset's sign, both layers, the logistic function."""
     largest = max((pretrained_window or window) - 1, 1)
     first, bias, second = params["first.weight"], params["first.bias"], params["second.weight"]
     assert first.shape == (width, 2)

@@ -88,9 +88,9 @@ class Tupe(StretchableTable):
     """Adds ``(p_i Uq) . (p_j Uk) / sqrt(2d) + b[bucket(i - j)]``; nothing is added to the embeddings; limited length.
 
     The content's products are scaled by 1/sqrt(2d) as well (``score_terms`` is 2). One ``table`` of positions,
-    normalised, one pair of maps and one ``bias`` serve all layers. ``relative``: with b, by T5's buckets (TUPE-R) or
-    without (TUPE-A). ``cls_reset``: the token at position 0 sees all others, and is seen by them, with one number each
-    instead: the table's first two rows with themselves (the first belongs to no position), and two rows of ``bias``.
+    normalised, one pair of projections and one ``bias`` for all layers. ``relative``: with b, in T5's buckets (TUPE-R),
+    or without (TUPE-A). ``cls_reset``: the token at position 0 sees all others, and is seen by them, with one score
+    each: the table's first two rows with themselves (the first belongs to no position), and two rows of ``bias``.
     ``table`` is [max_positions + cls_reset, hidden], ``bias`` is [buckets + cls_reset, heads]. ``trained``: how many
     positions the table was trained for, where it has been stretched to ``max_positions`` since.
     """
@@ -146,8 +146,8 @@ class Tupe(StretchableTable):
     @property
     def boundaries(self) -> list[int]:
         """The table's end, and the longest inputs without a wide bucket and without the last."""
-        found = [self.trained, self.max_positions, *self.edges[self.side // 2 - 1 : self.side // 2], *self.edges[-1:]]
-        return sorted({length for length in found if length <= self.max_positions})
+        lengths = [self.trained, self.max_positions, *self.edges[self.side // 2 - 1 : self.side // 2], *self.edges[-1:]]
+        return sorted({length for length in lengths if length <= self.max_positions})
 
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:
         """The table stretched linearly to ``length`` positions; distances keep their buckets.
@@ -198,17 +198,17 @@ class Tupe(StretchableTable):
     def _reset(self, q_GHTD: Tensor, k_GHSD: Tensor, qpos_GT: Tensor, kpos_GS: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors whose products are those of ``q`` and ``k``, but for the first token's row and column.
 
-        There the product is the number wanted less the bias by distance, which is added to all.
+        There the product is the score minus the bias by distance, which is added to all.
         """
         two = torch.arange(2, device=qpos_GT.device)[None]
         wide = q_GHTD.dtype
         ends_1H2D = self._vectors(two, self.query, wide, 0), self._vectors(two, self.key, wide, 0)
-        wanted_H2 = (ends_1H2D[0] * ends_1H2D[1]).sum(-1)[0] * (2 * q_GHTD.shape[-1]) ** -0.5
+        score_H2 = (ends_1H2D[0] * ends_1H2D[1]).sum(-1)[0] * (2 * q_GHTD.shape[-1]) ** -0.5
         if self.bias is not None:
-            wanted_H2 = wanted_H2 + torch.stack([self.bias[self.side], self.bias[-1]], -1).to(wide)
+            score_H2 = score_H2 + torch.stack([self.bias[self.side], self.bias[-1]], -1).to(wide)
         query_is_G1T1, key_is_G1S1 = ((ids == 0)[:, None, :, None].to(wide) for ids in (qpos_GT, kpos_GS))
-        from_first_GHS1 = wanted_H2[:, :1, None] - self._bias(-kpos_GS, wide)[..., None]
-        to_first_GHT1 = wanted_H2[:, 1:, None] - self._bias(qpos_GT, wide)[..., None]
+        from_first_GHS1 = score_H2[:, :1, None] - self._bias(-kpos_GS, wide)[..., None]
+        to_first_GHT1 = score_H2[:, 1:, None] - self._bias(qpos_GT, wide)[..., None]
         query_other = 1 - query_is_G1T1
         q = torch.cat([q_GHTD * query_other, query_is_G1T1.expand_as(to_first_GHT1), to_first_GHT1 * query_other], -1)
         k = torch.cat([k_GHSD * (1 - key_is_G1S1), from_first_GHS1, key_is_G1S1.expand_as(from_first_GHS1)], -1)

@@ -70,7 +70,7 @@ def oracle(
 class VitInterpolated(Encoding):
     """Adds a learned vector per patch, resized bicubically from the trained grid; takes images of any size.
 
-    ``table`` is [prefix + rows * columns, hidden]: a row for each of the ``prefix`` tokens that stand nowhere (a class
+    ``table`` is [prefix + rows * columns, hidden]: a row for each of the ``prefix`` tokens without a patch (a class
     token), then the trained grid's patches, row by row. Weights and sums are float32 or wider, cast last.
     """
 

@@ -1,7 +1,7 @@
-"""T5's bias by buckets of distances, which every layer and head turns up or down for every query by a gate.
+"""T5's bias by buckets of distances, scaled by a gate per layer, head and query.
 
 Chen et al., "WavLM" (arXiv:2110.13900), section 3.1, equations 5 to 8, as released: the gates read a head's share of
-the attention's input, not its queries; eight numbers of which each gate sums four; the table is the first layer's.
+the attention's input, not its queries; each gate is the sum of four of eight outputs; the table is the first layer's.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES
 
-#: how many numbers of a head's input each of the two gates is the sum of
+#: number of linear outputs that each of the two gates sums
 _SUMMED = 4
 
 

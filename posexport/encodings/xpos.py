@@ -45,8 +45,8 @@ def oracle(
         theta = np.power(base, -2 * i / head_size)
         zeta = (i / (head_size / 2) + gamma) / (1 + gamma)
         power_BT = 1j * theta * pos_BT + np.log(zeta) * (pos_BT - max_positions // 2) / scale_base
-        turned = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(power_BT)[:, None]
-        out[..., a], out[..., b] = turned.real, turned.imag
+        rotated = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(power_BT)[:, None]
+        out[..., a], out[..., b] = rotated.real, rotated.imag
     return out
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from posexport.encodings.rope import Rope
 from posexport.encodings.rope.schedule import Schedule
 from posexport.plots.colours import heat_map, legend_beside, of_lines
 from posexport.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
@@ -22,9 +23,9 @@ LONG = 4
 
 def groups(subject: Subject) -> list[Group]:
     """Wavelengths, and beside them how far each pair is stretched, or where nothing is scaled, its cosines."""
-    schedule = getattr(subject.alone.layer, "schedule", None)
-    if not isinstance(schedule, Schedule):
+    if not isinstance(subject.alone.layer, Rope):
         return []
+    schedule = subject.alone.layer.schedule
     pairs = np.arange(schedule.dim // 2)
     unscaled_F = schedule.base ** (-2.0 * pairs / schedule.dim)
     frequencies = _frequencies(schedule)

@@ -1,9 +1,9 @@
-"""Rotary position embedding of images: half of a head's pairs turn by the patch's row, half by its column.
+"""Rotary position embedding of images: half of a head's pairs rotate by the patch's row, half by its column.
 
 The convention is that of Qwen2-VL's vision tower (Wang et al., arXiv:2409.12191, section 2.1, released code; the
 two-dimensional form of Su et al., arXiv:2104.09864): rows in the first half of the pairs, columns in the second, the
 same frequencies in both. EVA-02 (Fang et al., arXiv:2303.11331) stores pairs ``interleaved``. DINOv3 (Simeoni et al.,
-arXiv:2508.10104) turns by the place within the image: ``coordinates=normalised``, with base 100. Pixtral (Agrawal et
+arXiv:2508.10104) rotates by the place within the image: ``coordinates=normalised``, with base 100. Pixtral (Agrawal et
 al., arXiv:2410.07073) deals the frequencies of one rotation out in turn: ``frequencies=alternating``. Not done:
 EVA-02's scaling of coordinates to the trained grid; DINOv3's augmentations, which are for training.
 """
@@ -51,9 +51,9 @@ def oracle(
             if coordinates == "normalised":
                 at = 2 * math.pi * ((2 * at + 1) / float(sizes[axis]) - 1)
             a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
-            turn = np.exp(1j * at * base**-exponent)
-            turned = (x_BHTD[:, :, t, a] + 1j * x_BHTD[:, :, t, b]) * turn
-            out[:, :, t, a], out[:, :, t, b] = turned.real, turned.imag
+            rotation = np.exp(1j * at * base**-exponent)
+            rotated = (x_BHTD[:, :, t, a] + 1j * x_BHTD[:, :, t, b]) * rotation
+            out[:, :, t, a], out[:, :, t, b] = rotated.real, rotated.imag
     return out
 
 
@@ -72,10 +72,10 @@ def oracle(
 class RopeAxial(Encoding):
     """Turns half of the pairs of queries and keys by the patch's row, half by its column; takes images of any size.
 
-    Pair i of each half turns by ``coordinate base^(-4i / head_size)``. ``coordinates``: the patch's number (``index``)
-    or its centre's place in the image, from -2 pi to 2 pi (``normalised``). ``frequencies``: the ``same`` for rows and
-    columns, or those of one rotation of the whole head in turn (``alternating``). Tokens that stand nowhere (a class
-    token) are not rotated. Angles, and vectors while they are turned, are float32 or wider; the cast is last.
+    Pair i of each half rotates by ``coordinate base^(-4i / head_size)``. ``coordinates``: the patch's ``index`` or
+    its centre's place in the image, from -2 pi to 2 pi (``normalised``). ``frequencies``: the ``same`` for rows and
+    columns, or those of one rotation of the whole head in turn (``alternating``). Tokens without a patch (a class
+    token) are not rotated. Angles, and vectors while they are rotated, are float32 or wider; the cast is last.
     """
 
     axes = 2

@@ -14,7 +14,7 @@ from posexport.encodings.rope.schedule import Schedule
 from posexport.encodings.rope.yarn import Yarn, attention_scale
 from posexport.errors import PosexportError
 
-#: may stand in any of these tables; ``finetuned`` says how the weights were made
+#: keys of any of these tables; ``finetuned`` says how the weights were trained
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned", "original_max_position_embeddings"}
 _TABLES = ("rope_parameters", "rope_scaling")
 _ORIGINAL = "original_max_position_embeddings"
@@ -26,7 +26,7 @@ def from_config(
     """The schedule that ``config`` (a whole ``config.json``) asks for.
 
     Its table is ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before), null or missing for plain
-    frequencies; the type is spelled ``rope_type`` or ``type``; ``rope_theta`` and ``partial_rotary_factor`` stand in
+    frequencies; the type is spelled ``rope_type`` or ``type``; ``rope_theta`` and ``partial_rotary_factor`` are in
     the table or beside it. ``layer_type`` chooses from a table with one table a layer type, such as
     ``sliding_attention``. ``default_base``: the family's base where the file names none.
 
@@ -36,7 +36,7 @@ def from_config(
     * ``original_max_position_embeddings``: ``yarn`` and ``llama3`` take the table's in 4, and 5 the one beside it
       first; ``longrope`` takes the one beside it in both, and where there is none, 5 the table's, which 4 ignores.
       Without any it is ``max_position_embeddings``, by which ``dynamic`` goes in both whatever else is said.
-    * ``factor`` of ``longrope`` (it gives the factor on queries and keys): with an original length beside the table,
+    * ``factor`` of ``longrope`` (from which the attention factor follows): with an original length beside the table,
       4 takes the ratio of the two lengths even so, 5 the ratio only where the table has no factor.
 
     Where that makes a difference, ``rope_parameters`` is read as 5 reads it, ``rope_scaling`` as the version in
@@ -134,12 +134,12 @@ class _Scaling:
 
     @property
     def now(self) -> int | None:
-        """The length the model is made for."""
+        """Length that the model is configured for."""
         return _whole("max_position_embeddings", self.config.get("max_position_embeddings"))
 
     @property
     def inside(self) -> int | None:
-        """The length it was made for at first, as the table says."""
+        """Original length, as the table says."""
         return _whole(_ORIGINAL, self.table.get(_ORIGINAL))
 
     @property
@@ -149,7 +149,7 @@ class _Scaling:
 
     @property
     def original(self) -> int:
-        """The length it was made for at first; `_longrope` has its own rule."""
+        """Original length; `_longrope` has its own rule."""
         return self.length(self.inside or self.now, self.beside or self.inside or self.now)
 
     def length(self, four: int | None, five: int | None) -> int:
@@ -280,7 +280,7 @@ def _proportional(scaling: _Scaling) -> Schedule:
 
 _YARN = {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 _LONGROPE = {"factor", "attention_factor", "short_factor", "long_factor"}
-#: what a type takes beside the common keys, and how it is made; ``su`` is what Phi-3 first called ``longrope``
+#: keys of each type beside the common ones, and its schedule; ``su`` is what Phi-3 first called ``longrope``
 _KINDS: dict[str, tuple[set[str], Callable[[_Scaling], Schedule]]] = {
     "default": (set(), lambda scaling: Plain(**scaling.common)),
     "linear": ({"factor"}, _linear),

@@ -67,7 +67,7 @@ class Dynamic(Schedule):
     Dynamic.name,
     cases=[
         {"head_size": 20, "max_positions": 300},
-        # the second row of every test stands three positions further on: only it is longer than this
+        # the second row of every test is three positions further on: only it is longer than this
         {"head_size": 12, "max_positions": 4101},
         {"head_size": 6, "max_positions": 2059, "factor": 2.5, "layout": "interleaved"},
         {"head_size": 14, "rotary_dim": 6, "base": 500.0, "max_positions": 5000},

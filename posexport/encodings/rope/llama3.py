@@ -37,9 +37,9 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3(Schedule):
-    """``max_positions``: the original length, in which a divided pair turns less than ``low_freq_factor`` times.
+    """``max_positions``: the original length, in which a divided pair rotates less than ``low_freq_factor`` times.
 
-    A pair that turns more than ``high_freq_factor`` times is kept.
+    A pair that rotates more than ``high_freq_factor`` times is kept.
     """
 
     name: ClassVar[str] = "rope-llama3"
@@ -66,12 +66,12 @@ class Llama3(Schedule):
         return [self._scaled(frequency) for frequency in self._plain]
 
     def _scaled(self, frequency: float) -> float:
-        turns = self.max_positions * frequency / (2 * math.pi)
-        if turns < self.low_freq_factor:
+        rotations = self.max_positions * frequency / (2 * math.pi)
+        if rotations < self.low_freq_factor:
             return frequency / self.factor
-        if turns > self.high_freq_factor:
+        if rotations > self.high_freq_factor:
             return frequency
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         return (1 - kept) * frequency / self.factor + kept * frequency
 
     @property
@@ -101,6 +101,6 @@ class Llama3(Schedule):
 class RopeLlama3(Rope, schedule=Llama3):
     """Rotates queries and keys, pairs of long wavelength at frequencies divided by ``factor``; takes any length.
 
-    ``max_positions``: the original length, in which pairs that are divided turn less than ``low_freq_factor`` times
+    ``max_positions``: the original length, in which pairs that are divided rotate less than ``low_freq_factor`` times
     and pairs that are kept more than ``high_freq_factor`` times.
     """

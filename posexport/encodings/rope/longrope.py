@@ -47,8 +47,8 @@ def oracle(
 class LongRope(Schedule):
     """``short_factor``, ``long_factor``: divisors, one a pair, for rows up to ``max_positions`` and beyond.
 
-    ``factor``: how many times longer inputs become than ``max_positions``, the original length; it gives the factor
-    on queries and keys where ``attention`` is None.
+    ``factor``: how many times longer inputs become than ``max_positions``, the original length; it determines the
+    attention factor where ``attention`` is None.
     """
 
     name: ClassVar[str] = "rope-longrope"
@@ -141,7 +141,7 @@ class LongRope(Schedule):
     LongRope.name,
     cases=[
         {"head_size": 20, "max_positions": 300},
-        # the second row of every test stands three positions further on: only it is longer than this
+        # the second row of every test is three positions further on: only it is longer than this
         {
             "head_size": 6,
             "max_positions": 4101,

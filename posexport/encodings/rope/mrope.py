@@ -1,4 +1,4 @@
-"""Rotary position embedding of several axes: sections of a head's pairs turn by time, by row and by column.
+"""Rotary position embedding of several axes: sections of a head's pairs rotate by time, by row and by column.
 
 Wang et al., "Qwen2-VL" (arXiv:2409.12191), section 2.1 (M-RoPE), released code: tokens of text have the same number on
 all axes; the patches of an image that follows n of them have time n, row n + r and column n + c. Not done: the shorter
@@ -40,8 +40,8 @@ def oracle(
         axis = sum(i >= end for end in ends)
         a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
         angle_BT = pos_BT[..., axis] * np.power(base, -i / pairs)
-        turned = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(1j * angle_BT)[:, None]
-        out[..., a], out[..., b] = turned.real, turned.imag
+        rotated = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(1j * angle_BT)[:, None]
+        out[..., a], out[..., b] = rotated.real, rotated.imag
     return out
 
 

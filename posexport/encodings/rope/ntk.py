@@ -1,4 +1,4 @@
-"""A larger base, such that the slowest pair turns ``factor`` times slower and the fastest as before.
+"""A larger base, such that the slowest pair rotates ``factor`` times slower and the fastest as before.
 
 "NTK-aware" scaling, from a public post of 2023, as written down by Peng et al., "YaRN" (arXiv:2309.00071), under
 '"NTK-aware" interpolation'.

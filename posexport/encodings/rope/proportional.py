@@ -76,5 +76,5 @@ class Proportional(Schedule):
 class RopeProportional(Rope, schedule=Proportional):
     """Rotates queries and keys by ``position base^(-2i / dim) / factor``, only the fastest pairs; takes any length.
 
-    ``fraction`` of the pairs, rounded down, are turned.
+    ``fraction`` of the pairs, rounded down, are rotated.
     """

@@ -2,7 +2,7 @@
 
 Peng et al., "YaRN" (arXiv:2309.00071), section 3. Where they differ, the authors' code and transformers
 (``yarn``) are followed, as released weights were made with them: the ramp is linear in the pair's index (in the paper:
-in the number of turns), and its ends are rounded outwards to whole indices (``truncate``; gpt-oss does not).
+in the number of rotations), and its ends are rounded outwards to whole indices (``truncate``; gpt-oss does not).
 """
 
 import math
@@ -49,7 +49,7 @@ def oracle(
 class Yarn(Schedule):
     """``factor``: how many times longer inputs become than ``max_positions``, the original length.
 
-    Pairs that turn more than ``beta_fast`` times within the original length stay, those that turn less than
+    Pairs that rotate more than ``beta_fast`` times within the original length stay, those that rotate less than
     ``beta_slow`` times are divided. ``attention`` is the factor on queries and keys; None: 0.1 ln(factor) + 1.
     """
 
@@ -87,9 +87,9 @@ class Yarn(Schedule):
         ramp = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(self.dim // 2)]
         return [f * (1 - share) + f / self.factor * share for f, share in zip(self._plain, ramp, strict=True)]
 
-    def _index(self, turns: float) -> float:
-        """The pair, as a real number, that turns so many times within the original length."""
-        return self.dim * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+    def _index(self, rotations: float) -> float:
+        """Index, as a real number, of the pair that rotates so many times within the original length."""
+        return self.dim * math.log(self.max_positions / (rotations * 2 * math.pi)) / (2 * math.log(self.base))
 
     @property
     def attention_factor(self) -> float:
@@ -116,7 +116,7 @@ def attention_scale(factor: float, slope: float = 1.0) -> float:
         {"head_size": 34, "rotary_dim": 24, "base": 500.0, "beta_fast": 20.0, "beta_slow": 2.0, "attention": 1.5},
         # a base so small that the ramp would end behind the last pair
         {"head_size": 24, "base": 15.0},
-        # both ends of the ramp fall on one place, just before the fourth pair
+        # both ends of the ramp fall on one index, just before the fourth pair
         {"head_size": 12, "beta_fast": 3.261996, "beta_slow": 3.261996, "truncate": False},
     ],
     source="Peng et al. 2023, arXiv:2309.00071, section 3",
@@ -125,6 +125,6 @@ def attention_scale(factor: float, slope: float = 1.0) -> float:
 class RopeYarn(Rope, schedule=Yarn):
     """Rotates queries and keys, slow pairs at frequencies divided by ``factor``; takes any length.
 
-    ``max_positions``: the original length, in which pairs that are kept turn more than ``beta_fast`` times and pairs
+    ``max_positions``: the original length, in which pairs that are kept rotate more than ``beta_fast`` times and pairs
     that are divided less than ``beta_slow`` times. ``attention``: on queries and keys; 0.1 ln(factor) + 1 where None.
     """
