@@ -10,7 +10,7 @@ from torch import nn
 
 from posexport.encodings.beyond import extend
 from posexport.encodings.build import build
-from posexport.encodings.encoding import ENCODINGS, Encoding, Entry, register
+from posexport.encodings.encoding import ENCODINGS, HOOKS, Encoding, Entry, register
 from posexport.encodings.positions import Grid, Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
@@ -221,6 +221,25 @@ def test_parameters_given_rebuild_the_encoding(entry):
         assert set(case) <= set(encoding.parameters_given)
         assert {n: p.shape for n, p in again.named_parameters()} == {n: p.shape for n, p in encoding.named_parameters()}
         assert (again.trained_length, again.limit) == (encoding.trained_length, encoding.limit)
+
+
+# capabilities
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_hooks_are_those_that_the_class_overrides(entry):
+    overridden = [hook for hook in HOOKS if getattr(entry.cls, hook) is not getattr(Encoding, hook)]
+    assert list(entry.cls.hooks) == overridden
+    assert list(entry.cls.attention_hooks) == [hook for hook in overridden if hook != "embed"]
+
+
+def test_what_few_encodings_declare():
+    classes = {name: entry.cls for name, entry in ENCODINGS.items()}
+    assert {name for name, cls in classes.items() if not cls.hooks} == {"nope"}
+    assert {name for name, cls in classes.items() if cls.windowed} == {"swin", "swinv2"}
+    assert {name for name, cls in classes.items() if cls.cosine_scores} == {"swinv2"}
+    until = {entry.name: small(entry).cached_keys_until for entry in ENCODINGS.values()}
+    assert {name: length for name, length in until.items() if length is not None} == {"rope-longrope": 40}
 
 
 # limits

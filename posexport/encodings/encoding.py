@@ -115,17 +115,14 @@ class Encoding(nn.Module):
     @classmethod
     def arguments(cls) -> dict[str, Parameter]:
         """The constructor's arguments by name, with types and defaults."""
-        parameters = inspect.signature(cls, eval_str=True).parameters
-        return {
-            name: parameter for name, parameter in parameters.items() if parameter.kind is not Parameter.VAR_KEYWORD
-        }
+        parameters = inspect.signature(cls, eval_str=True).parameters.values()
+        return {each.name: each for each in parameters if each.kind is not Parameter.VAR_KEYWORD}
 
     @property
     def spec(self) -> EncodingSpec:
         """What the manifest records."""
-        return EncodingSpec(
-            name=self.name, parameters=dict(self.parameters_given), cached_keys_until=self.cached_keys_until
-        )
+        parameters = dict(self.parameters_given)
+        return EncodingSpec(name=self.name, parameters=parameters, cached_keys_until=self.cached_keys_until)
 
     def in_layer(self, index: int) -> "Encoding":
         """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
@@ -288,14 +285,11 @@ def register(
     """
 
     def add(cls: E_) -> E_:
-        if set(cls.hooks) != set(oracles):
-            raise ValueError(
-                f"{name}: hooks {sorted(cls.hooks)} are overridden, oracles are given for {sorted(oracles)}"
-            )
-        if bool(cls.hooks) == control:
-            raise ValueError(
-                f"{name}: overrides {sorted(cls.hooks)}; a control has no hook, any other encoding at least one"
-            )
+        overridden = sorted(cls.hooks)
+        if overridden != sorted(oracles):
+            raise ValueError(f"{name}: hooks {overridden} are overridden, oracles are given for {sorted(oracles)}")
+        if bool(overridden) == control:
+            raise ValueError(f"{name}: overrides {overridden}; a control has no hook, any other encoding at least one")
         if not cases:
             raise ValueError(f"{name}: no cases, nothing would test it")
         if name in ENCODINGS:
