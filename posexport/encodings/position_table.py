@@ -1,12 +1,12 @@
-"""What encodings with one learned vector for every absolute position have in common."""
+"""Base of encodings with one learned vector for every absolute position."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.joined import Joined, PositionVectors
-from posexport.encodings.stretched import StretchableTable, stretched
+from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.stretchable_table import StretchableTable, stretch
 from posexport.errors import PosexportError
 
 
@@ -44,5 +44,5 @@ class PositionTable(StretchableTable, PositionVectors):
         PosexportError unless ``length`` is more than the table holds.
         """
         self._check_longer(length, overhead)
-        table = stretched(self.table, length, kept=self.offset + overhead)
+        table = stretch(self.table, length, kept=self.offset + overhead)
         return self._copy_with({"table": table}, max_positions=overhead + length, trained=self.trained)

@@ -1,4 +1,4 @@
-"""What encodings with one learned vector for every distance have in common."""
+"""Base of encodings with one learned vector for every distance."""
 
 from typing import Literal
 

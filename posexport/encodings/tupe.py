@@ -15,7 +15,7 @@ from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.encodings.stretched import StretchableTable, stretched
+from posexport.encodings.stretchable_table import StretchableTable, stretch
 from posexport.errors import PosexportError
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
 
@@ -157,7 +157,7 @@ class Tupe(StretchableTable):
         """
         self._check_longer(length, overhead)
         kept = overhead + self.cls_reset * (2 if self.max_positions - overhead > 1 else 1)
-        table = stretched(self.table, overhead + length + self.cls_reset - kept, kept=kept)
+        table = stretch(self.table, overhead + length + self.cls_reset - kept, kept=kept)
         same: dict[str, nn.Parameter | nn.Module] = {"norm": self.norm, "query": self.query, "key": self.key}
         if self.bias is not None:
             same["bias"] = self.bias

@@ -1,4 +1,4 @@
-"""What biases by the two-dimensional offset inside a window have in common."""
+"""Base of relative position biases by the two-dimensional offset inside a window."""
 
 from abc import ABC, abstractmethod
 

@@ -1,4 +1,4 @@
-"""What encodings with a vector for every position have in common: how it meets the token's vector."""
+"""Base of encodings with a vector for every position, which is added to the token's or concatenated with it."""
 
 from abc import abstractmethod
 from typing import Literal
@@ -13,7 +13,7 @@ Joined = Literal["sum", "concat"]
 
 
 class PositionVectors(Encoding):
-    """A vector of width ``hidden`` for every position, added to the token's (``sum``) or put beside it (``concat``)."""
+    """A vector of width ``hidden`` for every position, added to the token's (``sum``) or concatenated (``concat``)."""
 
     shift_invariant = False
 

@@ -39,7 +39,7 @@ class StretchableTable(Encoding):
             )
 
 
-def stretched(table: nn.Parameter, rows: int, *, kept: int) -> nn.Parameter:
+def stretch(table: nn.Parameter, rows: int, *, kept: int) -> nn.Parameter:
     """``table`` [M, C] stretched linearly to ``kept + rows`` rows; the first ``kept`` stay as they are.
 
     The first and last of the others are kept as well. Computed in float64, rounded once.
