@@ -7,13 +7,14 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
+from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.heads import (
     FillMask,
     Head,
     SentenceEmbedding,
     plain_head,
 )
+from posexport.models.layer import EncoderLayer
 from posexport.models.numbering import AfterPadding, Counted
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
@@ -82,7 +83,7 @@ def encoder_config(family: Family, config: Config) -> EncoderConfig:
         given["types"] = config.size("type_vocab_size", 2)
     if "eps" not in given:
         given["eps"] = config.number("layer_norm_eps", family.default_eps)
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
@@ -102,7 +103,7 @@ def _encoding(family: Family, config: Config, settings: EncoderConfig, kind: str
                 f"{config.label} says max_position_embeddings = {longest}; positions start at pad_token_id + 1 = "
                 f"{settings.padding_id + 1}, so it must be greater"
             )
-        return Absolute(max_positions=longest, hidden=settings.embedding or settings.hidden)
+        return Absolute(max_positions=longest, hidden=settings.embedding.width or settings.hidden)
     if kind == "relative_key":
         return RelativeKey(head_size=settings.head_size, max_positions=longest)
     if kind == "relative_key_query":
@@ -119,9 +120,11 @@ def _head(family: Family, config: Config, settings: EncoderConfig, task: str, po
         pooling.check_width(hidden)
         return SentenceEmbedding(hidden, pooling.mode, pooling.normalise)
     if task == "fill-mask":
-        name = family.fill_mask.activation or settings.activation
-        return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
-    return plain_head(task, hidden, config.labels(), family.classifier.activation or settings.activation)
+        name = family.fill_mask.activation or settings.layer.feedforward.activation
+        return FillMask(hidden, settings.embedding.width or hidden, settings.vocab, name, settings.layer.norm.eps)
+    return plain_head(
+        task, hidden, config.labels(), family.classifier.activation or settings.layer.feedforward.activation
+    )
 
 
 def _head_names(family: Family, task: str) -> dict[str, str]:
@@ -163,7 +166,7 @@ def _origins(
             # the definition scales these scores with the rest, so that the table takes the scale's inverse
             found[name] = Origin(found[name].names, factor=settings.head_size**0.5)
     if family.task_table is not None and config.flag("use_task_id", False):
-        shape = [config.size("task_type_vocab_size", 3), settings.embedding or settings.hidden]
+        shape = [config.size("task_type_vocab_size", 3), settings.embedding.width or settings.hidden]
         name = "encoder.embeddings.token_type.weight"
         found[name] = Origin(found[name].names, row=(f"{family.prefix}.{family.task_table}.weight", shape))
     return found

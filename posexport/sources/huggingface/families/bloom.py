@@ -34,7 +34,7 @@ def _plan(config: Config, task: str) -> Plan:
     given = Given(config, _SPELLINGS)
     given.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
     hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=given.heads(hidden),

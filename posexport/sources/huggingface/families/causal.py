@@ -80,7 +80,7 @@ def plan(config: Config, task: str, settings: DecoderConfig, encoding: Callable[
                 stems[module] = where.format(i=i)
             if isinstance(where, Rows) or (names.transposed and not ours.endswith("norm")):
                 special |= {f"{module}.{leaf}": _map(where, i, leaf, names) for leaf in ("weight", "bias")}
-    if settings.tied:
+    if settings.head.tied:
         token = f"{names.once['token']}.weight"
         special["decoder.token.weight"] = Origin((token, f"{names.head}.weight"))
     unread = tuple(name.format(i=i) for i in range(settings.layers) for name in names.masks)

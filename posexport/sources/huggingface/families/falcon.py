@@ -46,7 +46,7 @@ def _plan(config: Config, task: str) -> Plan:
     bias = config.flag("bias", False)
     groups = _groups(config, given, heads, new)
     norms = _parallel_norms(config, given, new)
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,

@@ -33,7 +33,7 @@ _MASKS = ("transformer.h.{i}.attn.bias", "transformer.h.{i}.attn.masked_bias")
 def _settings(config: Config, activation: str) -> DecoderConfig:
     given = Given(config, _SPELLINGS)
     hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
-    return DecoderConfig(
+    return DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=given.heads(hidden),
@@ -76,7 +76,7 @@ def _gpt_bigcode(config: Config, task: str) -> Plan:
     settings = _settings(config, "gelu_pytorch_tanh")
     heads = settings.heads
     shared = config.flag("multi_query", True)
-    settings = replace(settings, kv_heads=1 if shared else None)
+    settings = settings.changed(kv_heads=1 if shared else None)
     rows = fused(_FUSED, queries=heads) if shared else fused(_FUSED, groups=heads)
     names = Names(once=_ONCE, layer=_LAYER | rows, masks=_MASKS)
     return plan(config, task, settings, lambda: _encoding(config, settings), names)

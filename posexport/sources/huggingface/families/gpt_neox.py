@@ -27,7 +27,7 @@ _MASKS = tuple(f"{_STEM}.attention.{name}" for name in ("bias", "masked_bias", "
 def _plan(config: Config, task: str) -> Plan:
     given = Given(config)
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=given.heads(hidden),

@@ -32,7 +32,7 @@ _MASKS = tuple(f"{_STEM}.attn.{name}" for name in ("bias", "masked_bias"))
 def _plan(config: Config, task: str) -> Plan:
     given = Given(config, _SPELLINGS)
     hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=given.heads(hidden),

@@ -79,7 +79,7 @@ def _settings(config: Config) -> EncoderConfig:
             f"{config.label} says hidden_size = {hidden}, num_attention_heads = {heads}; the heads must divide the size"
         )
     vocab = config.size("vocab_size")
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
@@ -110,7 +110,7 @@ def _head(config: Config, settings: EncoderConfig, task: str, pooling: Pooling |
         pooling.check_width(hidden)
         return SentenceEmbedding(hidden, pooling.mode, pooling.normalise)
     if task == "fill-mask":
-        return FillMask(hidden, hidden, settings.vocab, "gelu", settings.eps)
+        return FillMask(hidden, hidden, settings.vocab, "gelu", settings.layer.norm.eps)
     return plain_head(task, hidden, config.labels())
 
 

@@ -71,7 +71,7 @@ def settings(
     if "activation" not in fixed:
         given["activation"] = config.activation("hidden_act", "silu")
     try:
-        return DecoderConfig(**{**given, **fixed})
+        return DecoderConfig.of(**{**given, **fixed})
     except PosexportError as err:
         raise PosexportError(f"{config.label}: {err}") from err
 
@@ -162,7 +162,7 @@ def plan(
         for name, origin in (special or {}).items():
             names = tuple(known.format(i=i) for known in origin.names)
             origins[f"decoder.layers.{i}.{name}"] = _renamed(origin, names)
-    if task == "text-generation" and given.tied:
+    if task == "text-generation" and given.head.tied:
         origins["decoder.token.weight"] = Origin(tuple(f"{once[m]}.weight" for m in ("decoder.token", "head.out")))
     # a formula's numbers, which old files hold
     unread = tuple(f"model.layers.{i}.self_attn.rotary_emb.inv_freq" for i in range(given.layers))
