@@ -12,16 +12,16 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.conformer import CausalConvolution, CentredConvolution, ConformerLayer, conformer_layer
-from posexport.models.definition import Definition
-from posexport.models.heads import Head
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.config import Config, at_least
+from posexport.nn.heads import Head
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {

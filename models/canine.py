@@ -25,17 +25,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, smaller, starts, take
-from posexport.models.definition import Definition, text_inputs
-from posexport.models.envelope import envelope_of
-from posexport.models.heads import Head
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.config import Config, at_least
+from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
 from posexport.spec import Envelope, InputSpec, OutputSpec
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.numbering import Numbering
 from posexport.nn.config import Config, above_zero, at_least, named
 from posexport.nn.norms import NormConfig, normalisation
+from posexport.nn.position_ids import PositionIds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Embeddings(nn.Module):
         norm: NormConfig,
         hidden: int,
         encoding: Encoding | None,
-        numbering: Numbering,
+        position_ids: PositionIds,
     ) -> None:
         super().__init__()
         width = config.width or hidden
@@ -70,7 +70,7 @@ class Embeddings(nn.Module):
         self.dropped_id = config.dropped_id
         self.token_type = nn.Embedding(config.types, width) if config.types else None
         self.encoding = encoding
-        self.numbering = numbering
+        self.position_ids = position_ids
         joined = width + (encoding.added_width if encoding else 0)
         self.norm = normalisation(norm, joined) if config.norm else None
         self.project = nn.Linear(joined, hidden) if config.width or joined > width else None
@@ -85,7 +85,7 @@ class Embeddings(nn.Module):
             x_BTC = _without(x_BTC, ids_BT == self.dropped_id, mask_BT)
         if self.token_type is not None:
             x_BTC = x_BTC + (self.token_type.weight[0] if types_BT is None else self.token_type(types_BT))
-        positions = self.numbering(ids_BT)
+        positions = self.position_ids(ids_BT)
         if self.encoding is not None:
             x_BTC = self.encoding.embed(x_BTC, positions)
         if self.norm is not None:

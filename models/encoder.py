@@ -9,17 +9,22 @@ Shape letters: B batch, T tokens, S tokens attended to, C model size.
 
 from dataclasses import dataclass, field
 
+import msgspec
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import Encoding
+from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.lengths import envelope_of
+from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.embeddings import Embeddings, TypedEmbeddingConfig
 from posexport.models.layer import EncoderLayer, Memory
-from posexport.models.numbering import Counted, Numbering
 from posexport.models.transformer import TransformerConfig
 from posexport.nn.attention import additive
+from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
+from posexport.nn.position_ids import PositionIds, SequentialPositionIds
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +48,14 @@ class EncoderConfig(TransformerConfig):
 class Encoder(nn.Module):
     """Embeddings and layers: token ids [B, T] to hidden states [B, T, C]."""
 
-    def __init__(self, config: EncoderConfig, encoding: Encoding, numbering: Numbering | None = None) -> None:
+    def __init__(self, config: EncoderConfig, encoding: Encoding, position_ids: PositionIds | None = None) -> None:
         super().__init__()
         self.config = config
         layer = config.layer
         # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
         shared = None if encoding.per_layer else encoding
-        self.embeddings = Embeddings(config.embedding, layer.norm, layer.hidden, shared, numbering or Counted())
+        numbering = position_ids or SequentialPositionIds()
+        self.embeddings = Embeddings(config.embedding, layer.norm, layer.hidden, shared, numbering)
         groups = config.layer_groups or config.layers
         self.groups = nn.ModuleList(
             EncoderLayer(layer, encoding, index, first_norm=config.first_norm) for index in range(groups)
@@ -87,3 +93,74 @@ class Encoder(nn.Module):
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
         return x_BTC
+
+
+class EncoderModel(Definition):
+    """An encoder with a head, called with the inputs' public names."""
+
+    def __init__(self, encoder: Encoder, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.reads_first_token = head.reads_first_token
+        if encoder.embeddings.encoding is not None:
+            self.overhead = encoder.embeddings.position_ids.offset
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer."""
+        return self.encoder.encoding
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        """The head's, with the sequence first if asked for."""
+        return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in self.head.outputs]
+
+    @property
+    def envelope(self) -> Envelope:
+        """The encoding's, with the boundaries of all layers' encodings where they differ.
+
+        Also for the sequence that is attended to, where the encoding's terms measure distances to it.
+        """
+        position_ids = self.encoder.embeddings.position_ids
+        envelope = envelope_of(self.encoding, position_ids)
+        boundaries = {b for encoding in self.encoder.encodings for b in envelope_of(encoding, position_ids).boundaries}
+        envelope = msgspec.structs.replace(envelope, boundaries=sorted(boundaries))
+        between_tokens = any(getattr(type(self.encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:])
+        if self.encoder.config.layer.cross_attention and between_tokens:
+            return msgspec.structs.replace(envelope, limited_axes=[*envelope.limited_axes, ENCODER_SEQUENCE])
+        return envelope
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in order."""
+        config = self.encoder.config
+        specs = text_inputs(config.vocab, config.padding_id, config.embedding.types)
+        if config.layer.cross_attention:
+            axes: list[Axis] = [BATCH, ENCODER_SEQUENCE]
+            states: list[Axis] = [*axes, config.hidden]
+            specs.append(InputSpec(name="encoder_hidden_states", dtype="float32", axes=states, role="values"))
+            specs.append(InputSpec(name="encoder_attention_mask", dtype="int64", axes=axes, role="mask"))
+        return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in specs]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        tensors = [input_ids, attention_mask, token_type_ids, encoder_hidden_states, encoder_attention_mask]
+        if self.encoder.config.sequence_first:
+            tensors = [None if tensor is None else tensor.transpose(0, 1) for tensor in tensors]
+        outputs: tuple[Tensor, ...] = self.head(self.encoder(*tensors), tensors[1])
+        if self.encoder.config.sequence_first:
+            by_spec = zip(outputs, self.head.outputs, strict=True)
+            outputs = tuple(y.transpose(0, 1) if spec.axes[1] == SEQUENCE else y for y, spec in by_spec)
+        return outputs
+
+    def _axes(self, axes: list[Axis]) -> list[Axis]:
+        """The same axes; with the sequence before the batch if asked for."""
+        swapped = self.encoder.config.sequence_first and axes[1] in (SEQUENCE, ENCODER_SEQUENCE)
+        return [axes[1], axes[0], *axes[2:]] if swapped else axes

@@ -23,11 +23,11 @@ from typing import Protocol
 import msgspec
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition, Part
+from posexport.definition.lengths import envelope_of, together
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Crossed, Decoder, LanguageModel
-from posexport.models.definition import Definition, Part
 from posexport.models.encoder import Encoder
-from posexport.models.envelope import envelope_of, together
 from posexport.nn.attention import additive
 from posexport.nn.caching import KeysAndValues
 from posexport.spec import (
@@ -95,7 +95,7 @@ class _Text:
 
     @property
     def envelopes(self) -> list[Envelope]:
-        return [envelope_of(encoding, self.encoder.embeddings.numbering) for encoding in self.encodings]
+        return [envelope_of(encoding, self.encoder.embeddings.position_ids) for encoding in self.encodings]
 
     def __call__(self, **inputs: Tensor) -> Tensor:
         states_BSC: Tensor = self.encoder(inputs["input_ids"], inputs.get("attention_mask"))
@@ -124,7 +124,7 @@ class EncoderDecoderModel(Definition):
         self.decoder = decoder
         self.head = head
         if isinstance(encoder, Encoder):
-            self.overhead = encoder.embeddings.numbering.overhead
+            self.overhead = encoder.embeddings.position_ids.offset
             if shared:
                 decoder.token.weight = encoder.embeddings.token.weight
 

@@ -25,16 +25,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, smaller, starts, take
-from posexport.models.definition import Definition, text_inputs
 from posexport.models.embeddings import Embeddings
 from posexport.models.encoder import EncoderConfig
-from posexport.models.envelope import envelope_of
-from posexport.models.heads import Head
-from posexport.models.numbering import AfterPadding
 from posexport.nn.attention import additive, attend
+from posexport.nn.heads import Head
+from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads
 from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
 
@@ -158,7 +158,7 @@ class Longformer(nn.Module):
         self.config = config
         self.sides = [window // 2 for window in windows]
         self.embeddings = Embeddings(
-            config.embedding, config.layer.norm, config.hidden, encoding, AfterPadding(config.padding_id)
+            config.embedding, config.layer.norm, config.hidden, encoding, FairseqPositionIds(config.padding_id)
         )
         self.layers = nn.ModuleList(Layer(config.layer, WindowAttention(config.hidden, config.heads)) for _ in windows)
 
@@ -188,7 +188,7 @@ class LongformerModel(Definition):
         self.default = default
         self.separator = separator
         self.reads_first_token = head.reads_first_token
-        self.overhead = encoder.embeddings.numbering.overhead
+        self.overhead = encoder.embeddings.position_ids.offset
 
     @property
     def encoding(self) -> Encoding:
@@ -205,7 +205,7 @@ class LongformerModel(Definition):
     @property
     def envelope(self) -> Envelope:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
-        envelope = envelope_of(self.encoding, self.encoder.embeddings.numbering)
+        envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
         limit = envelope.limit
         ours = {*(side + 1 for side in self.encoder.sides), BLOCK, 2 * BLOCK}
         inner = {length for length in ours if limit is None or length < limit}

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from posexport.models.heads import Head
 from posexport.nn.activations import activation
+from posexport.nn.heads import Head
 from posexport.nn.norms import NormConfig, normalisation
 from posexport.spec import BATCH, OutputSpec
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.definition import Definition
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.nn.norms import normalisation

@@ -14,14 +14,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioEncoder
 from posexport.models.conformer import ChannelNorm
-from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of
-from posexport.models.heads import Head
 from posexport.nn.activations import activation
+from posexport.nn.heads import Head
 from posexport.spec import BATCH, FRAMES, SEQUENCE, Envelope, InputSpec, OutputSpec, samples
 
 #: frame counts to prove it at, beside those of the encoding: the grid's own lengths

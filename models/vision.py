@@ -14,11 +14,11 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec

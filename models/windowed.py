@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of
 from posexport.models.windows import Cut, cut
 from posexport.nn.activations import activation
 from posexport.nn.attention import attend

@@ -9,14 +9,14 @@ Shape letters: B batch, T tokens, H heads, D head size, C model size.
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import EncoderConfig
-from posexport.models.heads import Head, SequenceClassification
 from posexport.models.layer import Attention, LayerConfig
 from posexport.nn.attention import additive, attend
 from posexport.nn.feed_forward import FeedForward
+from posexport.nn.heads import Head, SequenceClassification
 from posexport.nn.residual import Residual
 from posexport.spec import InputSpec, OutputSpec
 

@@ -20,9 +20,9 @@ from posexport.encodings.wavlm_gated import WavLMGated
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel, PositionalConvolution
 from posexport.models.conformer import CausalConvolution, CentredConvolution, Convolution, FixedBatchNorm
-from posexport.models.heads import Features
 from posexport.models.layer import Attention, AttentionConfig, LayerConfig
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
+from posexport.nn.heads import Features
 from posexport.parity.draw import kept
 from posexport.parity.grid import GridPoint, grid
 from posexport.sources.huggingface.checkpoint import load

@@ -17,7 +17,7 @@ from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
-from posexport.models.heads import Features
+from posexport.nn.heads import Features
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw

@@ -18,8 +18,8 @@ from posexport.encodings.encoding import Array
 from posexport.errors import PosexportError
 from posexport.export.trace import trace
 from posexport.models.encoder import EncoderConfig
-from posexport.models.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
+from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of

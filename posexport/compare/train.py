@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from posexport.compare import tasks
 from posexport.compare.records import Setup
+from posexport.definition.definition import Definition
 from posexport.encodings.build import build
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
 from posexport.sources.builtin import models
 
 RATE, OWN_FACTOR, LOWEST_RATE, WARM_UP = 3e-3, 10.0, 0.1, 0.1

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
-from posexport.models.definition import Definition
 from posexport.sources.source import Source
 from posexport.spec import EncodingSpec
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, read_json
 from posexport.export.layouts.seq2seq import Cut
 from posexport.export.save import OwnFile, SharedFile, Store
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import DecoderModel
 from posexport.sources.source import Source
 
 ENCODER, FIRST, LATER = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"

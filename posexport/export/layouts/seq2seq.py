@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from posexport.definition.definition import Part
 from posexport.errors import PosexportError
 from posexport.models.cuts import STATES, DecoderOfStates, DecoderWithPast, EncoderAlone, MergedDecoder
-from posexport.models.definition import Part
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_PAST, InputSpec, OutputSpec, PartSpec

@@ -6,8 +6,7 @@ from posexport.encodings.compose import RotationAndTerm
 from posexport.encodings.encoding import HOOKS, Encoding, Entry
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
-from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.nn.config import Config

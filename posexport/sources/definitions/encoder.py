@@ -1,14 +1,13 @@
 """``encoder-<encoding>``: an encoder of the BERT family."""
 
 from posexport.encodings.encoding import Encoding, Entry
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import (
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
+from posexport.nn.heads import (
     FillMask,
     Head,
     SentenceEmbedding,
     plain_head,
 )
-from posexport.models.task import EncoderModel
 from posexport.sources.definitions.kind import Kind
 
 TASKS = {

@@ -7,17 +7,16 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import (
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
+from posexport.models.layer import EncoderLayer
+from posexport.nn.activations import activation
+from posexport.nn.heads import (
     FillMask,
     Head,
     SentenceEmbedding,
     plain_head,
 )
-from posexport.models.layer import EncoderLayer
-from posexport.models.numbering import AfterPadding, Counted
-from posexport.models.task import EncoderModel
-from posexport.nn.activations import activation
+from posexport.nn.position_ids import FairseqPositionIds, SequentialPositionIds
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.causal import Given
 from posexport.sources.huggingface.families.decoder_bias import biases
@@ -36,8 +35,8 @@ def plan(family: Family, config: Config, task: str, pooling: Pooling | None) -> 
             encoding = family.encoding(config, settings)
         else:
             encoding = _encoding(family, config, settings, config.text("position_embedding_type", "absolute"))
-        numbering = AfterPadding(settings.padding_id) if family.after_padding else Counted()
-        encoder = Encoder(settings, encoding, numbering)
+        position_ids = FairseqPositionIds(settings.padding_id) if family.after_padding else SequentialPositionIds()
+        encoder = Encoder(settings, encoding, position_ids)
         for layer in encoder.groups:
             assert isinstance(layer, EncoderLayer)
             for ours, attentions in family.shared(config).items():

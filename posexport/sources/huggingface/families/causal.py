@@ -8,8 +8,7 @@ import torch
 
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of

@@ -12,10 +12,9 @@ import torch
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.heads import Features
-from posexport.models.task import EncoderModel
+from posexport.nn.heads import Features
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.causal import Given
 from posexport.sources.huggingface.families.family import OwnFamily

@@ -10,13 +10,13 @@ import torch
 from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
-from posexport.models.heads import (
+from posexport.models.longformer import Default, Longformer, LongformerModel
+from posexport.nn.heads import (
     FillMask,
     Head,
     SentenceEmbedding,
     plain_head,
 )
-from posexport.models.longformer import Default, Longformer, LongformerModel
 from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
 from posexport.sources.huggingface.families.decoder_bias import biases

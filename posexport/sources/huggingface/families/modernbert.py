@@ -14,10 +14,9 @@ from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope_base import rotation
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import Features, Head, QuestionAnswering, SentenceEmbedding, TokenClassification
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
-from posexport.models.task import EncoderModel
+from posexport.nn.heads import Features, Head, QuestionAnswering, SentenceEmbedding, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan

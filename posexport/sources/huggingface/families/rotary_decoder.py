@@ -15,8 +15,7 @@ from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope_base import Rotary, rotation
 from posexport.errors import PosexportError
-from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan, origins_of

@@ -16,12 +16,11 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.frequencies.config import release_of
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.heads import Features, Head, SentenceEmbedding, TokenClassification
-from posexport.models.task import EncoderModel
 from posexport.models.transformer import TransformerConfig
 from posexport.nn.activations import ACTIVATIONS
+from posexport.nn.heads import Features, Head, SentenceEmbedding, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.causal import Given
 from posexport.sources.huggingface.families.family import OwnFamily

@@ -10,8 +10,8 @@ import torch
 from posexport.encodings.transformer_xl import TransformerXL
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
-from posexport.models.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
 from posexport.models.xlnet import LastTokenClassification, XLNet
+from posexport.nn.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Origin, Plan

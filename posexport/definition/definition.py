@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
-from posexport.models.envelope import envelope_of
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
 
 
@@ -21,7 +21,7 @@ class Part:
 class Definition(nn.Module, ABC):
     """A whole model. ``forward`` takes its `inputs` by name and returns a tuple in the order of `outputs`."""
 
-    #: rows at the start of a position table that no real token uses (`posexport.models.numbering`)
+    #: rows at the start of a position table that no real token uses (`posexport.nn.position_ids`)
     overhead: int = 0
     #: an output without a length axis is read at token 0, so a left-padded row is answered at a padded token
     reads_first_token: bool = False
