@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, token_inputs
+from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output, token_input
 from posexport.definition.lengths import envelope_of, reads_numbers, together
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder_layer import DecoderLayer, DecoderLayerConfig
@@ -22,7 +22,7 @@ from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.config import Config, above_zero, above_zero_or_none, named
 from posexport.nn.norms import normalisation
 from posexport.nn.reach import Reach
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,50 +175,32 @@ class DecoderModel(CachedDecoder):
 
     @property
     def caching(self) -> Caching:
-        """How past tokens are kept."""
         return self.decoder.caching
 
     @property
-    def cache_tensors(self) -> CacheTensors:
-        """Keys and values of every layer."""
-        config = self.decoder.config
-        return CacheTensors([(config.kv_heads, config.head_size)] * config.layers)
-
-    @property
     def encodings(self) -> list[Encoding]:
-        """Those of all layers."""
         return self.decoder.encodings
 
     @property
-    def all_encodings(self) -> list[Encoding]:
-        """Those of all layers: that of the input is one of them."""
-        return self.decoder.encodings
-
-    @property
-    def lengths(self) -> Envelope:
-        """What the encodings of all layers allow together."""
-        return together([envelope_of(encoding) for encoding in self.encodings])
-
-    @property
-    def tokens(self) -> list[InputSpec]:
-        """Ids of the new tokens, and the mask of past and new ones."""
-        return token_inputs(self.decoder.config.vocab, self.decoder.config.padding_id)
-
-    @property
-    def position_ids(self) -> InputSpec | None:
-        """Positions of the new tokens, where an encoding reads them and not distances alone."""
-        if not any(reads_numbers(encoding) for encoding in self.encodings):
-            return None
-        axes: list[Axis] = [BATCH, SEQUENCE]
-        size = self.envelope.limit
-        return InputSpec(name="position_ids", dtype="int64", axes=axes, role="positions", size=size, default=-1)
-
-    @property
-    def answer(self) -> OutputSpec:
-        """Logits over the vocabulary, or hidden states."""
-        if self.head is None:
-            return OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, self.decoder.width])
-        return OutputSpec(name="logits", axes=[BATCH, SEQUENCE, self.decoder.config.vocab])
+    def decoding(self) -> Decoding:
+        config = self.decoder.config
+        lengths = together([envelope_of(encoding) for encoding in self.encodings])
+        positions = InputSpec(
+            name="position_ids",
+            dtype="int64",
+            axes=[BATCH, SEQUENCE],
+            role="positions",
+            size=lengths.limit,
+            default=-1,
+        )
+        return Decoding(
+            tokens=token_input(config.vocab, config.padding_id),
+            position_ids=positions if any(reads_numbers(encoding) for encoding in self.encodings) else None,
+            answer=answer_output(config.vocab, self.decoder.width if self.head is None else None),
+            cache=CacheTensors([(config.kv_heads, config.head_size)] * config.layers),
+            encodings=self.encodings,
+            lengths=lengths,
+        )
 
     def decode(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from posexport.definition.definition import Definition, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
+from posexport.models.blocks import Layer
 from posexport.models.encoder import EncoderConfig
-from posexport.models.layer import Attention, LayerConfig
+from posexport.models.layer import LayerConfig
 from posexport.nn.attention import additive, attend
-from posexport.nn.feed_forward import FeedForward
 from posexport.nn.heads import Head, SequenceClassification
-from posexport.nn.residual import Residual
+from posexport.nn.projections import Projections
 from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding
 SEGMENTS = 4
 
 
-class SegmentAttention(Attention):
+class SegmentAttention(Projections):
     """Attention that adds ``(q_i + b) . (same - other)`` to the scores of keys in the query's own segment, scaled.
 
     ``segments`` is [2, H, D], the vectors ``same`` and ``other``; ``segment_bias`` (b) is [H, D]. The paper adds
@@ -33,11 +33,14 @@ class SegmentAttention(Attention):
     """
 
     def __init__(self, config: LayerConfig, encoding: Encoding) -> None:
-        super().__init__(config.attention, config.hidden, encoding)
-        self.segments = nn.Parameter(torch.empty(2, self.heads, config.head_size).normal_(std=0.02))
-        self.segment_bias = nn.Parameter(torch.empty(self.heads, config.head_size).normal_(std=0.02))
+        heads, size = config.attention.heads, config.head_size
+        super().__init__(config.hidden, heads, size, bias=config.attention.bias)
+        self.scale = (size * encoding.score_terms) ** -0.5
+        self.encoding = encoding
+        self.segments = nn.Parameter(torch.empty(2, heads, size).normal_(std=0.02))
+        self.segment_bias = nn.Parameter(torch.empty(heads, size).normal_(std=0.02))
 
-    def attend_within(
+    def forward(
         self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
     ) -> Tensor:
         """Self-attention of ``x_BTC``; ``same_B1TT`` is true where two tokens are of one segment, None: all are."""
@@ -59,24 +62,6 @@ class SegmentAttention(Attention):
         return self.joined(context_BHTD)
 
 
-class XLNetLayer(nn.Module):
-    """Self-attention, feed-forward, a normalisation after each."""
-
-    def __init__(self, config: LayerConfig, encoding: Encoding, index: int) -> None:
-        super().__init__()
-        self.attention = SegmentAttention(config, encoding.in_layer(index))
-        self.attention_residual = Residual(config.residual, config.norm, config.hidden)
-        self.feedforward = FeedForward(config.feedforward, config.hidden)
-        self.feedforward_residual = Residual(config.residual, config.norm, config.hidden)
-
-    def forward(
-        self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
-    ) -> Tensor:
-        y_BTC = self.attention.attend_within(x_BTC, mask_B11T, same_B1TT, positions)
-        x_BTC = self.attention_residual.after(x_BTC, y_BTC)
-        return self.feedforward_residual.after(x_BTC, self.feedforward(x_BTC))
-
-
 class XLNet(Definition):
     """Token ids, mask and segments to a head's outputs; ``encoding`` acts through its scores alone."""
 
@@ -84,16 +69,19 @@ class XLNet(Definition):
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.vocab, config.hidden)
-        self.layers = nn.ModuleList(XLNetLayer(config.layer, encoding, index) for index in range(config.layers))
+        self.layers = nn.ModuleList(
+            Layer(config.layer, SegmentAttention(config.layer, encoding.in_layer(index)))
+            for index in range(config.layers)
+        )
         self.head = head
         self.reads_first_token = head.reads_first_token
 
     @property
     def encoding(self) -> Encoding:
         """The encoding of the first layer."""
-        first = self.layers[0]
-        assert isinstance(first, XLNetLayer)
-        return first.attention.encoding
+        attention = self.layers[0].attention
+        assert isinstance(attention, SegmentAttention)
+        return attention.encoding
 
     @property
     def outputs(self) -> list[OutputSpec]:

@@ -16,13 +16,23 @@ from posexport.nn.caching import Caching, KeysAndValues
 from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
 
 
-def token_inputs(vocab: int, padding_id: int, prefix: str = "") -> list[InputSpec]:
-    """Ids of the new tokens, and the mask of past and new ones."""
-    ids, mask = f"{prefix}input_ids", f"{prefix}attention_mask"
-    return [
-        InputSpec(name=ids, dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=vocab, padding=padding_id),
-        InputSpec(name=mask, dtype="int64", axes=[BATCH, TOTAL], role="mask"),
-    ]
+def token_input(vocab: int, padding_id: int, prefix: str = "") -> InputSpec:
+    """Ids of the new tokens."""
+    axes: list[Axis] = [BATCH, SEQUENCE]
+    name = f"{prefix}input_ids"
+    return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
+
+
+def mask_input(prefix: str = "") -> InputSpec:
+    """The mask of past and new tokens."""
+    return InputSpec(name=f"{prefix}attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
+
+
+def answer_output(vocab: int, width: int | None) -> OutputSpec:
+    """Logits over the vocabulary, or hidden states of ``width`` channels."""
+    if width is None:
+        return OutputSpec(name="logits", axes=[BATCH, SEQUENCE, vocab])
+    return OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, width])
 
 
 @dataclass(frozen=True)
@@ -56,10 +66,31 @@ def flat(layers: Sequence[KeysAndValues]) -> tuple[Tensor, ...]:
     return tuple(tensor for pair in layers for tensor in pair)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What a decoder with a KV cache says of itself.
+
+    Attributes:
+        tokens: ids of the new tokens.
+        position_ids: their positions; None where nothing reads them.
+        answer: logits over the vocabulary, or hidden states.
+        cache: keys and values of every layer.
+        encodings: every encoding in it, also that of its input.
+        lengths: what these allow together.
+    """
+
+    tokens: InputSpec
+    position_ids: InputSpec | None
+    answer: OutputSpec
+    cache: CacheTensors
+    encodings: Sequence[Encoding]
+    lengths: Envelope
+
+
 class CachedDecoder(Definition):
     """New tokens and the cache of the ones before, to logits (or hidden states) and the cache of all.
 
-    One graph does the prefill (an empty past), a part of one, or a decode step. Tokens are numbered by the mask.
+    One graph does the prefill (an empty past), a chunk of it, or a decode step. Tokens are numbered by the mask.
     """
 
     ordered = True
@@ -72,33 +103,8 @@ class CachedDecoder(Definition):
 
     @property
     @abstractmethod
-    def lengths(self) -> Envelope:
-        """What its encodings allow together."""
-
-    @property
-    @abstractmethod
-    def cache_tensors(self) -> CacheTensors:
-        """What is kept of them."""
-
-    @property
-    @abstractmethod
-    def all_encodings(self) -> list[Encoding]:
-        """Every encoding in it, also of its input."""
-
-    @property
-    @abstractmethod
-    def tokens(self) -> list[InputSpec]:
-        """Ids of the new tokens, and the mask of past and new ones."""
-
-    @property
-    @abstractmethod
-    def position_ids(self) -> InputSpec | None:
-        """Positions of the new tokens; None where nothing reads them."""
-
-    @property
-    @abstractmethod
-    def answer(self) -> OutputSpec:
-        """Logits over the vocabulary, or hidden states."""
+    def decoding(self) -> Decoding:
+        """What it takes, returns and promises."""
 
     @abstractmethod
     def decode(
@@ -108,7 +114,6 @@ class CachedDecoder(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encodings[0]
 
     @property
@@ -118,29 +123,28 @@ class CachedDecoder(Definition):
 
     @property
     def padding_invariant(self) -> bool:
-        """Padding on the right changes nothing in any layer."""
-        return all(encoding.padding_invariant for encoding in self.all_encodings)
+        return all(encoding.padding_invariant for encoding in self.decoding.encodings)
 
     @property
     def envelope(self) -> Envelope:
-        """What its encodings allow; a limit is about past and new tokens together."""
+        """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
-            self.lengths,
+            self.decoding.lengths,
             cached=True,
-            length_dependent=any(encoding.length_dependent for encoding in self.all_encodings),
+            length_dependent=any(encoding.length_dependent for encoding in self.decoding.encodings),
             traced=self.caching.cache.traced,
         )
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """Ids of the new tokens, the mask of past and new ones, the past's cache, positions where they matter."""
-        past = self.cache_tensors.inputs("past_key_values", self.caching.cache.past_axis)
-        return [*self.tokens, *past, *([] if self.position_ids is None else [self.position_ids])]
+        decoding = self.decoding
+        past = decoding.cache.inputs("past_key_values", self.caching.cache.past_axis)
+        positions = [] if decoding.position_ids is None else [decoding.position_ids]
+        return [decoding.tokens, mask_input(), *past, *positions]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The output for the new tokens; keys and values of all tokens."""
-        return [self.answer, *self.cache_tensors.outputs("present", self.caching.cache.present_axis)]
+        return [self.decoding.answer, *self.decoding.cache.outputs("present", self.caching.cache.present_axis)]
 
     def forward(
         self,

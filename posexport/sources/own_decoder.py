@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from posexport.definition.cached_decoder import CachedDecoder, CacheTensors
+from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
 from posexport.definition.lengths import reads_numbers
 from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.errors import PosexportError
@@ -22,7 +22,7 @@ from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.named_encoding import acts_through
 from posexport.nn.reach import Reach
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 
@@ -35,15 +35,13 @@ class OwnDecoder(CachedDecoder):
 
     #: how past tokens are kept; `posexport.sources.cached` changes it
     caching: Caching = Caching()
-    lengths: Envelope = Envelope()
 
     def __init__(
         self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: Envelope
     ) -> None:
         super().__init__()
         self.user = user
-        self.lengths = envelope
-        self._paths, self._tokens, self._vocab = list(paths), tokens, vocab
+        self._paths, self._tokens, self._vocab, self._envelope = list(paths), tokens, vocab, envelope
         self._takes = frozenset(spec.name for spec in user.inputs)
 
     @property
@@ -51,11 +49,6 @@ class OwnDecoder(CachedDecoder):
         """The attention layers, in the order in which they are called."""
         modules = [self.user.module.get_submodule(path) for path in self._paths]
         return [layer for layer in modules if isinstance(layer, Attention)]
-
-    @property
-    def cache_tensors(self) -> CacheTensors:
-        """Keys and values of every layer."""
-        return CacheTensors([(layer.kv_heads, layer.head_size) for layer in self.layers])
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -67,27 +60,19 @@ class OwnDecoder(CachedDecoder):
         ]
 
     @property
-    def all_encodings(self) -> list[Encoding]:
-        """Of the layers and of the input."""
-        return [part for part in self.user.module.modules() if isinstance(part, Encoding)]
-
-    @property
-    def tokens(self) -> list[InputSpec]:
-        """Ids of the new tokens, and the mask of past and new ones."""
-        return [self._tokens, InputSpec(name=MASK, dtype="int64", axes=[BATCH, TOTAL], role="mask")]
-
-    @property
-    def position_ids(self) -> InputSpec | None:
-        """Positions of the new tokens, where the module or an encoding reads them."""
-        if POSITIONS not in self._takes and not any(reads_numbers(encoding) for encoding in self.all_encodings):
-            return None
-        size = self.lengths.limit
-        return InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
-
-    @property
-    def answer(self) -> OutputSpec:
-        """Logits over the vocabulary."""
-        return OutputSpec(name="logits", axes=[BATCH, SEQUENCE, self._vocab])
+    def decoding(self) -> Decoding:
+        encodings = [part for part in self.user.module.modules() if isinstance(part, Encoding)]
+        size = self._envelope.limit
+        positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
+        read = POSITIONS in self._takes or any(reads_numbers(encoding) for encoding in encodings)
+        return Decoding(
+            tokens=self._tokens,
+            position_ids=positions if read else None,
+            answer=answer_output(self._vocab, None),
+            cache=CacheTensors([(layer.kv_heads, layer.head_size) for layer in self.layers]),
+            encodings=encodings,
+            lengths=self._envelope,
+        )
 
     @property
     def takes_mask(self) -> bool:
