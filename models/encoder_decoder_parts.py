@@ -75,8 +75,7 @@ class Wiring:
 
     def encoder_alone(self, file: str) -> Part:
         """The encoder's inputs to its states."""
-        feeds = {spec.name: spec.name for spec in self.side_inputs}
-        return self._part(EncoderPart(self.encoder, None), file, self.side_inputs, [self.states], feeds=feeds)
+        return self._encoder(None, file, [self.states])
 
     def first(self, file: str) -> Part:
         """New tokens and the states to logits and both caches, where there is no past."""
@@ -106,6 +105,10 @@ class Wiring:
             first.spec, feeds=self._feeds(inputs), gives=self._gives(self.answers), when="later"
         )
         return [first, Part(later, module)]
+
+    def _encoder(self, decoder: Decoder | None, file: str, outputs: list[OutputSpec]) -> Part:
+        module, feeds = EncoderPart(self.encoder, decoder), {spec.name: spec.name for spec in self.side_inputs}
+        return self._part(module, file, self.side_inputs, outputs, feeds=feeds)
 
     def _part(
         self,
