@@ -129,7 +129,6 @@ class AudioEncoder(nn.Module):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer: the model's own where all layers share it."""
         first = self.layers[0]
         assert isinstance(first, EncoderLayer | ConformerLayer)
         return first.attention.encoding
@@ -174,7 +173,6 @@ class AudioModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encoding
 
     @property
@@ -199,7 +197,6 @@ class AudioModel(Definition):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's."""
         return self.head.outputs
 
     def forward(self, input_features: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -70,7 +70,6 @@ class CanineConfig(Config):
 
     @property
     def hidden(self) -> int:
-        """Channels of the model."""
         return self.layer.hidden
 
 
@@ -209,22 +208,19 @@ class CanineModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the characters."""
         return self.encoder.embeddings.encoding
 
     @property
     def padding_invariant(self) -> bool:
-        """It is not: see the module's text."""
         return False
 
     @property
     def shift_invariant(self) -> bool:
-        """It is not: blocks and molecules are counted from the start."""
+        # blocks and molecules are counted from the start
         return False
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's."""
         return self.head.outputs
 
     @property
@@ -238,7 +234,6 @@ class CanineModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         config = self.encoder.config
         return text_inputs(config.vocab, config.padding_id, config.types)
 

@@ -69,7 +69,6 @@ class Encoder(nn.Module):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer: the model's own where all layers share it."""
         return self.encodings[0]
 
     def forward(
@@ -108,7 +107,6 @@ class EncoderModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encoding
 
     @property
@@ -133,7 +131,6 @@ class EncoderModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         config = self.encoder.config
         specs = text_inputs(config.vocab, config.padding_id, config.embedding.types)
         if config.layer.cross_attention:

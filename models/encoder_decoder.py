@@ -102,7 +102,6 @@ class EncoderDecoderModel(Definition):
 
     @property
     def parts(self) -> list[Part]:
-        """The encoder, then the decoder."""
         return self.wiring.parts
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:

@@ -66,7 +66,6 @@ class LayerConfig(Config):
 
     @property
     def head_size(self) -> int:
-        """Channels of a head."""
         return self.attention.head_size(self.hidden)
 
 

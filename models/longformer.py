@@ -192,14 +192,12 @@ class LongformerModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the input."""
         encoding = self.encoder.embeddings.encoding
         assert encoding is not None
         return encoding
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's."""
         return self.head.outputs
 
     @property
@@ -213,7 +211,6 @@ class LongformerModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         config = self.encoder.config
         marks = InputSpec(
             name="global_attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="flags", size=2, default=0

@@ -64,7 +64,6 @@ class SpectrogramEncoder(nn.Module):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The spectrogram."""
         axes: list[str | int] = [BATCH, self.config.frequencies, 2 * self.config.tokens]
         return [InputSpec(name="input_features", dtype="float32", axes=axes, role="values")]
 
@@ -90,7 +89,6 @@ class SpectrogramModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encodings[0]
 
     @property
@@ -105,12 +103,10 @@ class SpectrogramModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The spectrogram."""
         return self.encoder.inputs
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The hidden state of every token."""
         config = self.encoder.config
         return [OutputSpec(name="last_hidden_state", axes=[BATCH, config.tokens, config.layer.hidden])]
 

@@ -92,7 +92,6 @@ class SpeechModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encoding
 
     @property
@@ -133,7 +132,6 @@ class SpeechModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The samples, and which of them are real."""
         axes: list[str | int] = [BATCH, SEQUENCE]
         return [
             InputSpec(name="input_values", dtype="float32", axes=axes, role="values"),
@@ -142,7 +140,6 @@ class SpeechModel(Definition):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's, with frames for tokens."""
         return [
             OutputSpec(name=out.name, axes=[FRAMES if axis == SEQUENCE else axis for axis in out.axes])
             for out in self.head.outputs

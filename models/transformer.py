@@ -21,7 +21,6 @@ class TransformerConfig(Config):
 
     @property
     def vocab(self) -> int:
-        """Rows of the embedding table."""
         return self.embedding.vocab
 
     @property
@@ -31,15 +30,12 @@ class TransformerConfig(Config):
 
     @property
     def hidden(self) -> int:
-        """Channels of the model."""
         return self.layer.hidden
 
     @property
     def heads(self) -> int:
-        """Attention heads."""
         return self.layer.attention.heads
 
     @property
     def head_size(self) -> int:
-        """Channels of a head."""
         return self.layer.head_size

@@ -115,14 +115,12 @@ class Vision(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         first = self.layers[0]
         assert isinstance(first, EncoderLayer)
         return first.attention.encoding
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The pixels."""
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
         return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
 

@@ -266,20 +266,17 @@ class Windowed(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The image."""
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
         return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """Hidden states, or logits."""
         if self.classifier is None:
             return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.width])]
         return [OutputSpec(name="logits", axes=[BATCH, self.classifier.out_features])]
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first block."""
         stage = self.stages[0]
         assert isinstance(stage, Stage)
         block = stage.blocks[0]

@@ -78,19 +78,16 @@ class XLNet(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         attention = self.layers[0].attention
         assert isinstance(attention, SegmentAttention)
         return attention.encoding
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's."""
         return self.head.outputs
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         return text_inputs(self.config.vocab, self.config.padding_id, SEGMENTS)
 
     def forward(
