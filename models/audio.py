@@ -12,7 +12,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition
+from posexport.definition.definition import HeadedModel
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -22,7 +22,7 @@ from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.config import Config, at_least
 from posexport.nn.heads import Head
-from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
     "causal": CausalConvolution,
@@ -161,14 +161,13 @@ class AudioEncoder(nn.Module):
         return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
 
 
-class AudioModel(Definition):
+class AudioModel(HeadedModel):
     """An encoder of frames with a head."""
 
+    encoder: AudioEncoder
+
     def __init__(self, encoder: AudioEncoder, head: Head) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-        self.reads_first_token = head.reads_first_token
+        super().__init__(encoder, head)
         self.ordered = encoder.config.block == "conformer" or encoder.config.positional_kernel > 0
 
     @property
@@ -194,10 +193,6 @@ class AudioModel(Definition):
             InputSpec(name="input_features", dtype="float32", axes=[*axes, channels], role="values"),
             InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
         ]
-
-    @property
-    def outputs(self) -> list[OutputSpec]:
-        return self.head.outputs
 
     def forward(self, input_features: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         x_BTC = self.encoder(input_features, attention_mask)

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.encodings.positions import Positions
@@ -37,7 +37,7 @@ from posexport.nn.attention import additive
 from posexport.nn.config import Config, at_least
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import Envelope, InputSpec, OutputSpec
+from posexport.spec import Envelope, InputSpec
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -193,18 +193,17 @@ class Canine(nn.Module):
         return take(real_BT[:, :, None], place_M[:, None] * self.config.rate + within).sum((2, 3))
 
 
-class CanineModel(Definition):
+class CanineModel(HeadedModel):
     """A Canine with a head.
 
     ``pooled``: the head reads the molecules, whose first one stands for the text (classification); else the characters.
     """
 
+    encoder: Canine
+
     def __init__(self, encoder: Canine, head: Head, *, pooled: bool) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
+        super().__init__(encoder, head)
         self.pooled = pooled
-        self.reads_first_token = head.reads_first_token
 
     @property
     def encoding(self) -> Encoding:
@@ -218,10 +217,6 @@ class CanineModel(Definition):
     def shift_invariant(self) -> bool:
         # blocks and molecules are counted from the start
         return False
-
-    @property
-    def outputs(self) -> list[OutputSpec]:
-        return self.head.outputs
 
     @property
     def envelope(self) -> Envelope:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.layer import AttentionConfig, LayerConfig
-from posexport.nn.attention import attend, shared
+from posexport.nn.attention import attend
 from posexport.nn.caching import KeysAndValues
 from posexport.nn.config import above_zero_or_none
+from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.feed_forward import FeedForward
 from posexport.nn.norms import LayerNormOfHeads, NormConfig, normalisation
-from posexport.nn.projections import Projections, split_heads
+from posexport.nn.projections import Projections
 from posexport.nn.reach import Reach
 from posexport.nn.residual import Residual, ResidualConfig
 from posexport.nn.scoring import SoftCapped, scoring
@@ -77,7 +78,7 @@ class DecoderLayerConfig(LayerConfig):
             raise PosexportError(f"parallel_norms={self.parallel_norms} and answer_norm exclude each other; choose one")
 
 
-class DecoderAttention(Projections):
+class DecoderAttention(EncodedAttention):
     """Multi-head attention to the token itself and the ones before it, with grouped queries (GQA) if asked for."""
 
     def __init__(self, config: DecoderAttentionConfig, norm: NormConfig, hidden: int, encoding: Encoding) -> None:
@@ -109,22 +110,19 @@ class DecoderAttention(Projections):
         q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
         kept = at.kept(self.encoding, k_BGTD, self.values(x_BTC), past)
         q_BHTD = self.scoring.queries(q_BHTD)
-        k_BHSD = shared(kept.keys, self.heads)
-        read_BHTD = split_heads(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
-        context_BHTD = attend(
+        positions = (at.queries, at.keys)
+        y_BTC = self.attended(
+            x_BTC,
             q_BHTD,
             kept.keys,
             kept.values,
-            scale=self.scale,
-            mask=mask_B11S,
-            scores=self.encoding.scores(read_BHTD, k_BHSD, at.queries, at.keys),
-            values=self.encoding.values(at.queries, at.keys),
-            base=self.scoring.base(k_BHSD, at.queries, at.keys),
-            causal=(at.queries, at.keys),
+            mask_B11S,
+            *positions,
+            causal=positions,
             places=kept.buffers,
             sink=self.sink,
         )
-        return self.joined(context_BHTD), kept.present
+        return y_BTC, kept.present
 
 
 def head_normalisation(config: DecoderAttentionConfig, norm: NormConfig, heads: int, size: int) -> nn.Module | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.encodings.positions import Positions
@@ -94,14 +94,13 @@ class Encoder(nn.Module):
         return x_BTC
 
 
-class EncoderModel(Definition):
+class EncoderModel(HeadedModel):
     """An encoder with a head, called with the inputs' public names."""
 
+    encoder: Encoder
+
     def __init__(self, encoder: Encoder, head: Head) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-        self.reads_first_token = head.reads_first_token
+        super().__init__(encoder, head)
         if encoder.embeddings.encoding is not None:
             self.overhead = encoder.embeddings.position_ids.offset
 

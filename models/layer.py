@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.nn.attention import attend
 from posexport.nn.config import Config, at_least, named
+from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.feed_forward import FeedForward, FeedForwardConfig
 from posexport.nn.norms import NormConfig
-from posexport.nn.projections import Projections, split_heads
 from posexport.nn.residual import Residual, ResidualConfig
 from posexport.nn.scoring import Score, scoring
 
@@ -69,7 +68,7 @@ class LayerConfig(Config):
         return self.attention.head_size(self.hidden)
 
 
-class Attention(Projections):
+class Attention(EncodedAttention):
     """Multi-head attention of ``x_BTC`` to ``context_BSC``, with the encoding's rotation and terms."""
 
     def __init__(self, config: AttentionConfig, hidden: int, encoding: Encoding) -> None:
@@ -88,18 +87,7 @@ class Attention(Projections):
         self, x_BTC: Tensor, context_BSC: Tensor, mask_B11S: Tensor | None, queries: Positions, keys: Positions
     ) -> Tensor:
         q_BHTD, k_BHSD = self.rotated(x_BTC, context_BSC, queries, keys)
-        read_BHTD = split_heads(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
-        context_BHTD = attend(
-            q_BHTD,
-            k_BHSD,
-            self.values(context_BSC),
-            scale=self.scale,
-            mask=mask_B11S,
-            scores=self.encoding.scores(read_BHTD, k_BHSD, queries, keys),
-            values=self.encoding.values(queries, keys),
-            base=self.scoring.base(k_BHSD, queries, keys),
-        )
-        return self.joined(context_BHTD)
+        return self.attended(x_BTC, q_BHTD, k_BHSD, self.values(context_BSC), mask_B11S, queries, keys)
 
     def rotated(self, x_BTC: Tensor, context_BSC: Tensor, queries: Positions, keys: Positions) -> tuple[Tensor, Tensor]:
         """Queries [B, H, T, D] and keys [B, H, S, D] with their positions."""

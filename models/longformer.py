@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import HOOKS, Encoding
 from posexport.errors import PosexportError
@@ -36,7 +36,7 @@ from posexport.nn.attention import additive, attend
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -173,7 +173,7 @@ class Longformer(nn.Module):
         return x_BTC
 
 
-class LongformerModel(Definition):
+class LongformerModel(HeadedModel):
     """A Longformer with a head.
 
     ``default``: what is marked in a row whose ``global_attention_mask`` marks nothing. transformers marks the first
@@ -181,13 +181,12 @@ class LongformerModel(Definition):
     mask that is not given from one of zeros, so here zeros mean the default.
     """
 
+    encoder: Longformer
+
     def __init__(self, encoder: Longformer, head: Head, *, default: Default = "none", separator: int = 2) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
+        super().__init__(encoder, head)
         self.default = default
         self.separator = separator
-        self.reads_first_token = head.reads_first_token
         self.overhead = encoder.embeddings.position_ids.offset
 
     @property
@@ -195,10 +194,6 @@ class LongformerModel(Definition):
         encoding = self.encoder.embeddings.encoding
         assert encoding is not None
         return encoding
-
-    @property
-    def outputs(self) -> list[OutputSpec]:
-        return self.head.outputs
 
     @property
     def envelope(self) -> Envelope:

@@ -26,9 +26,9 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.windows import Cut, cut
 from posexport.nn.activations import activation
-from posexport.nn.attention import attend
 from posexport.nn.config import Config, at_least, fraction
-from posexport.nn.projections import Projections
+from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.scoring import Scoring
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
 
 #: of the normalisations that no configuration sets
@@ -105,7 +105,7 @@ class WindowedConfig(Config):
         return self.patch * ((self.window - 1) << len(self.depths) - 1) + 1
 
 
-class WindowAttention(Projections):
+class WindowAttention(EncodedAttention):
     """Multi-head attention among the places of a window, with the encoding's rotation and terms."""
 
     def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
@@ -113,31 +113,20 @@ class WindowAttention(Projections):
         super().__init__(
             width, heads, width // heads, bias=config.qkv_bias, key_bias=not config.cosine, output_bias=True
         )
-        self.scale = (width // heads * encoding.score_terms) ** -0.5
+        self.scale = 1.0 if config.cosine else (width // heads * encoding.score_terms) ** -0.5
         self.logit_scale = nn.Parameter(torch.full((self.heads, 1, 1), 10.0).log()) if config.cosine else None
-        self.encoding = encoding
+        self.encoding, self.scoring = encoding, Scoring()
 
     def forward(self, x_BPC: Tensor, mask_B1PP: Tensor | None, positions: Positions) -> Tensor:
         q_BHPD, k_BHPD = self.queries(x_BPC), self.keys(x_BPC)
-        scale = self.scale
         if self.logit_scale is not None:
             wide = torch.promote_types(x_BPC.dtype, torch.float32)
             factor_H11 = self.logit_scale.to(wide).exp().clamp(max=_LARGEST_SCALE)
             q_BHPD = (F.normalize(q_BHPD.to(wide), dim=-1) * factor_H11).to(x_BPC.dtype)
             k_BHPD = F.normalize(k_BHPD.to(wide), dim=-1).to(x_BPC.dtype)
-            scale = 1.0
         q_BHPD = self.encoding.rotate(q_BHPD, positions, "query")
         k_BHPD = self.encoding.rotate(k_BHPD, positions, "key")
-        context_BHPD = attend(
-            q_BHPD,
-            k_BHPD,
-            self.values(x_BPC),
-            scale=scale,
-            mask=mask_B1PP,
-            scores=self.encoding.scores(q_BHPD, k_BHPD, positions, positions),
-            values=self.encoding.values(positions, positions),
-        )
-        return self.joined(context_BHPD)
+        return self.attended(x_BPC, q_BHPD, k_BHPD, self.values(x_BPC), mask_B1PP, positions, positions)
 
 
 class Block(nn.Module):

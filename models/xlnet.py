@@ -15,16 +15,17 @@ from posexport.encodings.positions import Positions
 from posexport.models.blocks import Layer
 from posexport.models.encoder import EncoderConfig
 from posexport.models.layer import LayerConfig
-from posexport.nn.attention import additive, attend
+from posexport.nn.attention import additive
+from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.heads import Head, SequenceClassification
-from posexport.nn.projections import Projections
+from posexport.nn.scoring import Scoring
 from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding
 SEGMENTS = 4
 
 
-class SegmentAttention(Projections):
+class SegmentAttention(EncodedAttention):
     """Attention that adds ``(q_i + b) . (same - other)`` to the scores of keys in the query's own segment, scaled.
 
     ``segments`` is [2, H, D], the vectors ``same`` and ``other``; ``segment_bias`` (b) is [H, D]. The paper adds
@@ -36,7 +37,7 @@ class SegmentAttention(Projections):
         heads, size = config.attention.heads, config.head_size
         super().__init__(config.hidden, heads, size, bias=config.attention.bias)
         self.scale = (size * encoding.score_terms) ** -0.5
-        self.encoding = encoding
+        self.encoding, self.scoring = encoding, Scoring()
         self.segments = nn.Parameter(torch.empty(2, heads, size).normal_(std=0.02))
         self.segment_bias = nn.Parameter(torch.empty(heads, size).normal_(std=0.02))
 
@@ -51,15 +52,7 @@ class SegmentAttention(Projections):
             gain_BHT1 = ((q_BHTD + self.segment_bias[:, None]) * difference_H1D).sum(-1, keepdim=True) * self.scale
             term_BHTT = torch.where(same_B1TT, gain_BHT1, torch.zeros((), dtype=x_BTC.dtype, device=x_BTC.device))
             mask = term_BHTT if mask_B11T is None else term_BHTT + mask_B11T
-        context_BHTD = attend(
-            q_BHTD,
-            k_BHTD,
-            v_BHTD,
-            scale=self.scale,
-            mask=mask,
-            scores=self.encoding.scores(q_BHTD, k_BHTD, positions, positions),
-        )
-        return self.joined(context_BHTD)
+        return self.attended(x_BTC, q_BHTD, k_BHTD, v_BHTD, mask, positions, positions)
 
 
 class XLNet(Definition):

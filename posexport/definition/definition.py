@@ -7,6 +7,7 @@ from torch import nn
 
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
+from posexport.nn.heads import Head
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
 
 
@@ -76,6 +77,20 @@ class Definition(nn.Module, ABC):
     def padding_invariant(self) -> bool:
         """Padding on the right does not change what is not padding."""
         return self.encoding.padding_invariant
+
+
+class HeadedModel(Definition):
+    """An encoder, and a head that reads its hidden states."""
+
+    def __init__(self, encoder: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.reads_first_token = head.reads_first_token
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return self.head.outputs
 
 
 def text_inputs(vocab: int, padding_id: int, types: int = 0) -> list[InputSpec]:

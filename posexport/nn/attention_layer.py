@@ -18,12 +18,13 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn import checks
-from posexport.nn.attention import additive, attend, shared
+from posexport.nn.attention import additive
 from posexport.nn.cached_call import NotCachedError, current
 from posexport.nn.caching import Caching, GrowingCache, KeysAndValues, StaticCache
+from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.named_encoding import IN_ATTENTION, acts_through, encoding_of
-from posexport.nn.projections import Projections, split_heads
 from posexport.nn.reach import Reach
+from posexport.nn.scoring import Scoring
 
 
 class StaticKVCache(NamedTuple):
@@ -36,7 +37,7 @@ class StaticKVCache(NamedTuple):
     value: Tensor
 
 
-class Attention(Projections):
+class Attention(EncodedAttention):
     """Multi-head attention with a position encoding: [B, T, C] to [B, T, C].
 
     Example:
@@ -99,7 +100,7 @@ class Attention(Projections):
         super().__init__(hidden, heads, head_size, kv_heads=kv_heads, context_hidden=context_hidden, bias=bias)
         self.hidden, self.head_size, self.context_hidden = hidden, head_size, context_hidden
         self.causal = causal
-        self.encoding = own
+        self.encoding, self.scoring = own, Scoring()
         self._check_encoding(by_name=isinstance(encoding, str))
         self.scale = (head_size * self.encoding.score_terms) ** -0.5 if scale is None else scale
         self.dropout = nn.Dropout(dropout)
@@ -273,17 +274,6 @@ class Attention(Projections):
         keys: Positions,
         buffers: KeysAndValues | None,
     ) -> Tensor:
-        read_BHTD = split_heads(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
-        context_BHTD = attend(
-            q_BHTD,
-            k_BGSD,
-            v_BGSD,
-            scale=self.scale,
-            mask=mask_B11S,
-            scores=self.encoding.scores(read_BHTD, shared(k_BGSD, self.heads), queries, keys),
-            values=self.encoding.values(queries, keys),
-            causal=(queries, keys) if self.causal else None,
-            places=buffers,
-            dropout=self.dropout.p if self.training else 0.0,
-        )
-        return self.joined(context_BHTD)
+        options = {"causal": (queries, keys) if self.causal else None, "places": buffers}
+        dropout = self.dropout.p if self.training else 0.0
+        return self.attended(x_BTC, q_BHTD, k_BGSD, v_BGSD, mask_B11S, queries, keys, dropout=dropout, **options)
