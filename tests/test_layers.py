@@ -13,6 +13,7 @@ LAYERS = [
     {"ops"},
     {"encodings"},
     {"nn"},
+    {"definition"},
     {"models"},
     {"sources"},
     {"lowering"},

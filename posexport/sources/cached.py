@@ -5,10 +5,10 @@ from typing import Literal
 
 import msgspec
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
-from posexport.models.definition import Definition
 from posexport.nn.caching import CACHES, Caching, Rotate
 from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.source import Source

@@ -9,7 +9,7 @@ import torch
 from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refusal, same
 
 from posexport.encodings.nope import NoPE
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import DecoderModel
 from posexport.nn.norms import LayerNormOfHeads, RMSNorm
 from posexport.sources.source import Source
 

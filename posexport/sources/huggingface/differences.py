@@ -3,7 +3,7 @@
 What a value of config.json decides is remarked where it is read (`Config.remark`); docs/papers-and-code.md lists all.
 """
 
-from posexport.models.definition import Definition
+from posexport.definition.definition import Definition
 from posexport.models.xlnet import LastTokenClassification
 from posexport.sources.huggingface.families.family import Family
 

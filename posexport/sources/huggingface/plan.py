@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from posexport.models.definition import Definition
+from posexport.definition.definition import Definition
 from posexport.sources.huggingface.transforms import Shape, Transform
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from posexport.encodings.encoding import Encoding
-from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin, origins_of
@@ -58,7 +57,7 @@ def decoder_plan(
     modules = {f"decoder.{part}": origin(stored) for part, stored in names.once.items()}
     modules |= {"head.out": origin(names.head)} | in_layers(settings.layers, here, there, names.layer)
     parameters = in_layers(settings.layers, here, there, names.parameters)
-    if settings.tied:
+    if settings.head.tied:
         parameters["decoder.token.weight"] = Origin((names.once["token"], names.head)).below("weight")
     unread = tuple(f"{names.stem}.{name}".format(i=i) for i in range(settings.layers) for name in names.unread)
     return Plan(model, origins_of(model, modules, parameters), unread=unread, decides=decides)

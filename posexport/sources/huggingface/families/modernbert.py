@@ -14,10 +14,9 @@ from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import rotation
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import Features, Head, QuestionAnswering, TokenClassification
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
-from posexport.models.task import EncoderModel
+from posexport.nn.heads import Features, Head, QuestionAnswering, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.decoder import fused_qkv
 from posexport.sources.huggingface.families.family import Family
@@ -72,7 +71,7 @@ def _settings(config: Config) -> EncoderConfig:
         )
     vocab = config.size("vocab_size")
     unsaid = config.values.get("pad_token_id", ...) is None
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
@@ -123,7 +122,7 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     if task == "features":
         return Features(hidden)
     name = config.activation("classifier_activation", "gelu")
-    prediction = Prediction(settings, name, bias=config.flag("classifier_bias", False))
+    prediction = Prediction(settings.layer.norm, hidden, name, bias=config.flag("classifier_bias", False))
     if task == "fill-mask":
         return PredictedTokens(prediction, TokenClassification(hidden, settings.vocab))
     if task == "token-classification":

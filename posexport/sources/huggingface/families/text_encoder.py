@@ -12,12 +12,12 @@ from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.encodings.rope.config import release_of
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
-from posexport.models.heads import FillMask, Head, plain_head
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
+from posexport.models.layer import EncoderLayer
 from posexport.models.longformer import LongformerModel
-from posexport.models.numbering import AfterPadding, Counted
-from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
+from posexport.nn.heads import FillMask, Head, plain_head
+from posexport.nn.position_ids import FairseqPositionIds, SequentialPositionIds
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, NameMap, Origin, Plan, in_layers, origin, origins_of
@@ -106,7 +106,7 @@ def encoder_settings(
         arrangement["types"] = config.size("type_vocab_size", 2)
     if "eps" not in arrangement:
         arrangement["eps"] = config.number("layer_norm_eps", default_eps)
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -137,7 +137,7 @@ def absolute(config: Config, settings: EncoderConfig, *, after_padding: bool = F
             f"{settings.padding_id + 1}, so it must be greater"
         )
     with torch.device("meta"):
-        return Absolute(max_positions=longest, hidden=settings.embedding or settings.hidden)
+        return Absolute(max_positions=longest, hidden=settings.embedding.width or settings.hidden)
 
 
 def by_position_type(config: Config, settings: EncoderConfig, *, after_padding: bool = False) -> Encoding:
@@ -170,8 +170,8 @@ def encoder_plan(
     """The model for ``task`` and its origins. ``shared``: parts of a layer's encoding that are parts of its attention;
     the rest is as in `Plan`."""
     with torch.device("meta"):
-        numbering = AfterPadding(settings.padding_id) if after_padding else Counted()
-        encoder = Encoder(settings, encoding, numbering)
+        position_ids = FairseqPositionIds(settings.padding_id) if after_padding else SequentialPositionIds()
+        encoder = Encoder(settings, encoding, position_ids)
         for layer in encoder.groups:
             assert isinstance(layer, EncoderLayer)
             for of_encoding, of_attention in (shared or {}).items():
@@ -183,14 +183,14 @@ def encoder_plan(
 
 def head(config: Config, task: str, names: EncoderNames, settings: EncoderConfig) -> Head:
     """The head of the task, on the device in use."""
-    hidden = settings.hidden
+    hidden, layer = settings.hidden, settings.layer
     if task == "sentence-embedding":
         assert config.pooling is not None
         return config.pooling.head(hidden)
     if task == "fill-mask":
-        name = names.fill_mask.activation or settings.activation
-        return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
-    return plain_head(task, hidden, config.labels(), names.classifier.activation or settings.activation)
+        name = names.fill_mask.activation or layer.feedforward.activation
+        return FillMask(hidden, settings.embedding.width or hidden, settings.vocab, name, layer.norm.eps)
+    return plain_head(task, hidden, config.labels(), names.classifier.activation or layer.feedforward.activation)
 
 
 def named(
