@@ -18,7 +18,7 @@ from posexport.bundle.manifest import LoweringSpec, Manifest, SourceInfo, model_
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
 from posexport.files import size_text
-from posexport.recipe import LayoutName, Recipe
+from posexport.recipe import CacheName, LayoutName, Recipe
 from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.resolve import LoadOptions
 from posexport.spec import SEQUENCE, Beyond
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from posexport.lowering.target import TargetName
     from posexport.nn.caching import Rotate
     from posexport.parity.report import Report
-    from posexport.sources.cached import CacheName
     from posexport.sources.source import Source
 
 PARITY = "parity.json"

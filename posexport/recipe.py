@@ -9,6 +9,9 @@ import msgspec
 
 from posexport.spec import Beyond
 
+TargetName = Literal["portable", "cpu", "cuda"]
+CacheName = Literal["dynamic", "static"]
+RotationName = Literal["at-write", "at-read"]
 #: what the directory looks like (`posexport.export.layouts`)
 LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
 
@@ -30,11 +33,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     task: str
     settings: dict[str, str] = {}
     as_transformers: bool = False
-    cache: Literal["dynamic", "static"] = "dynamic"
-    rotation: Literal["at-write", "at-read"] = "at-write"
+    cache: CacheName = "dynamic"
+    rotation: RotationName = "at-write"
     beyond: Beyond = "error"
     max_length: int | None = None
-    target: Literal["portable", "cpu", "cuda"] = "portable"
+    target: TargetName = "portable"
     lowering: str = "auto"
     opset: int
     inline: bool = False

@@ -8,6 +8,9 @@ from typing import Literal
 
 import msgspec
 
+#: of operators and functions that posexport defines; in a graph without functions, metadata of a node with the name of
+#: the innermost one that it was in
+DOMAIN, FUNCTION = "posexport", "posexport.function"
 #: the file of a model that is one graph
 MODEL = "model.onnx"
 

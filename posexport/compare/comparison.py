@@ -16,6 +16,7 @@ from posexport.compare.page import page
 from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
+from posexport.extras import require
 
 FLOOR = "nope"
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
@@ -42,6 +43,7 @@ def compare(
     Raises:
         PosexportError: an unknown encoding, a setup that cannot be trained, a directory that is not free.
     """
+    require("posexport compare", "matplotlib")
     setup = _checked(setup or Setup())
     names, unfit = _chosen(encodings)
     if jobs < 1:

@@ -14,10 +14,8 @@ from typing import Any
 
 from posexport.explain.dataflow import positional
 from posexport.explain.records import Share
+from posexport.spec import DOMAIN, FUNCTION
 
-DOMAIN = "posexport"
-#: by what a graph without functions tells of its nodes which they stood in (`posexport.export.inline`)
-FUNCTION = "posexport.function"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAME = re.compile(r"posexport@(?:(?P<index>\d+)|(?P<function>[A-Za-z_]\w*))@")
 #: of kernels whose nodes' names are lost in fusions

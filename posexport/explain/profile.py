@@ -6,31 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
 from posexport.errors import PosexportError
 from posexport.explain.origins import Origin, Origins
+from posexport.runtime.profile import Event, kernels, read_profile
 
-_END = "_kernel_time"
 #: of the whole call
 _CALL = "model_run"
 #: run the kernels of their bodies
 _AROUND = frozenset(["If", "Loop", "Scan", "SequenceMap"])
-
-
-class _Args(msgspec.Struct):
-    provider: str = ""
-    op_name: str = ""
-
-
-class Event(msgspec.Struct):
-    """One entry of the profile; ``ts`` and ``dur`` in microseconds."""
-
-    cat: str = ""
-    name: str = ""
-    ts: float = 0
-    dur: float = 0
-    args: _Args = msgspec.field(default_factory=_Args)
 
 
 @dataclass(frozen=True)
@@ -65,18 +48,17 @@ class Cost:
 
 def calls(profile: Path, origins: Origins) -> list[Call]:
     """The calls in a profile, in order. PosexportError if it is not as known here."""
-    events = msgspec.json.decode(profile.read_bytes(), type=list[Event])
-    kernels = [e for e in events if e.cat == "Node" and e.args.provider and e.name.endswith(_END)]
+    events = read_profile(profile)
     # outer ones first: a body's kernels follow the one that runs it
-    kernels.sort(key=lambda e: (e.ts, -e.dur))
+    runs = sorted(kernels(events), key=lambda e: (e.ts, -e.dur))
     found, at = [], 0
     for whole in sorted((e for e in events if e.cat == "Session" and e.name == _CALL), key=lambda e: e.ts):
-        while at < len(kernels) and kernels[at].ts < whole.ts:
+        while at < len(runs) and runs[at].ts < whole.ts:
             at += 1
         start = at
-        while at < len(kernels) and kernels[at].ts < whole.ts + whole.dur:
+        while at < len(runs) and runs[at].ts < whole.ts + whole.dur:
             at += 1
-        found.append(Call(whole.dur, alone(kernels[start:at], origins)))
+        found.append(Call(whole.dur, alone(runs[start:at], origins)))
     if not any(call.runs for call in found):
         raise PosexportError(
             "the profile of the installed ONNX Runtime names no kernels of a call; use onnxruntime 1.22 or later"
@@ -84,7 +66,7 @@ def calls(profile: Path, origins: Origins) -> list[Call]:
     return found
 
 
-def alone(kernels: Sequence[Event], origins: Origins) -> list[Run]:
+def alone(events: Sequence[Event], origins: Origins) -> list[Run]:
     """The kernels of a call, sorted by start. Those that run others take no time of their own.
 
     What the kernels in its bodies leave of it is not the operator's but the time that the profile takes to note each of
@@ -94,12 +76,12 @@ def alone(kernels: Sequence[Event], origins: Origins) -> list[Run]:
     #: kernels around the present one, outermost first
     open_: list[int] = []
     where: list[Origin] = []
-    for index, event in enumerate(kernels):
-        while open_ and event.ts >= kernels[open_[-1]].ts + kernels[open_[-1]].dur:
+    for index, event in enumerate(events):
+        while open_ and event.ts >= events[open_[-1]].ts + events[open_[-1]].dur:
             open_.pop()
         around = where[open_[-1]] if open_ else None
         where.append(origins.of(event.name, event.args.op_name, around))
-        name, args = event.name.removesuffix(_END), event.args
+        name, args = event.node, event.args
         around_others = args.op_name in _AROUND
         if around_others:
             open_.append(index)
