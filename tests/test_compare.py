@@ -294,8 +294,8 @@ def test_the_page_has_the_table_first_and_fits_a_phone() -> None:
     assert re.search(r"\.box \{[^}]*overflow: auto", text)
     assert re.search(r"tr > :first-child \{[^}]*position: sticky; left: 0", text)
     # 330 of a phone's 360 pixels are the chart's
-    charts = re.findall(r'<svg viewBox="0 0 (\d+) .*?</svg>', text)
-    bodies = re.findall(r"<svg .*?</svg>", text)
+    charts = re.findall(r'(?s)<svg viewBox="0 0 (\d+) .*?</svg>', text)
+    bodies = re.findall(r"(?s)<svg .*?</svg>", text)
     assert len(charts) == len(bodies) == 6
     for width, body in zip(charts, bodies, strict=True):
         smallest = min(float(size) for size in re.findall(r"font-size: ([\d.]+)px", body))

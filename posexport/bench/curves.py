@@ -31,9 +31,9 @@ def megabytes(figure: Figure) -> float | None:
     return None if figure.above is None else figure.above / 1e6
 
 
-def curve(results: Sequence[Result], contestant: str, value: Callable[[Figure], float | None]) -> Curve:
-    """Lengths and values of a contestant, where it gave right ones."""
-    found = [(result.point.new, f) for result in results for f in result.figures if f.contestant == contestant]
+def curve(results: Sequence[Result], candidate: str, value: Callable[[Figure], float | None]) -> Curve:
+    """Lengths and values of a candidate, where it gave right ones."""
+    found = [(result.point.new, f) for result in results for f in result.figures if f.candidate == candidate]
     values = [(length, value(figure)) for length, figure in found if not figure.wrong]
     return sorted((length, v) for length, v in values if v is not None and v > 0)
 
@@ -48,7 +48,7 @@ def exponent(found: Curve, doublings: int = 2) -> float | None:
 
 def draw_curves(picture: "Picture", results: Sequence[Result]) -> None:
     """Both panels, log-log; dotted and dashed lines grow with the length and with its square."""
-    names = list(dict.fromkeys(figure.contestant for result in results for figure in result.figures))
+    names = list(dict.fromkeys(figure.candidate for result in results for figure in result.figures))
     labels = {"milliseconds": milliseconds, "MB above inputs and outputs": megabytes}
     for axes, (label, value) in zip(picture.subplots(1, 2), labels.items(), strict=True):
         _panel(axes, {name: curve(results, name, value) for name in names})

@@ -1,4 +1,4 @@
-"""How a contestant's files are made, once: in a folder of ``.cache/bench`` that is named by what made it."""
+"""How a candidate's files are made, once: in a folder of ``.cache/bench`` that is named by what made it."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from posexport.bench.environments import pins, run
 CACHE = Path(".cache/bench")
 #: what stands in arguments for the folder to fill
 OUT = "{out}"
-_MADE = "made.json"
+_EXPORT = "export.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Made:
+class Export:
     """A recipe's folder, and what making it cost: seconds, and peak memory in bytes.
 
     ``remark``: what the command said in a line ``remark: ...``.
@@ -63,15 +63,15 @@ class Made:
     remark: str | None = None
 
 
-def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made:
+def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Export:
     """The recipe's folder, made if it is not there yet. What older code made under the same name is removed.
 
     Raises:
         FailedError: what the command said.
     """
     folder = recipe.folder
-    if (folder / _MADE).exists():
-        return Made(folder, **json.loads((folder / _MADE).read_text()))
+    if (folder / _EXPORT).exists():
+        return Export(folder, **json.loads((folder / _EXPORT).read_text()))
     arguments = [argument.replace(OUT, "\0") for argument in recipe.arguments]
     if recipe.checkpoint is not None:
         arguments = [
@@ -87,15 +87,15 @@ def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made
         ended = run(recipe.environment, recipe.module, [a.replace("\0", out) for a in arguments])
         lines = [line.removeprefix("remark: ") for line in ended.output.splitlines() if line.startswith("remark: ")]
         said = "; ".join(lines) or None
-        (unfinished / _MADE).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": said}))
+        (unfinished / _EXPORT).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": said}))
         unfinished.replace(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Made(folder, ended.seconds, ended.peak, said)
+    return Export(folder, ended.seconds, ended.peak, said)
 
 
 def _behind(module: str, environment: str | None) -> str:
-    """What stands behind a command: all of our code, or a rival's pinned versions and the scripts that call it."""
+    """What stands behind a command: all of our code, or an exporter's pinned versions and the scripts that call it."""
     script = Path(__file__).resolve().parents[2].joinpath(*module.split(".")).with_suffix(".py")
     scripts = sorted(script.parent.glob("*.py")) if script.parent.name == "exporters" else [script]
     files = [pins(environment), *scripts]

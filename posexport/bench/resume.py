@@ -40,10 +40,10 @@ def earlier(path: Path, suite: str, *, threads: int, provider: str, rounds: int)
     return found
 
 
-def known(document: Document | None, model: str, point: Point, contestants: Sequence[str]) -> Result | None:
-    """What ``document`` has on these contestants at a point, if that is valid and all of them worked."""
+def known(document: Document | None, model: str, point: Point, candidates: Sequence[str]) -> Result | None:
+    """What ``document`` has on these candidates at a point, if that is valid and all of them worked."""
     for result in document.results if document else []:
         same = result.model == model and result.point == point
-        if same and result.valid and [figure.contestant for figure in result.figures] == list(contestants):
+        if same and result.valid and [figure.candidate for figure in result.figures] == list(candidates):
             return result if all(figure.failed is None for figure in result.figures) else None
     return None

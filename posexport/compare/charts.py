@@ -138,7 +138,7 @@ def _svg(figure: "Figure", label: str) -> str:
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
-        text.set_family("DejaVu Sans")  # one that matplotlib has; the page's style says which is shown
+        text.set_fontfamily("DejaVu Sans")  # one that matplotlib has; the page's style says which is shown
     file = io.BytesIO()
     with rc_context(_STYLE):  # type: ignore[arg-type]
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

@@ -1,2 +1,2 @@
-"""What runs in a fresh process and measures one contestant. Some run in a rival's environment: no import but numpy's
-and the contestant's own."""
+"""What runs in a fresh process and measures one candidate. Some run in an exporter's environment: no import but numpy's
+and the candidate's own."""

@@ -1,6 +1,6 @@
 """What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone.
 
-A worker computes when it is asked to, so that two of them can take turns call by call (`posexport.bench.turns`).
+A worker computes when it is asked to, so that calls of two can be interleaved (`posexport.bench.interleaved`).
 """
 
 import importlib.metadata
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def calls(self) -> int:
-        """Timed calls, the ones before, and the last one of who takes turns with a contestant."""
+        """Timed calls, the ones before, and the last one of the process that is interleaved with."""
         return self.warmup + self.runs + 1
 
     @property
@@ -48,7 +48,7 @@ class Job:
         return self.past + self.new * (self.calls if self.past else 1)
 
     def tokens(self) -> NDArray[np.int64]:
-        """[batch, room] ids, the same for every contestant."""
+        """[batch, room] ids, the same for every candidate."""
         return np.random.default_rng(0).integers(0, self.vocab, (self.batch, self.room))
 
 

@@ -23,7 +23,7 @@ class Graph:
 
     def __init__(self, job: Job) -> None:
         spinning = bool(job.options.get("spinning"))
-        # as `posexport.load` opens bundles; rivals' graphs gain as much by it
+        # as `posexport.load` opens bundles; other exporters' graphs gain as much by it
         self._session = make_session(
             Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning, denormals=False
         )

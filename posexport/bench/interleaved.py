@@ -1,4 +1,4 @@
-"""Calls of two processes in turn, so that what slows the machine for a while slows both alike.
+"""Interleaved calls of two processes, so that what slows the machine for a while slows both alike.
 
 A ratio of two medians taken minutes apart says as much about the machine as about the models; the median of ratios of
 calls that lie next to each other does not. Imports no torch.
@@ -11,7 +11,7 @@ from posexport.bench.environments import FailedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class SamplingBudget:
     """Calls of a process: ``warmup`` first, then timed ones, ``runs`` or what fits in ``seconds``, at ``least``."""
 
     warmup: int = 1
@@ -29,7 +29,7 @@ class Asked(Protocol):
 
 
 class LostError(Exception):
-    """The process that a contestant takes turns with has failed; the message says why."""
+    """The process that a candidate is interleaved with has failed; the message says why."""
 
 
 @dataclass
@@ -41,27 +41,27 @@ class Times:
     ratios: list[float] = field(default_factory=list)
 
 
-def take_turns(one: Asked, other: Asked | None, effort: Effort) -> Times:
+def interleave(one: Asked, other: Asked | None, budget: SamplingBudget) -> Times:
     """Time the calls of ``one``, each between two of ``other``.
 
     Raises:
         FailedError: ``one`` failed.
         LostError: ``other`` did.
     """
-    found, spent = Times(), 0.0
+    times, spent = Times(), 0.0
     one.ask("begin")
     before = _milliseconds(other)
-    while len(found.ms) < effort.runs and (len(found.ms) < effort.least or spent <= 1e3 * effort.seconds):
+    while len(times.ms) < budget.runs and (len(times.ms) < budget.least or spent <= 1e3 * budget.seconds):
         call = one.ask("call")
-        found.ms.append(call["ms"])
-        found.cpu_ms.append(call["cpu_ms"])
+        times.ms.append(call["ms"])
+        times.cpu_ms.append(call["cpu_ms"])
         spent += call["ms"]
         if before is not None and other is not None:
             after = _lost(other, "call")["ms"]
-            found.ratios.append(call["ms"] / ((before + after) / 2))
+            times.ratios.append(call["ms"] / ((before + after) / 2))
             spent += after
             before = after
-    return found
+    return times
 
 
 def _milliseconds(other: Asked | None) -> float | None:
