@@ -54,7 +54,6 @@ def lowered() -> nn.Module:
 
 
 def published() -> nn.Module:
-    """As published."""
     return _Published()
 
 

@@ -15,10 +15,13 @@ from posexport.bench.records import READING
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
+    """A model and the worker that runs it.
+
+    ``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
     reads. Candidates of the same ``weights`` must agree. ``third_party``: what
     ``--rival`` calls its exporter; None: posexport.
-    ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it."""
+    ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it.
+    """
 
     name: str
     worker: str
@@ -65,7 +68,6 @@ class Checkpoint:
         return str(self.config["architectures"][0]).endswith("ForCausalLM")
 
     def candidate(self, name: str, worker: str, recipe: Recipe | None, model: str, **more: Any) -> Candidate:
-        """One that runs these weights."""
         vocab = int(self.config["vocab_size"])
         return Candidate(name=name, worker=worker, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
 
@@ -85,7 +87,6 @@ class Checkpoint:
         return "optimum" if relative else "transformers"
 
     def transformers(self) -> Candidate:
-        """Transformers' own PyTorch code."""
         model = "" if self.recipe else self.path
         name = "transformers, PyTorch eager"
         return self.candidate(
@@ -96,9 +97,7 @@ class Checkpoint:
         """The class of transformers through ``torch.onnx.export``, of an encoder."""
         arguments = (self.path, f"{OUT}/model.onnx")
         module = "posexport.bench.exporters.torch"
-        return replace(
-            self._exported_by(self.environment, "torch.onnx.export", module, *arguments), third_party="torch"
-        )
+        return replace(self.exported_by(self.environment, "torch.onnx.export", module, *arguments), third_party="torch")
 
     def reading(self) -> Candidate:
         """No model: what a step of these weights has to read, once. Of the embeddings that is a row."""
@@ -116,14 +115,14 @@ class Checkpoint:
         """
         task = "text-generation-with-past" if self.decoder else "feature-extraction"
         arguments = ("--model", self.path, "--task", "text2text-generation" if self._t5 else task, OUT)
-        candidate = self._whole._exported_by("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
+        candidate = self._whole.exported_by("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
         return replace(candidate, model="encoder_model.onnx", weights=self.name) if self._t5 else candidate
 
     def exporters(self, fusions: str = "") -> Candidate:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
         label = f"transformers.exporters{' fused' if fusions else ''}"
         arguments = (self.path, OUT, *([fusions] if fusions else []))
-        return self._exported_by("transformers", label, "posexport.bench.exporters.transformers", *arguments)
+        return self.exported_by("transformers", label, "posexport.bench.exporters.transformers", *arguments)
 
     def mobius(self) -> list[Candidate]:
         """mobius-onnx, of a decoder with a growing cache and with one buffer; of T5 each half in a file of its own.
@@ -131,7 +130,7 @@ class Checkpoint:
         Version 0.1 refuses a T5 checkpoint without a decoder.
         """
         arguments = ("build", "--config", self.path, "--ep", "cpu", OUT)
-        candidate = self._whole._exported_by("mobius", "mobius-onnx", "mobius", *arguments)
+        candidate = self._whole.exported_by("mobius", "mobius-onnx", "mobius", *arguments)
         if self._t5:
             return [replace(candidate, model="encoder/model.onnx", weights=self.name)]
         shared = replace(candidate, name="mobius-onnx shared buffer", options={"shared": True})
@@ -142,7 +141,7 @@ class Checkpoint:
         if not self.decoder:
             return []
         arguments = ("-i", self.path, "-o", OUT, "-p", "fp32", "-e", "cpu", "-c", f"{OUT}/cache")
-        candidate = self._exported_by("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
+        candidate = self.exported_by("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
         head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
         return [
             replace(candidate, name="onnxruntime-genai loop", worker="genai", model="", environment="genai"),
@@ -165,7 +164,7 @@ class Checkpoint:
         """The same encoder with a decoder, for exporters that read no T5 encoder alone; the user's own is as it is."""
         return Checkpoint.drawn(f"{self.name}-with-decoder") if self._t5 and self.recipe else self
 
-    def _exported_by(self, exporter: str, label: str, module: str, *arguments: str) -> Candidate:
+    def exported_by(self, exporter: str, label: str, module: str, *arguments: str) -> Candidate:
         """The graph that ``module`` makes in the exporter's environment."""
         name = f"{self.name}-{label.replace(' ', '-')}"
         recipe = Recipe(name=name, module=module, arguments=arguments, environment=exporter, checkpoint=self.recipe)
@@ -187,7 +186,6 @@ def _convert(name: str, source: str, options: Sequence[str], checkpoint: Recipe 
 
 
 def settings(values: Sequence[str]) -> list[str]:
-    """``--set`` options."""
     return [part for value in values for part in ("--set", value)]
 
 

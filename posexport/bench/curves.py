@@ -22,7 +22,6 @@ def is_curve(results: Sequence[Result]) -> bool:
 
 
 def milliseconds(figure: Figure) -> float | None:
-    """The median."""
     return figure.ms
 
 

@@ -9,7 +9,6 @@ from posexport.bench.records import Machine
 
 
 def machine() -> Machine:
-    """What this machine is."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,

@@ -46,7 +46,6 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where its files are, or will be."""
         return CACHE / f"{self.name}-{self.digest}"
 
 

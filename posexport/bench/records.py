@@ -27,7 +27,6 @@ class Point(_Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As readers see it."""
         rows = "" if self.batch == 1 else f", batch {self.batch}"
         return (
             f"{f'past {self.past}, ' if self.past else ''}{self.new} new{rows}"
@@ -108,8 +107,11 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run of the command. ``code``: sha256 of the package's source, the benchmark's own apart. ``left_out``: what
-    was not measured, and why. ``seconds``: all of it, exports that were not there yet included."""
+    """One run of the command.
+
+    ``code``: sha256 of the package's source, the benchmark's own apart. ``left_out``: what
+    was not measured, and why. ``seconds``: all of it, exports that were not there yet included.
+    """
 
     suite: str
     threads: int
@@ -126,7 +128,6 @@ class Document(_Record, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Every result is."""
         return all(result.valid for result in self.results)
 
     @property

@@ -202,8 +202,9 @@ SUITES: dict[str, Callable[..., list[Case]]] = {
 def chosen(
     cases: Sequence[Case], *, third_party: Sequence[str], only: Sequence[str], points: Sequence[Point]
 ) -> list[Case]:
-    """Cases with their baselines and, where a text of ``only`` is in their names, posexport's candidates and those of
-    ``third_party`` (none: all).
+    """Cases with fewer candidates: their baselines, and those whose names hold a text of ``only``.
+
+    ``third_party``: the exporters beside posexport; none: all of them.
     """
 
     def is_chosen(candidate: Candidate) -> bool:

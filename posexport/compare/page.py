@@ -10,7 +10,6 @@ from posexport.compare.records import Cell, Document, Row
 
 
 def page(document: Document) -> bytes:
-    """The page as a file's bytes."""
     accuracies = [f"{task.name} {length}" for task in document.tasks for length in document.lengths]
     measured = [row for row in document.rows if row.status == "measured"]
     return pages.render(

@@ -53,7 +53,6 @@ class Task:
 
     @property
     def chance(self) -> float:
-        """How often guessing is right."""
         return 1 / self.answers
 
 

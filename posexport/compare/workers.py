@@ -15,8 +15,7 @@ from posexport.errors import PosexportError
 def each(
     work: Callable[..., Any], calls: Mapping[str, tuple[Any, ...]], *, processes: int, fresh: bool = False
 ) -> Iterator[tuple[str, Any]]:
-    """``work(*arguments)`` of every named call, in the order in which they end: its result, or what kept it from one
-    as a PosexportError.
+    """Results of ``work(*arguments)``, or PosexportErrors, by the calls' names and in the order in which they end.
 
     ``fresh``: a process of its own for every call. Whatever ends the loop early ends the processes too.
 

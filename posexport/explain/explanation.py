@@ -17,6 +17,7 @@ from posexport.explain.origins import Origin, Origins
 from posexport.explain.profile import Cost, calls, costs
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
 from posexport.parity.draw import Feeds
+from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Link
 from posexport.runtime.providers import bundle_session, check_loads, execution_provider
 from posexport.runtime.session import refusal
@@ -155,7 +156,7 @@ def _part(one: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> Par
     )
 
 
-def _timed(call: Callable[[], None]) -> list[float]:
+def _timed(call: Callable[[], object]) -> list[float]:
     """Milliseconds of each of some calls."""
     found: list[float] = []
     start = time.perf_counter()
@@ -172,29 +173,19 @@ def _given(link: Link, feeds: Feeds) -> Feeds:
     return dict(zip(link.gives.values(), values, strict=True))
 
 
-def _bound(session: "InferenceSession", arrays: Feeds, one: _Opened, provider: str) -> Callable[[], None]:
+def _bound(session: "InferenceSession", arrays: Feeds, one: _Opened, provider: str) -> Callable[[], object]:
     """A call on these arrays whose caches stay where they are computed."""
     from onnxruntime import OrtValue
 
-    binding = session.io_binding()
     roles = {spec.name: spec.role for spec in one.inputs}
-    held = {}
+    values = {}
     for name, array in arrays.items():
         # ids and masks come from the host in every call
         device = provider if roles[name] in ("cache", "values") and array.size else "cpu"
-        held[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
-        binding.bind_ortvalue_input(name, held[name])
-
-    def call() -> None:
-        binding.clear_binding_outputs()
-        for output in session.get_outputs():
-            if output.name in one.shared:
-                binding.bind_ortvalue_output(output.name, held[one.shared[output.name]])
-            else:
-                binding.bind_output(output.name, provider, 0)
-        session.run_with_iobinding(binding)
-
-    return call
+        values[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
+    names = [output.name for output in session.get_outputs()]
+    outputs = {name: values[one.shared[name]] if name in one.shared else provider for name in names}
+    return lambda: run_bound(session, {}, values, outputs)
 
 
 def _rows(found: Sequence[Cost], origins: Origins) -> list[Row]:

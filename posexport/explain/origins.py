@@ -95,13 +95,11 @@ def every(nodes: Any) -> Iterator[Any]:
 
 
 def _rename(nodes: Any, prefix: str) -> None:
-    """Names that begin so, each once."""
     for number, node in enumerate(every(nodes)):
         node.name = f"{prefix}{number}"
 
 
 def _origin(node: Any, counted: bool) -> Origin:
-    """Of a node of the graph itself."""
     told = {entry.key: entry.value for entry in node.metadata_props}
     if node.domain == DOMAIN:
         return of_function(node.op_type)

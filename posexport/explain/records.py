@@ -77,7 +77,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for":
     parts: list[Part]
 
     def to_json(self) -> str:
-        """With the shares worked out."""
         found = msgspec.to_builtins(self)
         for part, told in zip(self.parts, found["parts"], strict=True):
             told["shares"] = {share: part.taken(share) for share in SHARES}

@@ -92,8 +92,10 @@ def _vectors(subject: Subject) -> list[Group]:
 
 
 def offsets(alone: EncodingAlone, rows: int, columns: int) -> Maps:
-    """What is added to the scores of every offset and head; by patch, for the query in the middle, where two pairs of
-    the same offset get different numbers."""
+    """The attention bias by offset and head.
+
+    By patch, for the query in the middle, where pairs of the same offset have different biases.
+    """
     q, k = (x.expand(-1, -1, rows * columns, -1) for x in drawn(alone, 1))
     at = Positions.image(rows, columns)
     term = alone.layer.double().scores(q, k, at, at)

@@ -93,7 +93,6 @@ class Chain:
 
     @property
     def outputs(self) -> set[str]:
-        """All that it gives."""
         return set(self._given)
 
     @property

@@ -208,7 +208,6 @@ class _Row:
             self._end("limit")  # this token itself can no longer be read
 
     def completion(self) -> Completion:
-        """What came of it."""
         assert self.finish is not None
         text = None if self._pieces is None else self._text
         return Completion(prompt_tokens=self._prompt, tokens=self.tokens, text=text, finish=self.finish)

@@ -32,7 +32,6 @@ class Event(msgspec.Struct):
 
 
 def read_profile(path: Path) -> list[Event]:
-    """All entries of a profile."""
     return msgspec.json.decode(path.read_bytes(), type=list[Event])
 
 

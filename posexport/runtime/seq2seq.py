@@ -89,5 +89,4 @@ def read_tokens(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -
 
 
 def rows_of(feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Of a batch."""
     return len(next(iter(feeds.values())))

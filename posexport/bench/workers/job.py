@@ -122,7 +122,6 @@ def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
 
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:
-    """Of what is installed."""
     found = {}
     for name in libraries:
         try:
