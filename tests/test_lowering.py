@@ -239,7 +239,9 @@ def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int)
     }
     fed["mask"] = np.where(rng.random((rows, heads, T, S)) < 0.3, lowest, rng.standard_normal((1, 1, 1, S))).astype("f")
     fed |= {"qpos": np.arange(5, 5 + T), "kpos": np.arange(S)}
-    body = function(choose(ATTENTION, kind, target, lowering).lowering, kind, target)
+    body = ir.serde.serialize_function(
+        function(choose(ATTENTION, kind, target, lowering).lowering, kind, target).function
+    )
     node = onnx.helper.make_node(
         kind.name, kind.inputs, ["context"], domain=DOMAIN, scale=0.5, lowest=lowest, heads=5, groups=5
     )

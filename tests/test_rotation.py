@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import onnx.helper
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -44,7 +45,7 @@ def model(name: str, kind: RotationKind, size: int, pairs: int, target: Target, 
     found = onnx.helper.make_model(
         graph,
         opset_imports=[onnx.helper.make_opsetid(*each) for each in domains.items()],
-        functions=[function(lowering, kind, target)],
+        functions=[ir.serde.serialize_function(function(lowering, kind, target).function)],
         ir_version=10,
     )
     onnx.checker.check_model(found)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import sizes, take_place
+from posexport.graph.edits import take_place
+from posexport.graph.queries import sizes
 from posexport.lowering.lowering import Lowering
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from posexport.graph import is_near
+from posexport.graph.queries import is_near
 from posexport.lowering.target import MICROSOFT, Target
 from posexport.rewrites.rewrite import by_rules
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph import initializer, integers, is_weight, only, put, replace, width
+from posexport.graph.edits import initializer, integers, put, replace
+from posexport.graph.queries import is_weight, only, width
 from posexport.lowering.target import Target
 
 

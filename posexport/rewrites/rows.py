@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from posexport.graph import axis, constant, integers, is_weight, only, producer, put, put_after, replace, sizes, width
+from posexport.graph.edits import integers, put, put_after, replace
+from posexport.graph.queries import axis, constant, is_weight, only, producer, sizes, width
 from posexport.lowering.target import MICROSOFT, Target
 
 _OF_ONE = {

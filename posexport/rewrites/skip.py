@@ -5,7 +5,8 @@ SkipLayerNormalization and SkipSimplifiedLayerNormalization give the sum too, fo
 
 import onnx_ir as ir
 
-from posexport.graph import axis, is_weight, only, producer, put, replace, sizes, width
+from posexport.graph.edits import put, replace
+from posexport.graph.queries import axis, is_weight, only, producer, sizes, width
 from posexport.lowering.target import MICROSOFT, Target
 
 _FUSED = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}

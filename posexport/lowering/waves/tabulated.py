@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph import constant, is_weight, take_place
+from posexport.graph.edits import take_place
+from posexport.graph.queries import constant, is_weight
 from posexport.lowering.target import Target
 from posexport.lowering.text import lines
 from posexport.lowering.waves.projected import CONSTANTS, projected
