@@ -46,8 +46,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def _candidate(name: str, weights: str = "w", exporter: str | None = None) -> Candidate:
-    return Candidate(name=name, worker="onnx", recipe=None, model=name, vocab=9, weights=weights, third_party=exporter)
+def _candidate(name: str, weights: str = "w", third_party: str | None = None) -> Candidate:
+    return Candidate(
+        name=name, worker="onnx", recipe=None, model=name, vocab=9, weights=weights, third_party=third_party
+    )
 
 
 class Workers:

@@ -153,7 +153,7 @@ def test_versions_of_others_are_told(tmp_path, monkeypatch):
 
 
 def _figure(name: str, ms: float, **more: object) -> Figure:
-    return figure(name, [[ms]], [[ms]], **{"ours": False, "growth": 7_000_000, "above": 3_000_000, **more})
+    return figure(name, [[ms]], [[ms]], **{"by_posexport": False, "growth": 7_000_000, "above": 3_000_000, **more})
 
 
 def _result(length: int, *figures: Figure, reason: str | None = None, model: str = "m") -> Result:

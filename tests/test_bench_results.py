@@ -276,7 +276,7 @@ def _document(suite: str, *results: Result, left_out: tuple[str, ...] = ()) -> D
 
 def _figure(name: str, rounds: list[list[float]], floor_ms: float | None = None, **more: object) -> Figure:
     ratios = [[ms / floor_ms for ms in each] for each in rounds] if floor_ms else []
-    return figure(name, rounds, ratios, **{"ours": True, **more})
+    return figure(name, rounds, ratios, **{"by_posexport": True, **more})
 
 
 def _result(model: str, point: Point, *figures: Figure, reason: str | None = None) -> Result:

@@ -338,7 +338,7 @@ def test_axes_fit_their_points() -> None:
     assert span([1.0, 3.0], 0.2) == pytest.approx((0.8, 3.2))
     # of latencies 1 and 1.5, of accuracies 100 % and 75 %
     labels = re.findall(r">([\d.]+(?: %)?)</text>", against_latency(documents(), 24))
-    assert labels == ["0.8", "0.9", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "1.7"]
+    assert labels == ["1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "75 %", "80 %", "85 %", "90 %", "95 %", "100 %"]
 
 
 # going on

@@ -131,8 +131,8 @@ class Worker:
             self._child.stdin.flush()
         for answer in self._child.stdout:
             if answer.startswith(b"{"):
-                found: dict[str, Any] = json.loads(answer)
-                return found
+                document: dict[str, Any] = json.loads(answer)
+                return document
         self.close()
         raise FailedError("it ended without an answer")
 
@@ -195,6 +195,6 @@ def _reason(code: int, error: str, late: bool) -> str:
     named = [
         line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) or line.startswith("posexport:")
     ]
-    said = named[0] if named else (lines or ["it said nothing"])[-1]
-    said = said.replace(f"{Path.cwd()}{os.sep}", "")  # results are read on other machines
-    return f"{said:.300}" if code > 0 else f"it was killed by {signal.Signals(-code).name}: {said:.200}"
+    message = named[0] if named else (lines or ["it said nothing"])[-1]
+    message = message.replace(f"{Path.cwd()}{os.sep}", "")  # results are read on other machines
+    return f"{message:.300}" if code > 0 else f"it was killed by {signal.Signals(-code).name}: {message:.200}"

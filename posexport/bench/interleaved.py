@@ -41,39 +41,39 @@ class Times:
     ratios: list[float] = field(default_factory=list)
 
 
-def interleave(one: Asked, other: Asked | None, budget: SamplingBudget) -> Times:
-    """Time the calls of ``one``, each between two of ``other``.
+def interleave(worker: Asked, partner: Asked | None, budget: SamplingBudget) -> Times:
+    """Time the calls of ``worker``, each between two of ``partner``.
 
     Raises:
-        FailedError: ``one`` failed.
-        LostError: ``other`` did.
+        FailedError: ``worker`` failed.
+        LostError: ``partner`` did.
     """
     times, spent = Times(), 0.0
-    one.ask("begin")
-    before = _milliseconds(other)
+    worker.ask("begin")
+    before = _milliseconds(partner)
     while len(times.ms) < budget.runs and (len(times.ms) < budget.least or spent <= 1e3 * budget.seconds):
-        call = one.ask("call")
+        call = worker.ask("call")
         times.ms.append(call["ms"])
         times.cpu_ms.append(call["cpu_ms"])
         spent += call["ms"]
-        if before is not None and other is not None:
-            after = _lost(other, "call")["ms"]
+        if before is not None and partner is not None:
+            after = _lost(partner, "call")["ms"]
             times.ratios.append(call["ms"] / ((before + after) / 2))
             spent += after
             before = after
     return times
 
 
-def _milliseconds(other: Asked | None) -> float | None:
+def _milliseconds(partner: Asked | None) -> float | None:
     """Of its first call after a new beginning."""
-    if other is None:
+    if partner is None:
         return None
-    _lost(other, "begin")
-    return float(_lost(other, "call")["ms"])
+    _lost(partner, "begin")
+    return float(_lost(partner, "call")["ms"])
 
 
-def _lost(other: Asked, line: str) -> dict[str, Any]:
+def _lost(partner: Asked, line: str) -> dict[str, Any]:
     try:
-        return other.ask(line)
+        return partner.ask(line)
     except FailedError as err:
         raise LostError(str(err)) from err

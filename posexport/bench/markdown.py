@@ -43,12 +43,12 @@ def _ratios(results: Sequence[Result], notes: Notes) -> str:
     for figure in results[0].figures:
         name, baseline = figure.candidate, figure.candidate == results[0].baseline
         cells = [_of(result, name, _milliseconds if baseline else _ratio, notes) for result in results]
-        cells += [found.get(name, "") for found in elsewhere]
-        made = (
+        cells += [ratios.get(name, "") for ratios in elsewhere]
+        export = (
             f"{figure.export_seconds:.0f} s, {(figure.export_peak or 0) / 1e6:.0f} MB" if figure.export_seconds else ""
         )
         label = f"`{name.removeprefix('encoder-')}`{', baseline without positions' if baseline else ''}"
-        rows.append([label, *cells, str(figure.nodes or ""), made])
+        rows.append([label, *cells, str(figure.nodes or ""), export])
     return _table(["", *heads, "nodes", "export, no proof"], rows)
 
 
@@ -125,29 +125,29 @@ def _by_length(results: Sequence[Result], notes: Notes) -> str:
 def _exponents(results: Sequence[Result]) -> list[str]:
     """One sentence: how time and memory of what reaches the longest length grow there."""
     longest = max(result.point.new for result in results)
-    found = []
+    clauses = []
     for name in dict.fromkeys(figure.candidate for result in results for figure in result.figures):
         time, memory = curve(results, name, milliseconds), curve(results, name, megabytes)
         powers = exponent(time), exponent(memory)
         if powers[0] is not None and powers[1] is not None and time[-1][0] == memory[-1][0] == longest:
-            found.append(f"{name}: time with length^{powers[0]:.1f}, memory with length^{powers[1]:.1f}")
-    return [f"Growth over the last two doublings: {'; '.join(found)}."] if found else []
+            clauses.append(f"{name}: time with length^{powers[0]:.1f}, memory with length^{powers[1]:.1f}")
+    return [f"Growth over the last two doublings: {'; '.join(clauses)}."] if clauses else []
 
 
 def _conditions(document: Document) -> str:
     where = document.machine
     runtime = next((f"ONNX Runtime {v}, " for k, v in document.versions.items() if k.startswith("onnxruntime")), "")
-    said = (
+    sentences = (
         f"{where.cpu}, {document.threads or where.cores} threads, {document.provider}, float32, "
         f"{document.rounds} rounds; {runtime}commit {document.commit}, {document.created[:10]}; "
         f"{document.seconds / 60:.0f} min in all."
     )
     noisy = [f"{_where(document, result)}: {result.reason}" for result in document.results if not result.valid]
     if noisy:
-        said += f" \\* not valid: {'; '.join(noisy)}."
+        sentences += f" \\* not valid: {'; '.join(noisy)}."
     if document.left_out:
-        said += f" Left out: {'; '.join(document.left_out)}."
-    return said + _environments(document)
+        sentences += f" Left out: {'; '.join(document.left_out)}."
+    return sentences + _environments(document)
 
 
 def _environments(document: Document) -> str:
@@ -157,8 +157,8 @@ def _environments(document: Document) -> str:
         environment, between, library = key.partition(": ")
         if between:
             by_environment.setdefault(environment, []).append(f"{library} {version}")
-    found = [f"{name} ({', '.join(libraries)})" for name, libraries in by_environment.items()]
-    return f" Environments of third-party exporters: {'; '.join(found)}." if found else ""
+    environments = [f"{name} ({', '.join(libraries)})" for name, libraries in by_environment.items()]
+    return f" Environments of third-party exporters: {'; '.join(environments)}." if environments else ""
 
 
 def _where(document: Document, result: Result) -> str:
@@ -175,8 +175,8 @@ def _head(result: Result, text: str) -> str:
 
 
 def _of(result: Result, name: str, cell: Callable[[Figure], str], notes: Notes) -> str:
-    found = (_shown(figure, cell, notes) for figure in result.figures if figure.candidate == name)
-    return next(found, _NOT_MEASURED)
+    cells = (_shown(figure, cell, notes) for figure in result.figures if figure.candidate == name)
+    return next(cells, _NOT_MEASURED)
 
 
 def _shown(figure: Figure, cell: Callable[[Figure], str], notes: Notes) -> str:

@@ -38,13 +38,13 @@ def case(
     Raises:
         PosexportError: one that cannot be converted, or models with and without a cache.
     """
-    found = [_candidate(model, options, remark) for model in models]
-    cached = {manifest.envelope.cached for _, manifest in found}
+    loaded = [_candidate(model, options, remark) for model in models]
+    cached = {manifest.envelope.cached for _, manifest in loaded}
     if len(cached) > 1:
         raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
     if pasts and cached == {False}:
         raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
-    taking_part = [candidate for candidate, _ in found]
+    taking_part = [candidate for candidate, _ in loaded]
     for model, candidate in zip(models, list(taking_part), strict=True):
         if third_party and Path(model, "config.json").is_file() and candidate.recipe is not None:
             checkpoint = Checkpoint.there(Path(model))

@@ -85,12 +85,14 @@ def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Expo
         out = str(unfinished.absolute())
         ended = run(recipe.environment, recipe.module, [a.replace("\0", out) for a in arguments])
         lines = [line.removeprefix("remark: ") for line in ended.output.splitlines() if line.startswith("remark: ")]
-        said = "; ".join(lines) or None
-        (unfinished / _EXPORT).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": said}))
+        sentence = "; ".join(lines) or None
+        (unfinished / _EXPORT).write_text(
+            json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": sentence})
+        )
         unfinished.replace(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Export(folder, ended.seconds, ended.peak, said)
+    return Export(folder, ended.seconds, ended.peak, sentence)
 
 
 def _behind(module: str, environment: str | None) -> str:
@@ -98,16 +100,16 @@ def _behind(module: str, environment: str | None) -> str:
     script = Path(__file__).resolve().parents[2].joinpath(*module.split(".")).with_suffix(".py")
     scripts = sorted(script.parent.glob("*.py")) if script.parent.name == "exporters" else [script]
     files = [pins(environment), *scripts]
-    found = hashlib.sha256(b"".join(p.read_bytes() for p in files if p.exists())).hexdigest()
-    return found + code() if environment is None and module != "posexport.bench.checkpoints" else found
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in files if p.exists())).hexdigest()
+    return digest + code() if environment is None and module != "posexport.bench.checkpoints" else digest
 
 
 @functools.cache
 def code() -> str:
     """sha256 of this package's source, the benchmark's own apart."""
     root = Path(posexport.__file__).parent
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(path for folder in (root, root / "models") for path in folder.rglob("*.py")):
         if "bench" not in path.relative_to(root).parts:
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

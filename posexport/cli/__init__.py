@@ -31,9 +31,9 @@ class LazyGroup(Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(f"posexport.cli.{cmd_name.replace('-', '_')}"), "command")  # noqa: B009
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(importlib.import_module(f"posexport.cli.{cmd_name.replace('-', '_')}"), "command")  # noqa: B009
+        assert isinstance(command, click.Command)
+        return command
 
 
 @click.group(cls=LazyGroup)

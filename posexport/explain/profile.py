@@ -51,19 +51,19 @@ def calls(profile: Path, origins: Origins) -> list[Call]:
     events = read_profile(profile)
     # outer ones first: a body's kernels follow the one that runs it
     runs = sorted(kernels(events), key=lambda e: (e.ts, -e.dur))
-    found, at = [], 0
-    for whole in sorted((e for e in events if e.cat == "Session" and e.name == _CALL), key=lambda e: e.ts):
-        while at < len(runs) and runs[at].ts < whole.ts:
+    calls_, at = [], 0
+    for call in sorted((e for e in events if e.cat == "Session" and e.name == _CALL), key=lambda e: e.ts):
+        while at < len(runs) and runs[at].ts < call.ts:
             at += 1
         start = at
-        while at < len(runs) and runs[at].ts < whole.ts + whole.dur:
+        while at < len(runs) and runs[at].ts < call.ts + call.dur:
             at += 1
-        found.append(Call(whole.dur, alone(runs[start:at], origins)))
-    if not any(call.runs for call in found):
+        calls_.append(Call(call.dur, alone(runs[start:at], origins)))
+    if not any(call.runs for call in calls_):
         raise PosexportError(
             "the profile of the installed ONNX Runtime names no kernels of a call; use onnxruntime 1.22 or later"
         )
-    return found
+    return calls_
 
 
 def alone(events: Sequence[Event], origins: Origins) -> list[Run]:
@@ -72,7 +72,7 @@ def alone(events: Sequence[Event], origins: Origins) -> list[Run]:
     What the kernels in its bodies leave of it is not the operator's but the time that the profile takes to note each of
     them: without a profile, the call takes about as long as its kernels alone.
     """
-    found: list[Run] = []
+    kernel_runs: list[Run] = []
     #: kernels around the present one, outermost first
     open_: list[int] = []
     where: list[Origin] = []
@@ -85,14 +85,14 @@ def alone(events: Sequence[Event], origins: Origins) -> list[Run]:
         around_others = args.op_name in _AROUND
         if around_others:
             open_.append(index)
-        found.append(Run(name, args.op_name, args.provider, where[-1], 0.0 if around_others else event.dur))
-    return found
+        kernel_runs.append(Run(name, args.op_name, args.provider, where[-1], 0.0 if around_others else event.dur))
+    return kernel_runs
 
 
-def costs(found: Sequence[Call]) -> list[Cost]:
+def costs(profiled: Sequence[Call]) -> list[Cost]:
     """Every kernel's median over the calls: of nodes that run more than once in a call, of their sum."""
     by_call: list[dict[tuple[str, str, str, Origin], list[float]]] = []
-    for call in found:
+    for call in profiled:
         spent: dict[tuple[str, str, str, Origin], list[float]] = defaultdict(list)
         for run in call.runs:
             spent[run.name, run.op_type, run.provider, run.origin].append(run.us)

@@ -114,12 +114,12 @@ def panel_axes(figure: "Figure") -> "list[Axes]":
 
 def render(figure: "Figure", suffix: str, title: str, source: str) -> bytes:
     """``figure`` as a file of one of `SUFFIXES`; the same figure gives the same bytes."""
-    told = {"Title": title, "Description": " ".join(captions(figure))}
+    metadata = {"Title": title, "Description": " ".join(captions(figure))}
     if suffix == ".png":
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata=told)
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata=metadata)
         return buffer.getvalue()
-    svg = _svg(figure, told)
+    svg = _svg(figure, metadata)
     if suffix == ".svg":
         return svg
     drawing = svg.decode()
@@ -128,11 +128,11 @@ def render(figure: "Figure", suffix: str, title: str, source: str) -> bytes:
     )
 
 
-def _svg(figure: "Figure", told: dict[str, str]) -> bytes:
+def _svg(figure: "Figure", metadata: dict[str, str]) -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
     # ids from a fixed salt, no date: a file that can be compared
     with rc_context({"svg.hashsalt": "posexport"}):
-        figure.savefig(buffer, format="svg", dpi=DOTS_PER_INCH, metadata={"Date": None, **told})
+        figure.savefig(buffer, format="svg", dpi=DOTS_PER_INCH, metadata={"Date": None, **metadata})
     return buffer.getvalue()

@@ -28,14 +28,14 @@ Maps = tuple[Array, bool]
 def groups(subject: Subject) -> list[Group]:
     """The panels of every hook that the encoding acts through."""
     alone = subject.alone
-    found: list[Group] = []
+    panels: list[Group] = []
     if alone.has("embed"):
-        found += _vectors(subject)
+        panels += _vectors(subject)
     if alone.has("scores"):
-        found += _biases(subject)
+        panels += _biases(subject)
     if alone.has("rotate"):
-        found += [*wavelengths.groups(subject), *_decay(subject)]
-    return found
+        panels += [*wavelengths.groups(subject), *_decay(subject)]
+    return panels
 
 
 def grid(alone: EncodingAlone, length: int) -> tuple[int, int]:

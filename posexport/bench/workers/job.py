@@ -114,18 +114,18 @@ def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
     loaded = time.perf_counter() - started
     for line in sys.stdin:
         command = line.strip()
-        found = {"begin": calls.begin, "call": calls.call, "end": calls.end}[command]()
+        answer = {"begin": calls.begin, "call": calls.call, "end": calls.end}[command]()
         if command == "end":
-            found |= {"load_s": loaded, "versions": versions(libraries)}
-        sys.stdout.write(f"\n{json.dumps(found)}\n")
+            answer |= {"load_s": loaded, "versions": versions(libraries)}
+        sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
 
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    installed = {}
     for name in libraries:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
