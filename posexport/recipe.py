@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from posexport.spec import Beyond
+from posexport.targets.target import PORTABLE, TargetName
 
-TargetName = Literal["portable", "cpu", "cuda"]
 CacheName = Literal["dynamic", "static"]
 RotationName = Literal["at-write", "at-read"]
 #: what the directory looks like (`posexport.export.layouts`)
@@ -37,7 +37,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rotation: RotationName = "at-write"
     beyond: Beyond = "error"
     max_length: int | None = None
-    target: TargetName = "portable"
+    target: TargetName = PORTABLE
     lowering: str = "auto"
     opset: int
     inline: bool = False

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from posexport.targets.dtypes import PortType
+
 #: of operators and functions that posexport defines; in a graph without functions, metadata of a node with the name of
 #: the innermost one that it was in
 DOMAIN, FUNCTION = "posexport", "posexport.function"
@@ -52,7 +54,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     name: str
-    dtype: Literal["int64", "float32"]
+    dtype: PortType
     axes: list[Axis]
     role: Role
     size: int | None = None

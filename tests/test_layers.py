@@ -9,7 +9,10 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "pages", "recipe", "suggest"},
+    {
+        *("bounds", "errors", "extras", "files", "graph", "machine", "pages", "recipe", "settings", "spec", "suggest"),
+        "targets",
+    },
     {"ops"},
     {"encodings"},
     {"nn"},
@@ -38,6 +41,7 @@ WITHOUT_TORCH = [
     ".extras",
     ".spec",
     ".settings",
+    ".targets.target",
     ".bundle.write",
     ".bundle.read",
     ".runtime.session",

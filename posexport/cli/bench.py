@@ -10,6 +10,7 @@ from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
 from posexport.errors import PosexportError
+from posexport.targets.target import TARGETS
 
 if TYPE_CHECKING:
     from posexport.bench.records import Document
@@ -54,7 +55,7 @@ _THIRD_PARTY = ("torch", "optimum", "transformers", "mobius", "genai")
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option(
     "--target",
-    type=click.Choice(("portable", "cpu", "cuda")),
+    type=click.Choice(TARGETS),
     help="Target of posexport's graphs; default: portable, in a suite the provider.",
 )
 @options.set_option
@@ -124,8 +125,7 @@ def command(
     before = None
     if resume and output is not None:
         before = earlier(output, suite or "models", threads=threads, provider=provider, rounds=rounds)
-    if provider != "cpu":
-        check_loads(provider)
+    check_loads(provider)
     with bar("Measuring") as progress:
         if suite is None:
             pairs = [part for setting in settings for part in ("--set", setting)]

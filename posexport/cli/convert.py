@@ -11,8 +11,10 @@ from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
-from posexport.recipe import CacheName, LayoutName, RotationName, TargetName
+from posexport.recipe import CacheName, LayoutName, RotationName
 from posexport.spec import Beyond
+from posexport.targets.providers import PROVIDERS
+from posexport.targets.target import TARGETS, TargetName
 
 _GROUPS = {
     "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
@@ -60,10 +62,10 @@ _GROUPS = {
 )
 @click.option(
     "--target",
-    type=click.Choice(get_args(TargetName)),
+    type=click.Choice(TARGETS),
     default="portable",
     show_default=True,
-    help="portable: standard operators only; cpu, cuda: also ONNX Runtime's own for that provider.",
+    help=f"portable: standard operators only; {', '.join(PROVIDERS)}: also ONNX Runtime's own for that provider.",
 )
 @click.option(
     "--lowering",

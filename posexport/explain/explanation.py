@@ -19,7 +19,7 @@ from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Par
 from posexport.parity.draw import Feeds
 from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Link
-from posexport.runtime.providers import bundle_session, check_loads, execution_provider
+from posexport.runtime.providers import bundle_session, check_loads
 from posexport.runtime.session import refusal
 from posexport.spec import (
     BATCH,
@@ -33,6 +33,7 @@ from posexport.spec import (
     InputSpec,
     PartSpec,
 )
+from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -49,7 +50,7 @@ def explain(
     length: int | None = None,
     past: int | None = None,
     batch: int = 1,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
 ) -> Explanation:
     """What the bundle's attention and positions were lowered to, which kernels run, and the time of each.
@@ -64,9 +65,9 @@ def explain(
 
     manifest = read(directory)
     named = feeds.sizes(manifest.inputs, manifest.envelope, batch=batch, length=length, past=past)
-    execution_provider(provider)
+    record = provider_named(provider)
     check_hashes(directory, manifest)
-    if provider != "cpu":
+    if not record.built_in:
         check_loads(provider)
     arrays = feeds.draw(manifest.inputs, manifest.envelope, named)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
@@ -177,14 +178,15 @@ def _bound(session: "InferenceSession", arrays: Feeds, opened: _Opened, provider
     """A call on these arrays whose caches stay where they are computed."""
     from onnxruntime import OrtValue
 
+    own_device = provider_named(provider).device
     roles = {spec.name: spec.role for spec in opened.inputs}
     values = {}
     for name, array in arrays.items():
         # ids and masks come from the host in every call
-        device = provider if roles[name] in ("cache", "values") and array.size else "cpu"
+        device = own_device if roles[name] in ("cache", "values") and array.size else HOST
         values[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
     names = [output.name for output in session.get_outputs()]
-    outputs = {name: values[opened.shared[name]] if name in opened.shared else provider for name in names}
+    outputs = {name: values[opened.shared[name]] if name in opened.shared else own_device for name in names}
     return lambda: run_bound(session, {}, values, outputs)
 
 

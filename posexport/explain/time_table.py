@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
-from posexport.runtime.providers import PROVIDERS
+from posexport.targets.providers import PROVIDERS
 
 #: kernels of a row that are named; ``--json`` has all
 _NAMED = 6
@@ -19,7 +19,7 @@ def shown(explanation: Explanation) -> RenderableType:
         f"{explanation.bundle}, made for {explanation.made_for}: {explanation.fed}; {explanation.provider}, {threads}, "
         f"ONNX Runtime {explanation.onnxruntime}"
     )
-    parts = [piece for part in explanation.parts for piece in _part(part, PROVIDERS[explanation.provider])]
+    parts = [piece for part in explanation.parts for piece in _part(part, PROVIDERS[explanation.provider].ort_name)]
     return Group(Text(head), *parts, *(Text(note) for note in notes(explanation)))
 
 

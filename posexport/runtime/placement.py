@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from posexport.runtime.profile import Event, kernels, read_profile
 from posexport.runtime.providers import make_session
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: operators that compute shapes, lengths and positions from shapes
 SHAPE_ARITHMETIC = frozenset(
@@ -48,7 +49,7 @@ class Placed:
 def placement(
     model: Path | bytes,
     feeds: Mapping[str, NDArray[Any]],
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     *,
     threads: int = 0,
     level: str = "all",
