@@ -246,7 +246,7 @@ def test_every_failure_in_the_tables_says_why_and_every_point_is_valid(path):
         assert all(f.ms is None for f in result.quiet.figures) or result.valid
     # what failed of another tool must not be an operator of ours
     assert "posexport." not in "".join(notes.values())
-    assert "baseline" not in text
+    assert "floor" not in text
 
 
 def test_the_script_of_tables_reads_every_result():
