@@ -189,4 +189,4 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
+    return datetime.datetime.now().astimezone().strftime(form)
