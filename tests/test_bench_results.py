@@ -22,7 +22,7 @@ from posexport.bench.chart import draw
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
 from posexport.bench.environments import FailedError
 from posexport.bench.interleaved import SamplingBudget
-from posexport.bench.machine import available, machine
+from posexport.bench.machine import machine
 from posexport.bench.markdown import tables
 from posexport.bench.measure_suite import Case, bench
 from posexport.bench.measurement import Conditions
@@ -33,6 +33,7 @@ from posexport.bench.workers.job import Job
 from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.machine import available
 
 
 def _who(name: str, **more: object) -> Candidate:
@@ -206,10 +207,17 @@ def test_growth_is_what_calls_add_to_what_is_held():
 
 
 def test_available_memory_is_less_than_all():
-    free, whole = available(), machine().memory
-    if free is None or whole is None:
-        pytest.skip("the system does not say")
-    assert 0 < free <= whole
+    assert 0 < available() <= machine().memory
+
+
+def test_a_control_group_limits_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("posexport.machine.GROUP", tmp_path)
+    (tmp_path / "memory.current").write_text("1000\n")
+    for limit, free in (("4000", 3000), ("500", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert available() == free
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available() > 2**20
 
 
 def test_a_changed_factory_is_made_again(tmp_path):

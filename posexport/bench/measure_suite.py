@@ -16,10 +16,11 @@ from posexport.bench import resume
 from posexport.bench.candidates import Candidate
 from posexport.bench.environments import FailedError, named, pinned, run
 from posexport.bench.interleaved import SamplingBudget
-from posexport.bench.machine import available, commit, machine
+from posexport.bench.machine import commit, machine
 from posexport.bench.measurement import Conditions, Entry, Measurement, Samples
 from posexport.bench.recipes import code, make
 from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
+from posexport.machine import available
 
 Progress = Callable[[int, int, str], None]
 
@@ -185,11 +186,11 @@ def _nodes(graph: Path) -> int | None:
         return None
 
 
-def _too_large(candidate: Candidate, baseline: Candidate, point: Point, free: int | None) -> str | None:
-    """Why the machine has too little memory for it and the baseline; None where it can, or that is not known."""
+def _too_large(candidate: Candidate, baseline: Candidate, point: Point, free: int) -> str | None:
+    """Why the machine has too little memory for it and the baseline; None where it can."""
     pairs = point.batch * point.new * (point.past + point.new)
     needed, partner = pairs * candidate.pair_bytes, pairs * baseline.pair_bytes
-    if free is None or needed + (partner if partner <= free else 0) <= free:
+    if needed + (partner if partner <= free else 0) <= free:
         return None
     if needed <= free:
         return f"it needs {needed / 1e9:.1f} GB and the baseline {partner / 1e9:.1f} GB, of {free / 1e9:.1f} GB free"
