@@ -17,9 +17,11 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.conformer import CausalConvolution, CentredConvolution, ConformerLayer, conformer_layer
 from posexport.models.definition import Definition
-from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
 from posexport.models.heads import Head
+from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.activations import activation
+from posexport.nn.attention import additive
+from posexport.nn.config import Config, at_least
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
@@ -29,7 +31,7 @@ CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioConfig:
+class AudioConfig(Config):
     """Sizes and arrangement. ``channels``: features of a frame."""
 
     channels: int = 80
@@ -58,9 +60,9 @@ class AudioConfig:
     final_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("channels", 1), ("kernel", 1), ("positional_kernel", 0), ("positional_groups", 1)):
-            if getattr(self, name) < least:
-                raise PosexportError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        at_least(1, layers=self.layers, channels=self.channels, kernel=self.kernel)
+        at_least(0, positional_kernel=self.positional_kernel)
+        at_least(1, positional_groups=self.positional_groups)
         if self.convolution == "centred" and self.kernel % 2 == 0:
             raise PosexportError(f"kernel must be odd to be centred on a frame, got {self.kernel}")
         if self.hidden % self.positional_groups:
@@ -72,13 +74,10 @@ class AudioConfig:
         assert self.layer
 
     @property
-    def layer(self) -> EncoderConfig:
-        """What a layer needs to know."""
-        return EncoderConfig(
-            vocab=1,
-            types=0,
+    def layer(self) -> LayerConfig:
+        """The settings of its layers; raises PosexportError where they do not fit."""
+        return LayerConfig.of(
             hidden=self.hidden,
-            layers=self.layers,
             heads=self.heads,
             feedforward=self.feedforward,
             activation=self.activation,
@@ -159,7 +158,7 @@ class AudioEncoder(nn.Module):
             if isinstance(layer, ConformerLayer):
                 x_BTC = layer(x_BTC, mask_B11T, real_BT1, positions)
             else:
-                x_BTC = layer(x_BTC, mask_B11T, positions, None)
+                x_BTC = layer(x_BTC, mask_B11T, positions)
         return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
 
 

@@ -66,7 +66,7 @@ class DecoderModel(Definition):
 
     def _cache_axes(self, length: str) -> list[Axis]:
         config = self.decoder.config
-        return [BATCH, config.kv_heads or config.heads, length, config.head_size]
+        return [BATCH, config.kv_heads, length, config.head_size]
 
     @property
     def inputs(self) -> list[InputSpec]:

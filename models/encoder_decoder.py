@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Crossed, Decoder, LanguageModel
 from posexport.models.definition import Definition, Part
-from posexport.models.encoder import Encoder, additive
+from posexport.models.encoder import Encoder
 from posexport.models.envelope import envelope_of, together
+from posexport.nn.attention import additive
 from posexport.nn.caching import KeysAndValues
 from posexport.spec import (
     BATCH,
@@ -252,7 +253,7 @@ class EncoderDecoderModel(Definition):
 
     def _cache_axes(self, length: str) -> list[Axis]:
         config = self.decoder.config
-        return [BATCH, config.kv_heads or config.heads, length, config.head_size]
+        return [BATCH, config.kv_heads, length, config.head_size]
 
     def _past(self) -> list[InputSpec]:
         axes = self._cache_axes(self.decoder.caching.cache.past_axis)

@@ -45,7 +45,7 @@ class EncoderModel(Definition):
         boundaries = {b for encoding in self.encoder.encodings for b in envelope_of(encoding, numbering).boundaries}
         envelope = msgspec.structs.replace(envelope, boundaries=sorted(boundaries))
         between_tokens = any(getattr(type(self.encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:])
-        if self.encoder.config.cross_attention and between_tokens:
+        if self.encoder.config.layer.cross_attention and between_tokens:
             return msgspec.structs.replace(envelope, limited_axes=[*envelope.limited_axes, ENCODER_SEQUENCE])
         return envelope
 
@@ -53,8 +53,8 @@ class EncoderModel(Definition):
     def inputs(self) -> list[InputSpec]:
         """The inputs, in order."""
         config = self.encoder.config
-        found = text_inputs(config.vocab, config.padding_id, config.types)
-        if config.cross_attention:
+        found = text_inputs(config.vocab, config.padding_id, config.embedding.types)
+        if config.layer.cross_attention:
             memory: list[str | int] = [BATCH, ENCODER_SEQUENCE]
             states = [*memory, config.hidden]
             found.append(InputSpec(name="encoder_hidden_states", dtype="float32", axes=states, role="values"))

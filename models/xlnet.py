@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.models.definition import Definition, text_inputs
-from posexport.models.encoder import Attention, EncoderConfig, FeedForward, Residual, additive
+from posexport.models.encoder import EncoderConfig
 from posexport.models.heads import Head, SequenceClassification
-from posexport.nn.attention import attend
+from posexport.models.layer import Attention, LayerConfig
+from posexport.nn.attention import additive, attend
+from posexport.nn.feed_forward import FeedForward
+from posexport.nn.residual import Residual
 from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding
@@ -29,16 +32,16 @@ class SegmentAttention(Attention):
     the softmax does not see. So a text of one segment is computed the same with types and without.
     """
 
-    def __init__(self, config: EncoderConfig, encoding: Encoding) -> None:
-        super().__init__(config, encoding)
-        self.segments = nn.Parameter(torch.empty(2, config.heads, config.head_size).normal_(std=0.02))
-        self.segment_bias = nn.Parameter(torch.empty(config.heads, config.head_size).normal_(std=0.02))
+    def __init__(self, config: LayerConfig, encoding: Encoding) -> None:
+        super().__init__(config.attention, config.hidden, encoding)
+        self.segments = nn.Parameter(torch.empty(2, self.heads, config.head_size).normal_(std=0.02))
+        self.segment_bias = nn.Parameter(torch.empty(self.heads, config.head_size).normal_(std=0.02))
 
     def attend_within(
         self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
     ) -> Tensor:
         """Self-attention of ``x_BTC``; ``same_B1TT`` is true where two tokens are of one segment, None: all are."""
-        q_BHTD, k_BHTD, v_BHTD = (self._split(map_to(x_BTC)) for map_to in (self.query, self.key, self.value))
+        q_BHTD, k_BHTD, v_BHTD = self.queries(x_BTC), self.keys(x_BTC), self.values(x_BTC)
         mask = mask_B11T
         if same_B1TT is not None:
             difference_H1D = (self.segments[0] - self.segments[1])[:, None]
@@ -53,19 +56,18 @@ class SegmentAttention(Attention):
             mask=mask,
             scores=self.encoding.scores(q_BHTD, k_BHTD, positions, positions),
         )
-        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
-        return out
+        return self.joined(context_BHTD)
 
 
 class XLNetLayer(nn.Module):
     """Self-attention, feed-forward, a normalisation after each."""
 
-    def __init__(self, config: EncoderConfig, encoding: Encoding, index: int) -> None:
+    def __init__(self, config: LayerConfig, encoding: Encoding, index: int) -> None:
         super().__init__()
         self.attention = SegmentAttention(config, encoding.in_layer(index))
-        self.attention_residual = Residual(config)
-        self.feedforward = FeedForward(config)
-        self.feedforward_residual = Residual(config)
+        self.attention_residual = Residual(config.residual, config.norm, config.hidden)
+        self.feedforward = FeedForward(config.feedforward, config.hidden)
+        self.feedforward_residual = Residual(config.residual, config.norm, config.hidden)
 
     def forward(
         self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
@@ -82,7 +84,7 @@ class XLNet(Definition):
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.vocab, config.hidden)
-        self.layers = nn.ModuleList(XLNetLayer(config, encoding, index) for index in range(config.layers))
+        self.layers = nn.ModuleList(XLNetLayer(config.layer, encoding, index) for index in range(config.layers))
         self.head = head
         self.reads_first_token = head.reads_first_token
 

@@ -42,7 +42,7 @@ def make(encoding: str, setup: Setup) -> Definition:
 def _fresh(encoding: str, setup: Setup) -> Definition:
     torch.manual_seed(setup.seed)
     kind, _ = models()[f"encoder-{encoding}"]
-    config = kind.config(
+    config = kind.config.of(
         vocab=tasks.VOCAB,
         hidden=setup.hidden,
         heads=setup.heads,

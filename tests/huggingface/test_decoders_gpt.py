@@ -234,7 +234,7 @@ def test_features_leave_the_head_out(copy, name: str) -> None:
 )
 def test_settings_that_exclude_each_other(given: dict[str, Any], said: str) -> None:
     with pytest.raises(PosexportError, match=said):
-        DecoderConfig(**given)
+        DecoderConfig.of(**given)
 
 
 @pytest.mark.parametrize(

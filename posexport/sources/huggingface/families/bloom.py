@@ -28,7 +28,7 @@ _LAYER = {
 def _build(config: Config, task: str) -> Plan:
     config.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),

@@ -63,7 +63,7 @@ def _settings(config: Config) -> CanineConfig:
             f"{hashes}; heads and hash functions must divide the size"
         )
     unsaid = config.values.get("pad_token_id") is None
-    return CanineConfig(
+    return CanineConfig.of(
         hidden=hidden,
         heads=heads,
         layers=config.size("num_hidden_layers", most=MOST_LAYERS),

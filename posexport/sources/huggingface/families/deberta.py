@@ -91,9 +91,10 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
             f"{config.label} says norm_rel_ebd = {config.text('norm_rel_ebd')!r:.60}; it must be none or layer_norm"
         )
     normed = "layer_norm" in norms
-    if normed and settings.eps != _EPS:
+    if normed and settings.layer.norm.eps != _EPS:
         raise PosexportError(
-            f"{config.label} says layer_norm_eps = {settings.eps}; with norm_rel_ebd = layer_norm it must be {_EPS}"
+            f"{config.label} says layer_norm_eps = {settings.layer.norm.eps}; with norm_rel_ebd = layer_norm it must "
+            f"be {_EPS}"
         )
     buckets, span = config.size("position_buckets", -1, least=-1), _span(config)
     try:

@@ -58,7 +58,7 @@ def decoder_plan(
     modules = {f"decoder.{part}": origin(stored) for part, stored in names.once.items()}
     modules |= {"head.out": origin(names.head)} | in_layers(settings.layers, here, there, names.layer)
     parameters = in_layers(settings.layers, here, there, names.parameters)
-    if settings.tied:
+    if head is not None and settings.head.tied:
         parameters["decoder.token.weight"] = Origin((names.once["token"], names.head)).below("weight")
     unread = tuple(f"{names.stem}.{name}".format(i=i) for i in range(settings.layers) for name in names.unread)
     return Plan(model, origins_of(model, modules, parameters), unread=unread, decides=decides)

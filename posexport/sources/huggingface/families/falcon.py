@@ -38,7 +38,7 @@ def _build(config: Config, task: str) -> Plan:
     bias = config.flag("bias", False)
     kv_heads = _kv_heads(config, heads, new)
     norms = _parallel_norms(config, new)
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,

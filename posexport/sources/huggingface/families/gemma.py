@@ -51,9 +51,9 @@ def _gemma(config: Config, task: str) -> Plan:
 
 def _gemma2(config: Config, task: str) -> Plan:
     settings = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
-    if settings.score_cap is not None:
+    if (cap := settings.layer.attention.score_cap) is not None:
         config.remark(
-            f"caps scores at {settings.score_cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 "
+            f"caps scores at {cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 "
             "leaves it out unless attn_implementation=eager"
         )
     kinds = layer_kinds(config, settings.layers, [FULL if i % 2 else SLIDING for i in range(settings.layers)])

@@ -48,13 +48,13 @@ def _gpt_bigcode(config: Config, task: str) -> Plan:
     settings = _settings(config, "gelu_pytorch_tanh")
     if config.flag("multi_query", True):
         qkv = fused_qkv(_FUSED, queries=settings.heads)
-        return _plan(config, task, replace(settings, kv_heads=1), {**_PROJECTIONS, **qkv})
+        return _plan(config, task, settings.changed(kv_heads=1), {**_PROJECTIONS, **qkv})
     return _plan(config, task, settings, {**_PROJECTIONS, **fused_qkv(_FUSED, groups=settings.heads)})
 
 
 def _settings(config: Config, activation: str) -> DecoderConfig:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    return DecoderConfig(
+    return DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),

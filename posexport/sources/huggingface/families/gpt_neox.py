@@ -25,7 +25,7 @@ _UNREAD = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_
 
 def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),

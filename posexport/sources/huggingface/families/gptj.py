@@ -25,7 +25,7 @@ _NAMES = DecoderNames(once=_ONCE, layer=_LAYER, stem="transformer.h.{i}", unread
 
 def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),

@@ -72,7 +72,7 @@ def _settings(config: Config) -> EncoderConfig:
         )
     vocab = config.size("vocab_size")
     unsaid = config.values.get("pad_token_id", ...) is None
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
@@ -123,7 +123,7 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     if task == "features":
         return Features(hidden)
     name = config.activation("classifier_activation", "gelu")
-    prediction = Prediction(settings, name, bias=config.flag("classifier_bias", False))
+    prediction = Prediction(settings.layer.norm, hidden, name, bias=config.flag("classifier_bias", False))
     if task == "fill-mask":
         return PredictedTokens(prediction, TokenClassification(hidden, settings.vocab))
     if task == "token-classification":

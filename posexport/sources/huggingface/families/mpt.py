@@ -6,7 +6,6 @@ has the key and takes 8 all the same, as ``--as-transformers`` does. Any length 
 queries, learned positions).
 """
 
-from dataclasses import replace
 from typing import Any
 
 from posexport.encodings.alibi import Alibi
@@ -41,7 +40,7 @@ def _build(config: Config, task: str) -> Plan:
     config.only("the feed-forward is four times as wide", expansion_ratio=4)
     attention = _attention(config)
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -56,7 +55,7 @@ def _build(config: Config, task: str) -> Plan:
         tied=config.flag("tie_word_embeddings", True),
     )
     if (scale := attention.get("softmax_scale")) is not None:
-        settings = replace(settings, scale_size=_positive(config, "softmax_scale", scale) ** -2)
+        settings = settings.changed(scale_size=_positive(config, "softmax_scale", scale) ** -2)
     bias_max = _positive(config, "alibi_bias_max", attention.get("alibi_bias_max", 8))
     if bias_max != 8 and config.follows_code(
         paper=f"ALiBi's smallest slope is 2^-{bias_max:g}, by attn_config.alibi_bias_max",

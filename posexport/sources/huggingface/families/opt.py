@@ -39,7 +39,7 @@ def _build(config: Config, task: str) -> Plan:
     before = config.flag("do_layer_norm_before", True)
     bias = config.flag("enable_bias", True)
     width = config.size_or("word_embed_proj_dim", hidden)
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),

@@ -71,7 +71,7 @@ def rotary_settings(
     if "activation" not in fixed:
         stated["activation"] = config.activation("hidden_act", "silu")
     with config.named_in_errors():
-        return DecoderConfig(**{**stated, **fixed})
+        return DecoderConfig.of(**{**stated, **fixed})
 
 
 def _padding_id(config: Config, vocab: int) -> int:

@@ -12,8 +12,9 @@ from posexport.encodings.frequencies.config import release_of
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
+from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.heads import FillMask, Head, plain_head
+from posexport.models.layer import EncoderLayer
 from posexport.models.longformer import LongformerModel
 from posexport.models.numbering import AfterPadding, Counted
 from posexport.models.task import EncoderModel
@@ -106,7 +107,7 @@ def encoder_settings(
         arrangement["types"] = config.size("type_vocab_size", 2)
     if "eps" not in arrangement:
         arrangement["eps"] = config.number("layer_norm_eps", default_eps)
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -137,7 +138,7 @@ def absolute(config: Config, settings: EncoderConfig, *, after_padding: bool = F
             f"{settings.padding_id + 1}, so it must be greater"
         )
     with torch.device("meta"):
-        return Absolute(max_positions=longest, hidden=settings.embedding or settings.hidden)
+        return Absolute(max_positions=longest, hidden=settings.embedding.width or settings.hidden)
 
 
 def by_position_type(config: Config, settings: EncoderConfig, *, after_padding: bool = False) -> Encoding:
@@ -188,9 +189,11 @@ def head(config: Config, task: str, names: EncoderNames, settings: EncoderConfig
         assert config.pooling is not None
         return config.pooling.head(hidden)
     if task == "fill-mask":
-        name = names.fill_mask.activation or settings.activation
-        return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
-    return plain_head(task, hidden, config.labels(), names.classifier.activation or settings.activation)
+        name = names.fill_mask.activation or settings.layer.feedforward.activation
+        return FillMask(hidden, settings.embedding.width or hidden, settings.vocab, name, settings.layer.norm.eps)
+    return plain_head(
+        task, hidden, config.labels(), names.classifier.activation or settings.layer.feedforward.activation
+    )
 
 
 def named(

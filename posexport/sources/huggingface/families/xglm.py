@@ -36,7 +36,7 @@ def _build(config: Config, task: str) -> Plan:
             f"{config.label} says pad_token_id = {padding}; transformers then gives position {padding - OFFSET} the "
             f"padding's zeros, which is not read: it must be below {OFFSET}"
         )
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),

@@ -58,7 +58,7 @@ def _settings(config: Config) -> EncoderConfig:
     if (size := config.size("d_head", hidden // heads)) * heads != hidden:
         raise PosexportError(f"{config.label} says d_head = {size}; it must be d_model / n_head = {hidden // heads}")
     vocab = config.size("vocab_size")
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
