@@ -16,7 +16,7 @@ from posexport.sources.huggingface.transforms import SplitFused
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderNames:
+class Names:
     """Modules of a `Decoder` to the checkpoint's, with its prefix.
 
     Attributes:
@@ -46,8 +46,8 @@ def fused_qkv(name: str, *, groups: int = 1, queries: int = 1) -> dict[str, Orig
     }
 
 
-def decoder_plan(
-    task: str, settings: DecoderConfig, encoding: Encoding, names: DecoderNames, *, decides: tuple[str, ...] = ()
+def plan(
+    task: str, settings: DecoderConfig, encoding: Encoding, names: Names, *, decides: tuple[str, ...] = ()
 ) -> Plan:
     """The model for ``task`` on the meta device, and the origins of its weights."""
     with torch.device("meta"):
@@ -64,7 +64,7 @@ def decoder_plan(
     return Plan(model, origins_of(model, modules, parameters), unread=unread, decides=decides)
 
 
-def decoder_family(
+def family(
     model_type: str, build: Callable[[Config, str], Plan], *, prefix: str, roots: tuple[str, ...], **fields: Any
 ) -> Family:
     """A family whose heads are those of text generation alone."""

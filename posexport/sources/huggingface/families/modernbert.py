@@ -19,7 +19,7 @@ from posexport.models.heads import Features, Head, QuestionAnswering, TokenClass
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
 from posexport.models.task import EncoderModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
 from posexport.sources.huggingface.transforms import SplitFused
@@ -38,7 +38,7 @@ _LAYER: NameMap = {
     "feedforward.gate": Origin(("mlp.Wi",), (SplitFused(1, parts=2),)),
     "feedforward.outer": "mlp.Wo",
     "feedforward_residual.norm": "mlp_norm",
-    **fused_qkv("attn.Wqkv"),
+    **decoder.fused_qkv("attn.Wqkv"),
 }
 
 
