@@ -18,7 +18,6 @@ from posexport.lowering import bias
 from posexport.lowering.blocks import BLOCK
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION, choose, family_of
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.operator import DOMAIN
 from posexport.parity.calls import in_calls
@@ -31,6 +30,7 @@ from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.source import Source
+from posexport.targets.target import Target
 from tests.small import by_attention, shared
 from tests.traces import Traces
 

@@ -10,9 +10,9 @@ import torch
 
 from posexport.lowering.lowering import function
 from posexport.lowering.rotation import LOWERINGS
-from posexport.lowering.target import Target
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import Layout, RotationKind, kinds, oracle, turn
+from posexport.targets.target import Target
 
 HEADS, LENGTH = 5, 7
 #: head size and pairs: all channels, an odd rest, and operators with sizes that are no multiple of four

@@ -13,10 +13,10 @@ from posexport.export.build import build
 from posexport.lowering import side_by_side
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
+from posexport.targets.target import Target
 from tests.small import SHARED
 from tests.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
 from tests.traces import Traces

@@ -15,11 +15,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from posexport.errors import PosexportError
 from posexport.lowering import in_place, plan, share, side_by_side
 from posexport.lowering.bias import SharedBias
+from posexport.lowering.blocks import may_tile
 from posexport.lowering.lowering import Kind, function
-from posexport.lowering.target import Target
 from posexport.lowering.waves import tabulated
 from posexport.ops.attention import AttentionKind, bias_kinds
 from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, functions
+from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
             choice = plan.choose(family, kind, sized, lowering)
             chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)
             _need(needed, choice.lowering, kind, sized)
-            cuts = choice.lowering.cuts and target.tiles
+            cuts = choice.lowering.cuts and may_tile(target)
             if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not cuts:
                 unlimited.add(kind.bias.name)
         elif name in OPERATORS:

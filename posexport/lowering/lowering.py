@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.lowering.heads import around, pack_heads, split_heads
-from posexport.lowering.target import Target
 from posexport.ops.operator import DOMAIN, OPERATORS, WHOLE
+from posexport.targets.target import Target
 
 
 class Kind(Protocol):
