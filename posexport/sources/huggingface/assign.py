@@ -76,9 +76,11 @@ def _compared(plan: Plan, weights: Weights, names: Names) -> tuple[list[str], li
             used.update(present)
             if alternatives and not present and not optional:
                 missing.append(names.shown(alternatives[0]))
-            for name in present:
-                if (stored := weights.shapes[names.stored[name]]) != list(shape):
-                    misshapen.append(f"{names.shown(name)} is {stored}, needed {list(shape)}")
+            misshapen += [
+                f"{names.shown(name)} is {stored}, needed {list(shape)}"
+                for name in present
+                if (stored := weights.shapes[names.stored[name]]) != list(shape)
+            ]
     return missing, misshapen, used
 
 

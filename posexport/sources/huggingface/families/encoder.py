@@ -168,8 +168,10 @@ def plan(
     constants: Mapping[str, Constant] | None = None,
     decides: tuple[str, ...] = (),
 ) -> Plan:
-    """The model for ``task`` and its origins. ``shared``: parts of a layer's encoding that are parts of its attention;
-    the rest is as in `Plan`."""
+    """The model for ``task`` and its origins.
+
+    ``shared``: parts of a layer's encoding that are parts of its attention. The rest is as in `Plan`.
+    """
     with torch.device("meta"):
         numbering = AfterPadding(settings.padding_id) if after_padding else Counted()
         encoder = Encoder(settings, encoding, numbering)
