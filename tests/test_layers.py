@@ -16,7 +16,7 @@ LAYERS = [
     {"models"},
     {"sources"},
     {"lowering"},
-    {"rewrites"},
+    {"passes"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
@@ -55,7 +55,11 @@ WITHOUT_TORCH += [
     ".tokenizer",
     ".explain.explanation",
     ".explain.time_table",
-    ".rewrites",
+    ".passes.activations",
+    ".passes.flat_tokens",
+    ".passes.packed_projections",
+    ".passes.rms_norm",
+    ".passes.skip_norm",
 ]
 
 

@@ -27,6 +27,7 @@ from posexport.parity.draw import draw, token_mask
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import Runner
 from posexport.parity.reference import Reference
+from posexport.passes import pipeline
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.cached import cached
@@ -61,6 +62,7 @@ class Lowered:
         model = self.traces(self.source, opset)
         model.ir_version = 10
         target = Target("cpu", opset)
+        pipeline.run(model, target, lowering)
         chosen = functions.attach(model, target, lowering)
         save(model, path)
         names = [[spec.name for spec in specs] for specs in (self.source.inputs, self.source.outputs)]

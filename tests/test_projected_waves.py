@@ -17,6 +17,7 @@ from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
 from posexport.ops.operator import DOMAIN
 from posexport.ops.waves import LAYOUTS, Layout, WavesKind, oracle, project
+from posexport.passes.pipeline import run
 
 HEADS, SIZE = 5, 3
 #: an even and an odd number of channels
@@ -36,7 +37,7 @@ TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
 
 def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, constant: bool = True) -> onnx.ModelProto:
-    """A graph of one node and what `attach` makes of it; the map is constant or an input."""
+    """A graph of one node and what passes and `attach` make of it; the map is constant or an input."""
     kind = WavesKind(layout)
     given = {"frequencies": np.array(frequencies(weight.shape[1]), np.float32), "weight": weight}
     info = onnx.helper.make_tensor_value_info
@@ -52,6 +53,7 @@ def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, cons
     )
     opsets = [onnx.helper.make_opsetid("", target.opset), onnx.helper.make_opsetid(DOMAIN, 1)]
     made = ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    run(made, target, name)
     (chosen,) = attach(made, target, name).values()
     assert name in ("auto", chosen.lowering)
     found = ir.to_proto(made)
@@ -74,10 +76,10 @@ def wanted(layout: Layout, distances: np.ndarray, weight: np.ndarray) -> np.ndar
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_every_lowering_projects_as_the_oracle(layout: Layout, lowering: str, dtype: str, channels: int) -> None:
     weight = np.random.default_rng(channels).standard_normal((HEADS * SIZE, channels)).astype(dtype)
-    run = session(model(lowering, layout, weight, Target("cpu", 18)))
+    projected = session(model(lowering, layout, weight, Target("cpu", 18)))
     for which, distances in DISTANCES.items():
         given = np.array(distances, np.int64)
-        (got,) = run.run(None, {"distances": given})
+        (got,) = projected.run(None, {"distances": given})
         want = wanted(layout, given, weight)
         assert got.dtype == weight.dtype
         # an angle is rounded to float32, unless it stands in a table

@@ -14,13 +14,13 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
-from posexport.lowering import in_place, plan, share, side_by_side
+from posexport.lowering import plan
 from posexport.lowering.bias import SharedBias
 from posexport.lowering.lowering import Kind, Lowering, function
 from posexport.lowering.target import Target
-from posexport.lowering.waves import tabulated
 from posexport.ops.attention import AttentionKind, bias_kinds
 from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, WHOLE, protos
+from posexport.passes.in_place_cache import head_size
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,10 @@ class Chosen:
 def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto") -> dict[str, Chosen]:
     """Attach the functions of all nodes of our domain; answers what each type that has several ways got.
 
-    Attentions that add the same to their scores share it from here on.
-
     Raises:
         PosexportError: ``lowering`` does not apply to a kind of attention in the graph (the reason is in the message).
     """
     target = target or Target(opset=model.opset_imports[""])
-    if lowering in ("auto", plan.GROUP_QUERY.name):
-        in_place.write(model, plan.GROUP_QUERY, target)
-    if lowering in ("auto", tabulated.Tabulated.name):
-        tabulated.put(model, target)
-    side_by_side.put(model, target)
-    share.share(model)
     ours = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]
     count = Counter(node.op_type for node in ours)
     chosen: dict[str, Chosen] = {}
@@ -59,7 +51,7 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
         if found is not None:
             family, kind = found
             if isinstance(kind, AttentionKind):
-                sizes = {in_place.head_size(node) for node in ours if node.op_type == name}
+                sizes = {head_size(node) for node in ours if node.op_type == name}
                 kind = replace(kind, head_size=sizes.pop() if len(sizes) == 1 else None)
             sized = _sized(target, kind, [node for node in ours if node.op_type == name])
             choice = plan.choose(family, kind, sized, lowering)

@@ -1,4 +1,4 @@
-"""Heads side by side: what the pass takes and leaves, and that the forms with heads apart stay right without it."""
+"""Packed heads: what the pass takes and leaves, and that the forms with split heads stay right without it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ import onnx
 import pytest
 
 from posexport.export.build import build
-from posexport.lowering import side_by_side
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
+from posexport.passes import pipeline
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
 from tests.small import SHARED
@@ -84,7 +84,7 @@ def ways() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "lowering"), list(ways()))
 def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
     """Every lowering without the pass: as for queries that come from no map."""
-    monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
+    monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
     made = Lowered(source(f"encoder-{name}"), 18, traces)
     if applies(made, lowering):
         assert made.check(tmp_path / "m.onnx", lowering, PADDED[1:4]) == {lowering}
@@ -93,7 +93,7 @@ def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
-    monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
+    monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
     made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)
     assert made.check(tmp_path / "m.onnx", "auto", [*LEFT[:3], *CALLS[:2]]) == {"group-query"}
 

@@ -1,0 +1,50 @@
+"""Gives relative position projections with constant weights a table of all likely distances.
+
+The table is what `posexport.lowering.waves.tabulated` reads rows of.
+"""
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from posexport.graph import constant, is_weight, take_place
+from posexport.lowering.target import Target
+from posexport.lowering.waves.tabulated import Tabulated, table
+from posexport.ops.operator import DOMAIN
+from posexport.ops.waves import WavesKind, kinds
+from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+
+
+class TabulatedProjection(GraphPass):
+    """A table in the file for every layer: what it costs and saves stands in `posexport.lowering.waves.tabulated`."""
+
+    name = "tabulated-projection"
+    description = "relative position projections (W_R R) of constant weights as a table"
+    prepares = Tabulated.name
+
+    def refusal(self, target: Target) -> str | None:
+        return Tabulated.target_refusal(target)
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts projections."""
+        del target
+        projections = [node for node in model.graph if node.domain == DOMAIN and node.op_type in kinds()]
+        refused = [_add_table(model.graph, node, kinds()[node.op_type]) for node in projections]
+        return PassResult(refused.count(None), distinct(refused))
+
+
+def _add_table(graph: ir.Graph, node: ir.Node, kind: WavesKind) -> str | None:
+    """Why the node has no table; None where it has one now."""
+    source, frequencies = node.inputs[2], constant(node.inputs[1], most=1 << 20)
+    if source is None or source.const_value is None or not is_weight(source, 2) or frequencies is None:
+        return "its weight or its frequencies are no constants"
+    weight, heads = source.const_value.numpy(), node.attributes["by_head"].as_ints()[1]
+    vectors = table(frequencies, weight, heads, kind.layout).astype(weight.dtype)
+    value = ir.val(f"{source.name}_by_distance", const_value=ir.tensor(vectors))
+    graph.register_initializer(value)
+    tabulated = replace(kind, tabulated=True)
+    projection = ir.node(
+        tabulated.name, [*node.inputs, value], dict(node.attributes), domain=DOMAIN, version=1, name=node.name
+    )
+    take_place(projection, node)
+    return None
