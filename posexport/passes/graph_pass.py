@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
-from posexport.lowering.target import Target
+from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class GraphPass(ABC):
 
     def why_not_preferred(self, target: Target) -> str | None:
         """Why it is left out although it applies, such as that it is slower; None where it is worth having."""
-        del target
-        return None
+        return target.unprofitable(self.name)
 
     @abstractmethod
     def apply(self, model: ir.Model, target: Target) -> PassResult:

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import sizes, take_place
+from posexport.graph.edits import take_place
+from posexport.graph.queries import sizes
 from posexport.lowering.plan import GROUP_QUERY
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.targets.target import Target
 
 
 class InPlaceCache(GraphPass):

@@ -6,7 +6,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.passes.activations import BiasGelu, Gelu, Swish
 from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import GraphPass, PassResult
@@ -17,6 +16,7 @@ from posexport.passes.rms_norm import RmsNorm
 from posexport.passes.shared_bias import SharedBias
 from posexport.passes.skip_norm import SkipNorm
 from posexport.passes.tabulated_projection import TabulatedProjection
+from posexport.targets.target import MICROSOFT, Target
 
 PASSES: tuple[GraphPass, ...] = (
     # one node for each activation and normalisation: later passes look for these

@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from posexport.graph import constant, is_near, number, width
-from posexport.lowering.target import ATTENTION_OPSET, Target
+from posexport.graph.queries import constant, is_near, number, width
 from posexport.passes.graph_pass import GraphPass, PassResult, Rule, by_rules
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class RmsNorm(GraphPass):
@@ -25,7 +25,7 @@ class RmsNorm(GraphPass):
         return target.needs(ATTENTION_OPSET, "RMSNormalization")
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
-        del target
+        dtype = ir.DataType[target.dtype.onnx]
 
         def formula(op: Any, x: Any, two: Any, axes: Any, epsilon: Any, scale: Any) -> Any:
             mean = op.ReduceMean(op.Pow(x, two), axes, keepdims=1)
@@ -34,7 +34,10 @@ class RmsNorm(GraphPass):
         def fused(op: Any, x: Any, epsilon: Any, scale: Any, **_: Any) -> Any:
             return op.RMSNormalization(x, scale, axis=-1, epsilon=number(epsilon), stash_type=1)
 
-        return by_rules({"rms-norm": Rule(formula, fused, _refusal)}, model)
+        def refusal(x: ir.Value, **values: ir.Value) -> str | None:
+            return _refusal(x=x, **values) if x.dtype == dtype else f"it is not {target.dtype.name}"
+
+        return by_rules({"rms-norm": Rule(formula, fused, refusal)}, model)
 
 
 def _refusal(
@@ -46,8 +49,11 @@ def _refusal(
         return "its exponent is not 2, or its epsilon is no constant"
     if last is None or last.tolist() not in ([-1], [(rank or 0) - 1]):
         return "the mean is not over the last axis"
-    if not x.dtype == scale.dtype == ir.DataType.FLOAT:
-        return "it is not float32"
-    if scale.shape is None or len(scale.shape) != 1 or not width(scale) == width(x) is not None:
+    if (
+        scale.dtype != x.dtype
+        or scale.shape is None
+        or len(scale.shape) != 1
+        or not width(scale) == width(x) is not None
+    ):
         return "its scale is not one value for every channel"
     return None

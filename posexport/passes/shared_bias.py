@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import take_place
-from posexport.lowering.target import Target
+from posexport.graph.edits import take_place
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.targets.target import Target
 
 
 class SharedBias(GraphPass):

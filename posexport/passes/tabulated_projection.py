@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import constant, is_weight, take_place
-from posexport.lowering.target import Target
+from posexport.graph.edits import take_place
+from posexport.graph.queries import constant, is_weight
 from posexport.lowering.waves.tabulated import Tabulated, table
 from posexport.ops.operator import DOMAIN
 from posexport.ops.waves import WavesKind, kinds
 from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.targets.target import Target
 
 
 class TabulatedProjection(GraphPass):

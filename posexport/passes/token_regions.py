@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from posexport.graph import axis, constant, is_weight, only, producer, sizes, width
-from posexport.lowering.target import MICROSOFT
+from posexport.graph.queries import axis, constant, is_weight, only, producer, sizes, width
+from posexport.targets.target import MICROSOFT
 
 _UNARY = ("Gelu", "Sigmoid", "Tanh", "Relu", "Erf", "Sqrt", "Neg", "Abs", "Reciprocal", "Swish", "Identity", "Softplus")
 _ELEMENTWISE = (*_UNARY, "Add", "Sub", "Mul", "Div", "Pow", "Max", "Min")
@@ -61,9 +61,9 @@ class Region:
         return [add for add in sums if add is not None and len(token_values(add)) == 2]
 
 
-def regions(graph: ir.Graph) -> Iterator[Region]:
-    """All regions, in the order of their first nodes."""
-    candidates = [node for node in graph if _works_by_token(node)]
+def regions(graph: ir.Graph, dtype: ir.DataType) -> Iterator[Region]:
+    """All regions of values of ``dtype``, in the order of their first nodes."""
+    candidates = [node for node in graph if _works_by_token(node, dtype)]
     inside = set(candidates)
     # at a region's start a sum of several values that enter is better done before: one value enters then
     for node in candidates:
@@ -108,12 +108,12 @@ def bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     return (add, bias) if bias and is_weight(bias, 1) and width(bias) == width(product.outputs[0]) else None
 
 
-def _works_by_token(node: ir.Node) -> bool:
+def _works_by_token(node: ir.Node, dtype: ir.DataType) -> bool:
     acts_on_channels = _ACTS_ON_CHANNELS.get((node.domain, node.op_type))
     lead = token_axes(node.outputs[0])
     if acts_on_channels is None or lead is None or not acts_on_channels(node):
         return False
-    if any(value.dtype != ir.DataType.FLOAT or token_axes(value) != lead for value in node.outputs):
+    if any(value.dtype != dtype or token_axes(value) != lead for value in node.outputs):
         return False
     read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs
     leads = [token_axes(value) for value in read if value is not None and not _is_one_for_all_tokens(value)]

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from posexport.lowering.target import Target
 from posexport.lowering.text import lines
 from posexport.lowering.waves.projected import CONSTANTS, projected
 from posexport.ops.operator import Array
 from posexport.ops.waves import Layout, WavesKind
+from posexport.targets.target import Target
 
 #: the greatest distance in a table; calls with greater ones project their own
 REACH = 2048
@@ -41,9 +41,9 @@ class Tabulated:
     @staticmethod
     def target_refusal(target: Target) -> str | None:
         """Why no graph for ``target`` has tables."""
-        if target.flat or target.name == "portable":
+        if target.flat or not target.microsoft:
             return "a table makes the file larger; use --target cpu"
-        return "choosing between table and products would wait for the device" if target.name == "cuda" else None
+        return "choosing between table and products would wait for the device" if target.waits_to_branch else None
 
     def body(self, kind: WavesKind, target: Target) -> str:
         """The statements, in the ONNX text format."""
