@@ -28,7 +28,7 @@ MATHS = (
 LOWERING = (
     "test_lowering",
     "test_rotation_graphs",
-    "test_side_by_side",
+    "test_packed_heads",
     "test_export",
     "test_unused_slots",
     "test_convert",
@@ -39,7 +39,7 @@ PLACES = {
     "posexport/encodings": MATHS,
     "posexport/ops": MATHS,
     "posexport/lowering": LOWERING,
-    "posexport/rewrites": ("test_rewrites", "test_side_by_side"),
+    "posexport/passes": ("test_passes", "test_packed_heads"),
     "posexport/export/guard.py": ("test_guard", "test_longformer", "test_vision", "test_convert"),
     "posexport/parity/criterion.py": PROOF,
     "posexport/parity/median.py": PROOF,
@@ -53,8 +53,8 @@ NEAREST = {
     "static": "test_unused_slots",
     "rotation": "test_rotation_graphs",
     "waves": "test_projected_waves",
-    "side_by_side": "test_side_by_side",
-    "share": "test_projected_waves",
+    "packed_heads": "test_packed_heads",
+    "shared_bias": "test_projected_waves",
 }
 #: Machinery, not maths; its tests are elsewhere.
 LEFT_OUT = {"__init__", "base", "build", "beyond", "positions", "attention", "config", "describe", "gradient"}
@@ -86,7 +86,7 @@ OPERATORS = {
 }
 IN_TEXT = re.compile(rf"= ({'|'.join(OPERATORS)})\(")
 #: what works on graphs that are traced already, so that the traces of one change serve the next
-BEHIND_THE_TRACE = {"lowering", "rewrites", "parity", "runtime"}
+BEHIND_THE_TRACE = {"lowering", "passes", "parity", "runtime"}
 #: seconds for the tests of one change; endless ones are noticed too
 LONGEST = 3600
 

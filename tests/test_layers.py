@@ -9,14 +9,14 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest"},
+    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest", "targets"},
     {"ops"},
     {"encodings"},
     {"nn"},
     {"models"},
     {"sources"},
     {"lowering"},
-    {"rewrites"},
+    {"passes"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
@@ -38,6 +38,7 @@ WITHOUT_TORCH = [
     ".extras",
     ".spec",
     ".settings",
+    ".targets.target",
     ".bundle.write",
     ".bundle.read",
     ".runtime.session",
@@ -55,7 +56,11 @@ WITHOUT_TORCH += [
     ".tokenizer",
     ".explain.explanation",
     ".explain.time_table",
-    ".rewrites",
+    ".passes.activations",
+    ".passes.flat_tokens",
+    ".passes.packed_projections",
+    ".passes.rms_norm",
+    ".passes.skip_norm",
 ]
 
 

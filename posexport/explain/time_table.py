@@ -6,21 +6,22 @@ from rich.table import Table
 from rich.text import Text
 
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
-from posexport.runtime.providers import PROVIDERS
+from posexport.targets.providers import PROVIDERS
 
 #: kernels of a row that are named; ``--json`` has all
 _NAMED = 6
 
 
 def shown(found: Explanation) -> RenderableType:
-    """What was run, then for each graph its decisions, where its time goes, and the shares in one line."""
+    """What was run, what graph passes did, then for each graph its decisions, where its time goes, and the shares."""
     threads = f"{found.threads or 'all'} thread{'' if found.threads == 1 else 's'}"
     head = (
         f"{found.bundle}, made for {found.made_for}: {found.fed}; {found.provider}, {threads}, "
         f"ONNX Runtime {found.onnxruntime}"
     )
-    parts = [piece for part in found.parts for piece in _part(part, PROVIDERS[found.provider])]
-    return Group(Text(head), *parts, *(Text(note) for note in notes(found)))
+    parts = [piece for part in found.parts for piece in _part(part, PROVIDERS[found.provider].ort_name)]
+    passes = [_passes(found)] if found.passes else []
+    return Group(Text(head), *passes, *parts, *(Text(note) for note in notes(found)))
 
 
 def notes(found: Explanation) -> list[str]:
@@ -51,6 +52,15 @@ def _decisions(part: Part) -> Table:
         table.add_column(name, justify="right" if name == "nodes" else "left")
     for decision in part.decisions:
         table.add_row(decision.node_type, str(decision.nodes or ""), decision.lowering, _refused(decision))
+    return table
+
+
+def _passes(found: Explanation) -> Table:
+    table = Table(title="graph passes", title_justify="left", box=box.SIMPLE)
+    for name in ("pass", "nodes", "not applied"):
+        table.add_column(name, justify="right" if name == "nodes" else "left")
+    for name, spec in found.passes.items():
+        table.add_row(name, str(spec.nodes), "\n".join(spec.refused) or "none")
     return table
 
 

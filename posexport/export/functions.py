@@ -15,11 +15,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from posexport.errors import PosexportError
 from posexport.lowering import plan
 from posexport.lowering.bias import SharedBias
+from posexport.lowering.blocks import may_tile
 from posexport.lowering.lowering import Lowering, function
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, functions
 from posexport.ops.spec import NodeSpec
+from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class _Planned:
     @property
     def needs_full_bias(self) -> bool:
         """It computes all queries at once in any call."""
-        return not (self.lowering.tiles_queries and self.target.tiles)
+        return not (self.lowering.tiles_queries and may_tile(self.target))
 
 
 def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto") -> dict[str, Chosen]:

@@ -11,10 +11,10 @@ from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention
 from posexport.lowering.blocks import BLOCK
 from posexport.lowering.lowering import Inputs, Lowering, Outputs
-from posexport.lowering.target import Target
 from posexport.lowering.toeplitz import strip
 from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.ops.skew import CHUNK
+from posexport.targets.target import Target
 
 #: elements of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by tiles, but
 #: for a few queries, such as a step of a large batch, which are not worth tiling

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
-from posexport.lowering.blocks import BLOCK
+from posexport.lowering.blocks import BLOCK, may_tile
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 #: chunks of all queries
 CHUNKS = 4
@@ -35,7 +35,7 @@ class Chunked(Lowering[AttentionSpec]):
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         by_operator = target.opset >= ATTENTION_OPSET and operator_refusal(spec) is None
         attention = Attention(g, spec, x, x["q"])
-        if not target.tiles or spec.bias == "full":
+        if not may_tile(target) or spec.bias == "full":
             return _attend(attention, by_operator=by_operator)
         length = attention.queries()
         few = x["bias_is_full"] if spec.bias == "tiled" else g.scalar(g.LessOrEqual(length, [BLOCK]))

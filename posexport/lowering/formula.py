@@ -8,8 +8,8 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import Target
 
 
 class Formula(Lowering[AttentionSpec]):

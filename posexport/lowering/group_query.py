@@ -17,8 +17,8 @@ from posexport.lowering.attention import Attention, operator_refusal
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.lowering.step import step
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import MICROSOFT, Target
 
 #: the operator accepts heads of a multiple of this
 _MULTIPLE = 8
@@ -41,11 +41,10 @@ class GroupQuery(Lowering[AttentionSpec]):
             return f"{spec.scores} reads the keys, which only the operator would hold"
         if spec.head_size is not None and spec.head_size % _MULTIPLE:
             return f"the operator takes heads of a multiple of {_MULTIPLE}, these have {spec.head_size}"
-        if target.name == "cuda":
-            return "on CUDA the operator has no float32 kernel"
         if not spec.causal or spec.mask != "keys":
             return "the operator is causal, and a mask over keys says which slots are used"
-        return operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
+        kernel = target.needs_kernel("GroupQueryAttention", MICROSOFT)
+        return kernel or operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Appended:
         del target

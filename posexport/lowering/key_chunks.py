@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from posexport.lowering.attention import Attention
 from posexport.lowering.blocks import BLOCK
-from posexport.lowering.target import Target
 from posexport.ops.skew import CHUNK
+from posexport.targets.target import Target
 
 
 def keys_are_padded(target: Target) -> bool | None:

@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.lowering.heads import pack_heads, split_heads
-from posexport.lowering.target import Target
 from posexport.ops.operator import DOMAIN
 from posexport.ops.spec import NodeSpec
+from posexport.targets.target import Target
 
 S = TypeVar("S", bound=NodeSpec, contravariant=True)
 Inputs = Mapping[str, ir.Value]

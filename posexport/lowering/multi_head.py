@@ -6,8 +6,8 @@ from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import MICROSOFT, Target
 
 
 class MultiHead(Lowering[AttentionSpec]):

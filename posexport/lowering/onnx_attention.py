@@ -5,8 +5,8 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class OnnxAttention(Lowering[AttentionSpec]):

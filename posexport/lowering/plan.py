@@ -1,7 +1,7 @@
 """Which way to compute each node of domain ``posexport``."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
@@ -15,7 +15,6 @@ from posexport.lowering.multi_head import MultiHead
 from posexport.lowering.onnx_attention import OnnxAttention
 from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS
 from posexport.lowering.static import Static
-from posexport.lowering.target import Target, TargetName
 from posexport.lowering.tiled import Tiled
 from posexport.lowering.waves import LOWERINGS as WAVES_LOWERINGS
 from posexport.ops.attention import AttentionSpec
@@ -23,6 +22,7 @@ from posexport.ops.rotation import RotationSpec
 from posexport.ops.spec import NodeSpec
 from posexport.ops.waves import ProjectionSpec
 from posexport.suggest import did_you_mean
+from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Family:
 
     Attributes:
         spec: the record of a node; None for nodes of other families.
-        lowerings: in order of preference for the CPU: the first that does not refuse is taken.
-        other_orders: names in order of preference, for targets that want another one.
+        name: what providers name it by, whose preferred lowerings are others.
+        lowerings: in order of preference: the first that does not refuse is taken.
     """
 
+    name: str
     spec: Callable[[ir.Node], NodeSpec | None]
     lowerings: Sequence[Lowering[Any]]
-    other_orders: Mapping[TargetName, Sequence[str]] = field(default_factory=dict)
 
     def ordered(self, target: Target) -> list[Lowering[Any]]:
         """The lowerings in the target's order."""
-        order = list(self.other_orders.get(target.name, ()))
+        order = list(target.provider.preferred.get(self.name, ()) if target.provider else ())
         return sorted(self.lowerings, key=lambda each: order.index(each.name) if each.name in order else len(order))
 
 
@@ -56,9 +56,9 @@ class Choice:
 #: the one that writes to a static KV cache itself
 GROUP_QUERY = GroupQuery()
 ATTENTION = Family(
+    "attention",
     AttentionSpec.of,
     (GROUP_QUERY, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
-    {"cuda": ("group-query", "static", "multi-head", "attention", "formula")},
 )
 
 
@@ -70,9 +70,9 @@ def _shared_rotation(node: ir.Node) -> RotationSpec | None:
 #: the first that knows a node decides: rotations that all rows share stand before any rotations
 FAMILIES: list[Family] = [
     ATTENTION,
-    Family(_shared_rotation, SHARED_LOWERINGS),
-    Family(RotationSpec.of, LOWERINGS),
-    Family(ProjectionSpec.of, WAVES_LOWERINGS),
+    Family("shared rotation", _shared_rotation, SHARED_LOWERINGS),
+    Family("rotation", RotationSpec.of, LOWERINGS),
+    Family("waves", ProjectionSpec.of, WAVES_LOWERINGS),
 ]
 
 

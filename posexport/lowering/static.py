@@ -11,8 +11,8 @@ from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.lowering.slots import used_context, used_scores
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import Target
 
 #: more new tokens than these have more scores to copy than there are keys and values
 _FEW_TOKENS = 16
@@ -40,7 +40,9 @@ class Static(Lowering[AttentionSpec]):
         def of_capacity() -> ir.Value:
             scores = used_scores(g, attention.raw_scores(), used)
             probs = attention.probabilities(attention.biased(scores))
-            if target.name == "cuda":  # copies are quick, and the host would wait for whether the context holds NaN
+            if (
+                target.waits_to_branch
+            ):  # copies are quick there, and the host would wait for whether the context holds NaN
                 return attention.product(probs, copied("v"))
             product = attention.product
             return used_context(g, probs, x["v"], used=used, unused=unused, axes=4, product=product)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from posexport.lowering.attention import Attention
 from posexport.lowering.slots import used_context, used_scores
-from posexport.lowering.target import MICROSOFT
+from posexport.targets.target import MICROSOFT
 
 
 def step(attention: Attention, bias: Callable[[], ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:

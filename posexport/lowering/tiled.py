@@ -19,15 +19,15 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.lowering.attention import Attention, cache_refusal, drops_any, operator_refusal
 from posexport.lowering.bias import MAX_UNTILED_SCORES
-from posexport.lowering.blocks import BLOCK
+from posexport.lowering.blocks import BLOCK, always_tiles, may_tile
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.key_chunks import causal_reach, keys_are_padded, pad_keys
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.lowering.query_tiles import QueryTiles
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.lowering.toeplitz import ToeplitzBias, strip
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.skew import skews
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class Tiled(Lowering[AttentionSpec]):
@@ -50,9 +50,9 @@ class Tiled(Lowering[AttentionSpec]):
         # few queries in grouped-query attention: the operator would copy keys and values for every head
         at_once = _AtOnce(attention, by_operator=by_operator and not spec.grouped)
         by_tiles = _ByTiles(attention, target, by_operator=by_operator)
-        if not target.tiles or spec.bias == "full":
+        if not may_tile(target) or spec.bias == "full":
             return at_once()
-        if target.always_tiles and spec.bias == "none" and _only_length_counts(spec):
+        if always_tiles(target) and spec.bias == "none" and _only_length_counts(spec):
             return by_tiles()
         attention.queries()
         return g.if_(_is_small(attention), at_once, by_tiles, branches=("at_once", "by_blocks"), name="context")

@@ -97,7 +97,7 @@ class AttentionSpec(_Scored):
         """Such as ``CausalMaskedRelativeKeyAttention``."""
         words = {
             "Packed": self.packed,
-            "Append": self.cache == "append",
+            "Cached": self.cache == "append",
             "Sink": self.sink,
             "Static": self.cache == "static",
             "Grouped": self.grouped,

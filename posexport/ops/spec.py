@@ -69,7 +69,7 @@ class NodeSpec:
         return dict(zip(self.inputs, node.inputs, strict=True))
 
     def node(self, inputs: Mapping[str, ir.Value | None], like: ir.Node, **attributes: Any) -> ir.Node:
-        """A node of this record, with the name, metadata and other attributes of ``like``; it is in no graph yet."""
+        """A node of this record, with the name and the other attributes of ``like``; it is in no graph yet."""
         kept = {name: value for name, value in like.attributes.items() if not name.startswith(_PREFIX)}
         return ir.node(
             self.op_type,
@@ -79,7 +79,6 @@ class NodeSpec:
             version=1,
             name=like.name,
             num_outputs=len(self.outputs),
-            metadata_props=dict(like.metadata_props),
         )
 
 

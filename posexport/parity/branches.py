@@ -15,6 +15,7 @@ import numpy as np
 from posexport.parity.ort import Runner
 from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import MutableSequence
@@ -68,7 +69,7 @@ class Watched(Runner):
         inputs: Sequence[str],
         outputs: Sequence[str],
         parts: Sequence[PartSpec] = (),
-        provider: str = "cpu",
+        provider: str = DEFAULT_PROVIDER,
         threads: int = 0,
     ) -> None:
         self.ran: set[Branch] = set()

@@ -35,8 +35,8 @@ from posexport.parity.sample import SampleWriter
 from posexport.parity.switches import switches
 from posexport.parity.user_values import check_finite
 from posexport.runtime.placement import placement, strays
-from posexport.runtime.providers import execution_provider
 from posexport.sources.source import Source
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: done, of how many, what is being done
 Progress = Callable[[int, int, str], None]
@@ -78,7 +78,7 @@ def prove(
     source: Source,
     model: Path | bytes,
     *,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     precision: Precision = "fp32",
     lengths: Sequence[int] | None = None,
     threads: int = 0,
@@ -138,6 +138,8 @@ def prove(
         judged += [_refusal(job, point, stateful) for point in points if point.refusal]
         judged += [_unchecked(job, point, reason) for point, reason in job.skipped.items()]
         judged.sort(key=lambda p: (p.length, p.batch, p.memory or 0))
+        if placement_check is None:
+            placement_check = not provider_named(provider).built_in
         report = Report(
             scope="grid",
             provider=provider,
@@ -145,7 +147,7 @@ def prove(
             points=judged,
             medians=median.check(judged, switches(source.envelope)) if tolerance is None else [],
             invariants=[*_invariants(job, tolerances, stateful), *_steps(job, stateful)],
-            strays=_strays(job, model) if placement_check or (placement_check is None and provider != "cpu") else [],
+            strays=_strays(job, model) if placement_check else [],
             stateful=stateful,
             coverage=coverage.runs(list(job.skipped)),
             lengths=sorted(set(lengths or ())),
@@ -374,7 +376,7 @@ def _spread(lengths: Sequence[int]) -> list[int]:
 
 def _strays(job: _Job, model: Path | bytes) -> list[str]:
     """Nodes that ran elsewhere, in words. One run of more than one token shows them all."""
-    wanted = execution_provider(job.provider)
+    wanted = provider_named(job.provider).ort_name
     point = next((p for p in job.points if not p.refusal and p.length > 1), job.points[0])
     feeds = job.runner.feeds(draw(point, job.source.inputs))
     parts = job.source.parts

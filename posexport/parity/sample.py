@@ -27,6 +27,7 @@ from posexport.parity.ort import RunError, Runner
 from posexport.parity.refusal import refused
 from posexport.parity.report import Point, Report, Verdict
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from posexport.sources.source import Source
@@ -144,7 +145,7 @@ def check_sample(
     directory: Path,
     *,
     parts: Sequence[PartSpec] = (),
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     tolerance: float | None = None,
 ) -> Report:

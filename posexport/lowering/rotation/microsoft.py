@@ -9,8 +9,8 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder, Operand
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.lowering.rotation.onnx import attributes
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.ops.rotation import RotationSpec
+from posexport.targets.target import MICROSOFT, Target
 
 
 class MicrosoftRotary(Lowering[RotationSpec]):

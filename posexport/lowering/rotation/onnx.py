@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.rotation import RotationSpec
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 def attributes(g: Builder, spec: RotationSpec) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import Target
 from posexport.ops.waves import ProjectionSpec
+from posexport.targets.target import Target
 
 
 class Projected(Lowering[ProjectionSpec]):

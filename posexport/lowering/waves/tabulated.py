@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.target import Target
 from posexport.lowering.waves.projected import projected
 from posexport.ops.operator import Array
 from posexport.ops.waves import Layout, ProjectionSpec
+from posexport.targets.target import Target
 
 #: the greatest distance in a table; calls with greater ones project their own
 REACH = 2048
@@ -33,9 +33,9 @@ class Tabulated(Lowering[ProjectionSpec]):
     @staticmethod
     def target_refusal(target: Target) -> str | None:
         """Why no graph for ``target`` has tables."""
-        if target.flat or target.name == "portable":
+        if target.flat or not target.microsoft:
             return "a table makes the file larger; use --target cpu"
-        return "choosing between table and products would wait for the device" if target.name == "cuda" else None
+        return "choosing between table and products would wait for the device" if target.waits_to_branch else None
 
     def build(self, g: Builder, spec: ProjectionSpec, x: Inputs, target: Target) -> ir.Value:
         del target
