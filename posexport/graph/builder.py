@@ -107,7 +107,6 @@ class Builder:
 
     def attribute(self, name: str, kind: type) -> Attribute:
         """The function's attribute ``name``, as an operand or as another operator's attribute."""
-        self._attributes[name] = None
         return Attribute(name, kind)
 
     def if_(
@@ -204,7 +203,10 @@ class Builder:
         return self.op("Constant", name=name, **constant)
 
     def _attribute(self, name: str, value: Any) -> Any:
-        return ir.RefAttr(name, value.name, _TYPES[value.type]) if isinstance(value, Attribute) else value
+        if not isinstance(value, Attribute):
+            return value
+        self._attributes[value.name] = None
+        return ir.RefAttr(name, value.name, _TYPES[value.type])
 
     def _add(self, node: ir.Node, key: object = None) -> tuple[ir.Value, ...]:
         self._scopes[-1].nodes.append(node)

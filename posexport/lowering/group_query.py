@@ -36,7 +36,7 @@ class GroupQuery(Lowering[AttentionSpec]):
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
         """Not without a static KV cache, with scores of the keys in it, or heads of an odd size."""
         if spec.cache != "append":
-            return "it is for static KV caches that the attention writes to itself"
+            return "it is for caches of fixed size that the attention writes to itself"
         if spec.score_operator is not None and "k" in spec.score_operator.takes:
             return f"{spec.scores} reads the keys, which only the operator would hold"
         if spec.head_size is not None and spec.head_size % _MULTIPLE:
