@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
@@ -149,7 +149,7 @@ class Canine(nn.Module):
 
     def __init__(self, config: CanineConfig, encoding: Encoding) -> None:
         super().__init__()
-        if any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:]):
+        if encoding.attention_hooks:
             raise PosexportError(f"Canine needs an encoding of its input, got {encoding.name}: it acts on scores")
         self.config = config
         self.embeddings = CharacterEmbeddings(config, encoding)

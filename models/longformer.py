@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
 from posexport.models.definition import Definition, text_inputs
@@ -152,7 +152,7 @@ class Longformer(nn.Module):
 
     def __init__(self, config: EncoderConfig, encoding: Encoding, windows: Sequence[int]) -> None:
         super().__init__()
-        if any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:]):
+        if encoding.attention_hooks:
             raise PosexportError(f"a Longformer needs an encoding of its input, got {encoding.name}: it acts on scores")
         if len(windows) != config.layers:
             raise PosexportError(f"a Longformer needs a window for each of {config.layers} layers, got {len(windows)}")

@@ -3,7 +3,7 @@
 import msgspec
 from torch import Tensor
 
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Encoder
 from posexport.models.envelope import envelope_of
@@ -44,7 +44,7 @@ class EncoderModel(Definition):
         envelope = envelope_of(self.encoding, numbering)
         boundaries = {b for encoding in self.encoder.encodings for b in envelope_of(encoding, numbering).boundaries}
         envelope = msgspec.structs.replace(envelope, boundaries=sorted(boundaries))
-        between_tokens = any(getattr(type(self.encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:])
+        between_tokens = bool(self.encoding.attention_hooks)
         if self.encoder.config.cross_attention and between_tokens:
             return msgspec.structs.replace(envelope, limited_axes=[*envelope.limited_axes, ENCODER_SEQUENCE])
         return envelope

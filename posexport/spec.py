@@ -158,8 +158,13 @@ def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
     return tokens
 
 
-class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which encoding a model uses, with the parameters its constructor was given."""
+class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which encoding a model uses, with the parameters its constructor was given.
+
+    ``cached_keys_until``: the row length beyond which cached keys of shorter calls must be computed again (LongRoPE
+    changes all frequencies there); None: they stay valid.
+    """
 
     name: str
     parameters: dict[str, int | float | str | bool | None]
+    cached_keys_until: int | None = None

@@ -81,7 +81,7 @@ def _places(modules: Mapping[str, Encoding]) -> Iterator[Place]:
     """``modules``: by their names in the model."""
     both = len({name.split(".")[0] for name in modules}) > 1
     for name, encoding in modules.items():
-        if not ENCODINGS[encoding.name].oracles:  # a control
+        if not encoding.hooks:  # a control
             continue
         part = name.split(".")[0] if both and name.split(".")[0] in ("encoder", "decoder") else ""
         yield Place(part, _layer(name), encoding)
@@ -99,8 +99,7 @@ def _by_layers(alike: list[list[Place]]) -> list[list[Place]]:
     found: dict[tuple[str, str], list[Place]] = {}
     for places in alike:
         first = places[0]
-        by_window = first.encoding.axes > 1 and first.encoding.per_layer
-        key = (first.part, first.encoding.name if by_window else str(id(first)))
+        key = (first.part, first.encoding.name if first.encoding.windowed else str(id(first)))
         found.setdefault(key, []).extend(places)
     return list(found.values())
 

@@ -44,7 +44,7 @@ def grid(alone: EncodingAlone, length: int) -> tuple[int, int]:
     rows, columns = settings.get("rows"), settings.get("columns")
     if isinstance(rows, int) and isinstance(columns, int):
         return rows, columns
-    side = min(math.isqrt(length), getattr(alone.layer, "window", None) or length)
+    side = min(math.isqrt(length), alone.layer.window or length)
     return side, side
 
 

@@ -23,9 +23,6 @@ from posexport.runtime.sampling import Chooser
 from posexport.runtime.streams import Pieces, StopTexts
 from posexport.spec import SEQUENCE, EncodingSpec, Envelope, InputSpec
 
-#: the encodings whose keys of before change when a row grows beyond the length that this parameter says
-_RECOMPUTED = {"rope-longrope": "max_positions"}
-
 Finish = Literal["stop", "length", "limit"]
 #: a row, and new text of it
 Piece = tuple[int, str]
@@ -129,7 +126,7 @@ def generate(
     _check(prompts, envelope, limit)
     threshold = _threshold(encodings)
     if threshold is not None and not plan.config.recompute:
-        _refuse_recomputing(prompts, plan.config, threshold, limit)
+        _refuse_recomputing(prompts, plan.config, encodings, threshold, limit)
     longest = max(map(len, prompts)) + plan.config.max_new_tokens - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
     seen: Counter[tuple[bytes, ...]] = Counter()
@@ -263,9 +260,8 @@ def _crosses(before: NDArray[Any], after: NDArray[Any], threshold: int | None) -
 
 
 def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
-    """The smallest of any layer; a rotation inside a window is named with it."""
-    found = [one.parameters.get(_RECOMPUTED.get(one.name.partition("+")[0], "")) for one in encodings]
-    return min((length for length in found if isinstance(length, int)), default=None)
+    """Row length beyond which the cached keys of some layer are computed again."""
+    return min((spec.cached_keys_until for spec in encodings if spec.cached_keys_until is not None), default=None)
 
 
 def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | None) -> None:
@@ -282,8 +278,14 @@ def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | No
 
 
 def _refuse_recomputing(
-    prompts: Sequence[Sequence[int]], config: GenerationConfig, threshold: int, limit: int | None
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    encodings: Sequence[EncodingSpec],
+    threshold: int,
+    limit: int | None,
 ) -> None:
+    # of a rotation inside a window, the rotation's name
+    rotation = next(spec.name.partition("+")[0] for spec in encodings if spec.cached_keys_until == threshold)
     for number, prompt in enumerate(prompts):
         longest = len(prompt) + config.max_new_tokens - 1  # the last token is not read
         longest = longest if limit is None else min(longest, limit)
@@ -291,7 +293,7 @@ def _refuse_recomputing(
         if first <= threshold < longest:
             raise PosexportError(
                 f"prompt {number} is to be read up to {longest} tokens, {first} of them at first, and beyond "
-                f"{threshold} all cached keys of rope-longrope change; allow to recompute them, or ask for fewer tokens"
+                f"{threshold} all cached keys of {rotation} change; allow to recompute them, or ask for fewer tokens"
             )
 
 

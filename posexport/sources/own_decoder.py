@@ -15,20 +15,19 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.models.envelope import reads_numbers
 from posexport.nn import Attention, InputEncoding
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching
-from posexport.nn.named_encoding import acts_through
 from posexport.nn.reach import Reach
 from posexport.sources import mapped
 from posexport.sources.length_search import LONGEST, search
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
 
 TASK = "text-generation"
 _IDS, _MASK, _NUMBERS = "input_ids", "attention_mask", "position_ids"
@@ -72,10 +71,7 @@ class OwnDecoder(Definition):
     def encodings(self) -> list[Encoding]:
         """Of every layer; where a layer has none, what acts on the token embeddings."""
         inputs = [part.encoding for part in self.user.module.modules() if isinstance(part, InputEncoding)]
-        return [
-            inputs[0] if inputs and not acts_through(layer.encoding, *HOOKS) else layer.encoding
-            for layer in self.layers
-        ]
+        return [inputs[0] if inputs and not layer.encoding.hooks else layer.encoding for layer in self.layers]
 
     @property
     def _all_encodings(self) -> list[Encoding]:
@@ -261,7 +257,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         raise PosexportError(
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
-    encodings = [EncodingSpec(name=each.name, parameters=dict(each.parameters_given)) for each in decoder.encodings]
+    encodings = [encoding.spec for encoding in decoder.encodings]
     return replace(
         source,
         module=decoder,
@@ -273,7 +269,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         task=TASK,
         shift_invariant=decoder.shift_invariant,
         padding_invariant=decoder.padding_invariant,
-        ordered=True,
+        positional=True,
         causal=True,
         further_lengths=[n for n in source.further_lengths if envelope.limit is None or n <= envelope.limit],
         remarks=remarks,
