@@ -196,4 +196,11 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"commands": commands, "api": api, "layers": layers}
+def passes() -> str:
+    """Every graph pass, in the order in which they run."""
+    from posexport.passes.pipeline import PASSES
+
+    return "\n".join(["| pass | what it makes |", "|---|---|", *(f"| `{p.name}` | {p.description} |" for p in PASSES)])
+
+
+BLOCKS: dict[str, Callable[[], str]] = {"commands": commands, "api": api, "layers": layers, "passes": passes}

@@ -494,6 +494,36 @@ def test_a_wrong_weight_is_located_among_rows() -> None:
     assert "starts in layer 1, attention: what leaves encoder.groups.1.attention.output" in sentence
 
 
+@pytest.mark.parametrize(
+    ("body", "name", "reason"),
+    [
+        ("{ b = Add(x, x) y = LayerNormalization<axis = 1>(b, u, u) }", "skip-norm", "over other axes"),
+        ("{ b = Mul(x, x) y = LayerNormalization<axis = -1>(b, g, g) }", "skip-norm", "something else than a sum"),
+        ("{ b = Add(x, t) y = LayerNormalization<axis = -1>(b, g, g) }", "skip-norm", "not both [batch"),
+        ("{ a = MatMul(x, w) b = MatMul(x, v) c = MatMul(b, w) d = Add(a, b) y = Add(d, c) }",
+         "packed-projections", "stored twice"),
+        ("{ a = MatMul(x, w) b = Sigmoid(a) y = Add(b, x) }", "flat-tokens", "neither a projection with a bias"),
+        ("{ d = Div(x, r) e = Erf(d) a = Add(e, o) h = Mul(r, a) y = Mul(x, h) }", "gelu", "its constants"),
+    ],
+)  # fmt: skip
+def test_a_place_that_is_left_says_why(body: str, name: str, reason: str) -> None:
+    shapes = {"w": (6, 6), "v": (6, 6), "t": (3, 6), "u": (3, 6), "g": (6,), "r": (1,), "o": (1,)}
+    used = {each: shape for each, shape in shapes.items() if f", {each})" in body or f"({each}, " in body}
+    model = parsed(weights(**used) + body, 18, inputs="float[B, 3, 6] x", outs="float[B, 3, 6] y")
+    result = run(model, Target("cuda", 18), only=[name])[name]
+    assert result.nodes == 0
+    assert [reason in each for each in result.refused] == [True]
+
+
+def test_results_are_of_every_pass_in_their_order() -> None:
+    _, model = graph("encoder-absolute", (), None, 18)
+    results = run(model, Target("cpu", 18), "formula")
+    assert list(results) == [each.name for each in PASSES]
+    assert "formula was asked for" in results["in-place-cache"].refused[0]
+    assert "2 to 5 times" in results["skip-norm"].refused[0]
+    assert not results["flat-tokens"].refused
+
+
 def test_every_pass_is_tried_here() -> None:
     """Of the cases above, and packing, which no target has by default."""
     tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections"}

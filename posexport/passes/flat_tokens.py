@@ -66,53 +66,101 @@ class _Flattening:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self._matrices: dict[ir.Value, ir.Value] = {}
-        self._shapes: dict[ir.Value, _Shapes] = {}
+        self._shapes: dict[tuple[ir.Value, int], ir.Node] = {}
 
     def apply(self, region: Region) -> None:
         """Give the values of ``region`` their new shape, and reshape what enters and leaves."""
         inside = set(region.nodes)
         entering = region.entering
-        shapes = self._shapes_like(entering[0])
-        leaving = [value for node in region.nodes for value in node.outputs]
+        # an input rather than a value that nothing else may need
+        inputs = [value for value in self._graph.inputs if value.const_value is None]
+        lead = token_axes(entering[0])
+        like = next((value for value in inputs if (sizes(value) or ())[:2] == lead), entering[0])
         for value in entering:
             if value not in self._matrices:
                 self._matrices[value] = self._as_matrix(value)
         for node in region.nodes:
-            for place, value in enumerate(node.inputs):
-                if value in self._matrices:
-                    node.replace_input_with(place, self._matrices[value])
+            for place, read in enumerate(node.inputs):
+                if read in self._matrices:
+                    node.replace_input_with(place, self._matrices[read])
             if "axis" in node.attributes:
                 node.attributes["axis"] = ir.AttrInt64("axis", -1)
-        for value in leaving:
+        for value in [value for node in region.nodes for value in node.outputs]:
             shape = value.shape
             assert shape is not None
-            readers = [
-                (node, place) for node, place in value.uses() if node not in inside and not _flattens(node, place)
-            ]
+            outside = [(node, place) for node, place in value.uses() if node not in inside]
+            readers = [(node, place) for node, place in outside if not _flattens(node, place)]
             value.shape = ir.Shape([None, shape[-1]])
             if readers or value.is_graph_output():
-                _bring_axes_back(value, shape, readers, shapes)
-
-    def _shapes_like(self, value: ir.Value) -> "_Shapes":
-        """Shapes read from an input with the same batch and tokens, rather than from a value nothing else may need."""
-        inputs = [each for each in self._graph.inputs if each.const_value is None]
-        like = next((each for each in inputs if (sizes(each) or ())[:2] == token_axes(value)), value)
-        return self._shapes.setdefault(like, _Shapes(self._graph, like))
+                self._bring_axes_back(value, shape, readers, like)
 
     def _as_matrix(self, value: ir.Value) -> ir.Value:
         """``value`` with a row for every token."""
-        channels, before = width(value), value.producer()
+        channels = width(value)
         assert channels is not None
         # of two reshapes in a row the first says nothing
         reshaped = producer(value, "Reshape")
-        source: ir.Value | None = value if reshaped is None else reshaped.inputs[0]
-        node = ir.node("Reshape", [source, integers(self._graph, [-1, channels])], name=f"node_{value.name}_rows")
-        matrix = node.outputs[0]
-        matrix.name, matrix.type, matrix.shape = f"{value.name}_rows", value.type, ir.Shape([None, channels])
-        put_after(self._graph, before, node)
-        if reshaped is not None:
-            node.metadata_props.update(reshaped.metadata_props)
+        matrix = ir.Value(name=f"{value.name}_rows", type=value.type, shape=ir.Shape([None, channels]))
+        node = ir.node(
+            "Reshape",
+            [reshaped.inputs[0] if reshaped else value, integers(self._graph, [-1, channels])],
+            outputs=[matrix],
+            name=f"node_{matrix.name}",
+            metadata_props=dict(reshaped.metadata_props) if reshaped else None,
+        )
+        put_after(self._graph, value.producer(), node)
         return matrix
+
+    def _bring_axes_back(
+        self, matrix: ir.Value, shape: ir.Shape, readers: Sequence[tuple[ir.Node, int]], like: ir.Value
+    ) -> None:
+        """Let ``readers``, and the graph where it outputs ``matrix``, have axes of batch and tokens again."""
+        before, channels = matrix.producer(), shape[-1]
+        assert before is not None
+        assert isinstance(channels, int)
+        value = ir.Value(name=f"{matrix.name}_tokens", type=matrix.type, shape=shape)
+        node = ir.node(
+            "Reshape",
+            [matrix, self._token_shape(like, channels)],
+            {"allowzero": 1},
+            outputs=[value],
+            name=f"node_{value.name}",
+            metadata_props=dict(before.metadata_props),
+        )
+        put_after(self._graph, before, node)
+        for reader, place in readers:
+            reader.replace_input_with(place, value)
+        if matrix.is_graph_output():
+            outputs = self._graph.outputs
+            for place, output in enumerate(outputs):
+                if output is matrix:
+                    outputs[place] = value
+            value.name, matrix.name = matrix.name, f"{matrix.name}_rows"
+
+    def _token_shape(self, like: ir.Value, channels: int) -> ir.Value:
+        """[batch, tokens, channels] with batch and tokens of ``like``, int64 [3], computed once."""
+        lead = self._computed((like, 0), "Shape", [like], {"start": 0, "end": 2}, after=like.producer())
+        whole = [lead.outputs[0], integers(self._graph, [channels])]
+        return self._computed((like, channels), "Concat", whole, {"axis": 0}, after=lead).outputs[0]
+
+    def _computed(
+        self,
+        key: tuple[ir.Value, int],
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, int],
+        *,
+        after: ir.Node | None,
+    ) -> ir.Node:
+        """The node of a shape; ``key``: what has its batch and tokens, and its channels, 0 where it has none."""
+        if key not in self._shapes:
+            like, channels = key
+            name = f"batch_and_tokens{f'_and_{channels}' if channels else ''}_of_{like.name}"
+            size = ir.Shape([3 if channels else 2])
+            shape = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=size)
+            self._shapes[key] = ir.node(op_type, inputs, attributes, outputs=[shape], name=f"node_{name}")
+            put_after(self._graph, after, self._shapes[key])
+        return self._shapes[key]
 
 
 def _flattens(node: ir.Node, place: int) -> bool:
@@ -121,60 +169,3 @@ def _flattens(node: ir.Node, place: int) -> bool:
         return False
     shape = constant(node.inputs[1])
     return node.attributes.get_int("allowzero", 0) == 1 or (shape is not None and 0 not in shape)
-
-
-def _bring_axes_back(
-    matrix: ir.Value, shape: ir.Shape, readers: Sequence[tuple[ir.Node, int]], shapes: "_Shapes"
-) -> None:
-    """Let ``readers``, and the graph where it outputs ``matrix``, have axes of batch and tokens again."""
-    before = matrix.producer()
-    channels = shape[-1]
-    assert before is not None
-    assert before.graph is not None
-    assert isinstance(channels, int)
-    inputs = [matrix, shapes.with_channels(channels)]
-    node = ir.node("Reshape", inputs, {"allowzero": 1}, name=f"node_{matrix.name}_tokens")
-    node.metadata_props.update(before.metadata_props)
-    put_after(before.graph, before, node)
-    value = node.outputs[0]
-    value.type, value.shape = matrix.type, shape
-    for reader, place in readers:
-        reader.replace_input_with(place, value)
-    if matrix.is_graph_output():
-        outputs = before.graph.outputs
-        for place, output in enumerate(outputs):
-            if output is matrix:
-                outputs[place] = value
-        value.name, matrix.name = matrix.name, f"{matrix.name}_rows"
-    else:
-        value.name = f"{matrix.name}_tokens"
-
-
-class _Shapes:
-    """Shapes [batch, tokens, channels] with batch and tokens of ``like``, computed in the graph."""
-
-    def __init__(self, graph: ir.Graph, like: ir.Value) -> None:
-        self._graph, self._like = graph, like
-        self._lead: ir.Node | None = None
-        self._by_channels: dict[int, ir.Value] = {}
-
-    def with_channels(self, channels: int) -> ir.Value:
-        """For values of so many channels, int64 [3]."""
-        if self._lead is None:
-            self._lead = self._node("Shape", [self._like], {"start": 0, "end": 2}, "batch_and_tokens", 2)
-            put_after(self._graph, self._like.producer(), self._lead)
-        if channels not in self._by_channels:
-            sizes_3 = [self._lead.outputs[0], integers(self._graph, [channels])]
-            node = self._node("Concat", sizes_3, {"axis": 0}, f"batch_and_tokens_and_{channels}", 3)
-            put_after(self._graph, self._lead, node)
-            self._by_channels[channels] = node.outputs[0]
-        return self._by_channels[channels]
-
-    def _node(
-        self, op_type: str, inputs: Sequence[ir.Value], attributes: Mapping[str, int], what: str, size: int
-    ) -> ir.Node:
-        name = f"{what}_of_{self._like.name}"
-        node = ir.node(op_type, inputs, attributes, name=f"node_{name}")
-        value = node.outputs[0]
-        value.name, value.type, value.shape = name, ir.TensorType(ir.DataType.INT64), ir.Shape([size])
-        return node

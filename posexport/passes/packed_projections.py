@@ -108,17 +108,13 @@ def _pack(graph: ir.Graph, group: Sequence[_Projection], packed: _Packed) -> Non
     if key not in packed:
         packed[key] = (_packed_weight(graph, group), _packed_bias(graph, group))
     weight, bias = packed[key]
-    first = group[0].product
-    output = group[0].output
-    product = ir.node("MatMul", [first.inputs[0], weight], name=f"{first.name}_packed")
-    nodes = [product]
-    if bias is not None:
-        nodes.append(ir.node("Add", [product.outputs[0], bias], name=f"{first.name}_packed_bias"))
+    first, output = group[0].product, group[0].output
     channels = [each.channels for each in group]
-    for number, node in enumerate(nodes):
-        value = node.outputs[0]
-        value.name, value.type = f"{output.name}_packed_{number}", output.type
-        value.shape = None if output.shape is None else ir.Shape([*output.shape[:-1], sum(channels)])
+    shape = None if output.shape is None else ir.Shape([*output.shape[:-1], sum(channels)])
+    values = [ir.Value(name=f"{output.name}_packed_{number}", type=output.type, shape=shape) for number in range(2)]
+    nodes = [ir.node("MatMul", [first.inputs[0], weight], outputs=values[:1], name=f"{first.name}_packed")]
+    if bias is not None:
+        nodes.append(ir.node("Add", [values[0], bias], outputs=values[1:], name=f"{first.name}_packed_bias"))
     split = ir.node(
         "Split",
         [nodes[-1].outputs[0], integers(graph, channels)],
