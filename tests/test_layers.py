@@ -9,14 +9,18 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest", "targets"},
+    {
+        *("bounds", "errors", "extras", "files", "graph", "machine", "pages", "recipe", "settings", "spec", "suggest"),
+        "targets",
+    },
     {"ops"},
     {"encodings"},
     {"nn"},
+    {"definition"},
     {"models"},
     {"sources"},
     {"lowering"},
-    {"rewrites"},
+    {"passes"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
@@ -56,7 +60,11 @@ WITHOUT_TORCH += [
     ".tokenizer",
     ".explain.explanation",
     ".explain.time_table",
-    ".rewrites",
+    ".passes.activations",
+    ".passes.flat_tokens",
+    ".passes.packed_projections",
+    ".passes.rms_norm",
+    ".passes.skip_norm",
 ]
 
 

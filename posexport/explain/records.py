@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from posexport.bundle.manifest import PassSpec
+
 #: what a kernel works for
 Share = Literal["positions", "attention", "rest"]
 SHARES: tuple[Share, ...] = ("positions", "attention", "rest")
@@ -66,7 +68,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for": "target", "fed": "call"}):
-    """A bundle's graphs. ``fed``: the sizes of a call, in words."""
+    """A bundle's graphs. ``fed``: the sizes of a call, in words; ``passes``: what graph passes did to all of them."""
 
     bundle: str
     made_for: str
@@ -75,10 +77,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for":
     onnxruntime: str
     fed: str
     parts: list[Part]
+    passes: dict[str, PassSpec] = {}
 
     def to_json(self) -> str:
-        """With the shares worked out."""
-        found = msgspec.to_builtins(self)
-        for part, told in zip(self.parts, found["parts"], strict=True):
-            told["shares"] = {share: part.taken(share) for share in SHARES}
-        return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+        document = msgspec.to_builtins(self)
+        for part, fields in zip(self.parts, document["parts"], strict=True):
+            fields["shares"] = {share: part.taken(share) for share in SHARES}
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
