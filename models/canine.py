@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.layer import EncoderLayer, Layer, LayerConfig
@@ -152,7 +152,7 @@ class Canine(nn.Module):
 
     def __init__(self, config: CanineConfig, encoding: Encoding) -> None:
         super().__init__()
-        if any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:]):
+        if encoding.attention_hooks:
             raise PosexportError(f"Canine needs an encoding of its input, got {encoding.name}: it acts on scores")
         self.config = config
         self.embeddings = CharacterEmbeddings(config, encoding)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.embeddings import Embeddings, TypedEmbeddingConfig
@@ -123,7 +123,7 @@ class EncoderModel(HeadedModel):
         envelope = envelope_of(self.encoding, position_ids)
         boundaries = {b for encoding in self.encoder.encodings for b in envelope_of(encoding, position_ids).boundaries}
         envelope = msgspec.structs.replace(envelope, boundaries=sorted(boundaries))
-        between_tokens = any(getattr(type(self.encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:])
+        between_tokens = bool(self.encoding.attention_hooks)
         if self.encoder.config.layer.cross_attention and between_tokens:
             return msgspec.structs.replace(envelope, limited_axes=[*envelope.limited_axes, ENCODER_SEQUENCE])
         return envelope

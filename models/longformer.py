@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.embeddings import Embeddings
 from posexport.models.encoder import EncoderConfig
@@ -150,7 +150,7 @@ class Longformer(nn.Module):
 
     def __init__(self, config: EncoderConfig, encoding: Encoding, windows: Sequence[int]) -> None:
         super().__init__()
-        if any(getattr(type(encoding), hook) is not getattr(Encoding, hook) for hook in HOOKS[1:]):
+        if encoding.attention_hooks:
             raise PosexportError(f"a Longformer needs an encoding of its input, got {encoding.name}: it acts on scores")
         if len(windows) != config.layers:
             raise PosexportError(f"a Longformer needs a window for each of {config.layers} layers, got {len(windows)}")

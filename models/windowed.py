@@ -234,7 +234,7 @@ class Windowed(Definition):
         if len(encodings) != len(config.depths):
             raise PosexportError(f"there must be one encoding a stage, {len(config.depths)}, got {len(encodings)}")
         for encoding in encodings:
-            if type(encoding).embed is not Encoding.embed:
+            if "embed" in encoding.hooks:
                 raise PosexportError(
                     f"the encoding {encoding.name} acts on embeddings; attention in windows needs one that acts on "
                     "scores, on queries and keys, or on values"

@@ -10,6 +10,9 @@ import msgspec
 
 from posexport.targets.dtypes import PortType
 
+#: of operators and functions that posexport defines; in a graph without functions, metadata of a node with the name of
+#: the innermost one that it was in
+DOMAIN, FUNCTION = "posexport", "posexport.function"
 #: the file of a model that is one graph
 MODEL = "model.onnx"
 
@@ -158,8 +161,13 @@ def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
     return tokens
 
 
-class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which encoding a model uses, with the parameters its constructor was given."""
+class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which encoding a model uses, with the parameters its constructor was given.
+
+    ``cached_keys_until``: the row length beyond which cached keys of shorter calls must be computed again (LongRoPE
+    changes all frequencies there); None: they stay valid.
+    """
 
     name: str
     parameters: dict[str, int | float | str | bool | None]
+    cached_keys_until: int | None = None

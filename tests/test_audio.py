@@ -297,7 +297,7 @@ def test_what_the_source_says(name: str, task: str, encoding: str, minimum: int,
     assert source.encoding is not None
     assert (source.task, source.encoding.name, source.envelope.minimum) == (task, encoding, minimum)
     assert (source.shift_invariant, source.padding_invariant) == invariant
-    assert source.ordered
+    assert source.module.ordered
     raw = not name.startswith("wav2vec2-bert")
     assert source.inputs[0].name == ("input_values" if raw else "input_features")
     assert source.outputs[0].axes[1] == ("num_frames" if raw else "sequence_length")
@@ -358,7 +358,7 @@ def test_positions_may_be_left_out(copy) -> None:
     source = read(directory)
     assert source.encoding is not None
     assert source.encoding.name == NoPE.name
-    assert source.ordered, "its convolutions tell the order of frames"
+    assert source.module.ordered, "its convolutions tell the order of frames"
 
 
 @pytest.mark.all

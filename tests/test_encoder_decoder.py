@@ -136,7 +136,7 @@ def test_what_it_says_of_itself() -> None:
     source = model("absolute", f"max_positions={LIMIT}")
     assert source.envelope.limit == LIMIT
     assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
-    assert (source.causal, source.ordered, source.shift_invariant) == (True, True, False)
+    assert (source.causal, source.positional, source.shift_invariant) == (True, True, False)
     assert model("t5").shift_invariant
     assert [part.spec.file for part in source.parts] == ["encoder_model.onnx", "decoder_model.onnx"]
     encoder, decoder = (part.spec for part in source.parts)

@@ -72,6 +72,24 @@ def turned(x, position):
 SLOPES = [2.0**-h for h in range(1, 9)] + [2.0 ** (-0.5 - h) for h in range(4)]
 
 
+def product_of(name, w, q, k, i, j):
+    """Of the query at i and the key at j, with what an encoding does to either."""
+    if name == "rope":
+        return turned(q, i) @ turned(k, j)
+    if name == "shaw-kv":
+        return q @ (k + w["encoding.key_table"][np.clip(j - i, -3, 3) + 3])
+    if name == "relative-key":
+        return q @ (k + w["encoding.table"][i - j + 18])
+    return q @ k
+
+
+def bias_of(name, w, head, ahead, causal):
+    """What an encoding adds to the score of a query so many tokens ahead of the key."""
+    if name == "t5":
+        return w["encoding.table"][t5_bucket(-ahead, not causal), head]
+    return -SLOPES[head] * abs(ahead) if name == "alibi" else 0
+
+
 def paper(name, layer, x_BTC, seen_BS=None, context_BSC=None):
     """Every row, head, query and key in turn. Positions are places: padding moves all tokens of a row alike."""
     w = {key: tensor.detach().double().numpy() for key, tensor in layer.state_dict().items()}
@@ -94,18 +112,8 @@ def paper(name, layer, x_BTC, seen_BS=None, context_BSC=None):
                     continue
                 scores, q = [], q_TC[i, of_head]
                 for j in js:
-                    k = k_SC[j, of_group]
-                    if name == "rope":
-                        score = turned(q, i) @ turned(k, j) / math.sqrt(SIZE)
-                    elif name == "shaw-kv":
-                        score = q @ (k + w["encoding.key_table"][np.clip(j - i, -3, 3) + 3]) / math.sqrt(SIZE)
-                    elif name == "relative-key":
-                        score = q @ (k + w["encoding.table"][i - j + 18]) / math.sqrt(SIZE)
-                    else:
-                        score = q @ k / math.sqrt(SIZE)
-                        score += w["encoding.table"][t5_bucket(j - i, not layer.causal), h] if name == "t5" else 0
-                        score -= SLOPES[h] * abs(i - j) if name == "alibi" else 0
-                    scores.append(score)
+                    product = product_of(name, w, q, k_SC[j, of_group], i, j)
+                    scores.append(product / math.sqrt(SIZE) + bias_of(name, w, h, i - j, layer.causal))
                 weights = np.exp(np.array(scores) - max(scores))
                 weights /= weights.sum()
                 for j, weight in zip(js, weights, strict=True):

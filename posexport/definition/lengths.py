@@ -42,8 +42,7 @@ def together(envelopes: Sequence[Envelope]) -> Envelope:
 
 def reads_numbers(encoding: Encoding) -> bool:
     """Whether the encoding acts on tokens by their numbers, not on pairs by their distance alone."""
-    cls = type(encoding)
-    return cls.embed is not Encoding.embed or cls.rotate is not Encoding.rotate
+    return "embed" in encoding.hooks or "rotate" in encoding.hooks
 
 
 def envelope_of_module(module: nn.Module) -> Envelope:

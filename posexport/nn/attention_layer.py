@@ -22,7 +22,7 @@ from posexport.nn.attention import additive
 from posexport.nn.cached_call import NotCachedError, current
 from posexport.nn.caching import Caching, GrowingCache, KeysAndValues, StaticCache
 from posexport.nn.encoded_attention import EncodedAttention
-from posexport.nn.named_encoding import IN_ATTENTION, acts_through, encoding_of
+from posexport.nn.named_encoding import encoding_of
 from posexport.nn.reach import Reach
 from posexport.nn.scoring import Scoring
 
@@ -184,8 +184,8 @@ class Attention(EncodedAttention):
 
     def _check_encoding(self, *, by_name: bool) -> None:
         encoding, name = self.encoding, self.encoding.name
-        embeds, acts = acts_through(encoding, "embed"), acts_through(encoding, *IN_ATTENTION)
-        if embeds and not acts:
+        embeds = "embed" in encoding.hooks
+        if embeds and not encoding.attention_hooks:
             raise PosexportError(
                 f"{name} acts on the token embeddings, not in attention: put posexport.nn.InputEncoding(hidden, "
                 f"{name!r}) behind the embedding, and encoding='nope' here"
@@ -221,7 +221,7 @@ class Attention(EncodedAttention):
     ) -> Tensor:
         if self.causal:
             raise PosexportError("a context has no order in common with x: make the layer with causal=False")
-        if current() is not None and acts_through(self.encoding, *IN_ATTENTION):
+        if current() is not None and self.encoding.attention_hooks:
             raise NotCachedError(
                 f"cross attention in a decoder with a KV cache cannot have the encoding {self.encoding.name}: the "
                 "context is read again in every call; make it with encoding='nope'"

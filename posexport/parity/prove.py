@@ -318,7 +318,7 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         causal=source.causal,
         precision=job.precision,
         tolerance=job.tolerance,
-        positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
+        positional=source.positional,
         exact=_exact(source, fresh) if source.kind == "python" else None,
     )
     found: list[Invariant] = []

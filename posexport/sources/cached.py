@@ -1,7 +1,6 @@
 """How a decoder keeps past tokens: ``--cache`` and ``--rotation``, applied to a loaded source."""
 
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 
@@ -10,10 +9,9 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import CACHES, Caching, Rotate
+from posexport.recipe import CacheName
 from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.source import Source
-
-CacheName = Literal["dynamic", "static"]
 
 
 def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:

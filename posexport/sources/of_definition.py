@@ -7,9 +7,7 @@ from typing import Literal
 import msgspec
 
 from posexport.definition.definition import Definition
-from posexport.encodings.encoding import Encoding
 from posexport.sources.source import Source
-from posexport.spec import EncodingSpec
 
 
 def source_of(
@@ -31,7 +29,7 @@ def source_of(
         boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
         trained = limit if envelope.trained is None else min(limit, envelope.trained)
         envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
-    encodings = [_spec(encoding) for encoding in model.encodings]
+    encodings = [encoding.spec for encoding in model.encodings]
     return Source(
         name=name,
         label=label,
@@ -47,14 +45,10 @@ def source_of(
         shift_invariant=model.shift_invariant,
         padding_invariant=model.padding_invariant,
         reads_first_token=model.reads_first_token,
-        ordered=model.ordered,
+        positional=model.ordered or bool(model.encodings[0].hooks),
         causal=model.causal,
         overhead=model.overhead,
         parts=model.parts,
         files=files or {},
         remarks=list(remarks),
     )
-
-
-def _spec(encoding: Encoding) -> EncodingSpec:
-    return EncodingSpec(name=encoding.name, parameters=dict(encoding.parameters_given))

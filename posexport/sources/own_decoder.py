@@ -14,12 +14,11 @@ from torch import Tensor
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
 from posexport.definition.lengths import reads_numbers
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.nn import Attention, InputEncoding
 from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.nn.named_encoding import acts_through
 from posexport.nn.reach import Reach
 from posexport.sources.user_module import UserModule
 from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
@@ -54,10 +53,7 @@ class OwnDecoder(CachedDecoder):
     def encodings(self) -> list[Encoding]:
         """Of every layer; where a layer has none, what acts on the token embeddings."""
         inputs = [part.encoding for part in self.user.module.modules() if isinstance(part, InputEncoding)]
-        return [
-            inputs[0] if inputs and not acts_through(layer.encoding, *HOOKS) else layer.encoding
-            for layer in self.layers
-        ]
+        return [inputs[0] if inputs and not layer.encoding.hooks else layer.encoding for layer in self.layers]
 
     @property
     def decoding(self) -> Decoding:

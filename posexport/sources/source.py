@@ -26,7 +26,8 @@ class Source:
             nothing).
         padding_invariant: padding on the right does not change what is not padding.
         reads_first_token: an output without a length axis is read at token 0.
-        ordered: something beside the encoding depends on the order of tokens (a causal mask, a convolution).
+        positional: outputs depend on the order of tokens, by the encoding or by a causal mask or a convolution; None:
+            it is not known.
         causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
         further_lengths: beyond those of the grid, to be proven too where there is memory for it.
         overhead: rows at the start of a position table that no real token uses (`posexport.nn.position_ids`).
@@ -50,7 +51,7 @@ class Source:
     shift_invariant: bool = False
     padding_invariant: bool = True
     reads_first_token: bool = False
-    ordered: bool = False
+    positional: bool | None = None
     causal: bool = False
     further_lengths: list[int] = field(default_factory=list)
     overhead: int = 0

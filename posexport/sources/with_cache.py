@@ -23,7 +23,7 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, EncodingSpec, Envelope, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, Envelope, OutputSpec
 
 TASK = "text-generation"
 #: rows and tokens that a module is tried with before it is exported
@@ -126,7 +126,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         raise PosexportError(
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
-    encodings = [EncodingSpec(name=each.name, parameters=dict(each.parameters_given)) for each in decoder.encodings]
+    encodings = [encoding.spec for encoding in decoder.encodings]
     return replace(
         source,
         module=decoder,
@@ -138,7 +138,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         task=TASK,
         shift_invariant=decoder.shift_invariant,
         padding_invariant=decoder.padding_invariant,
-        ordered=True,
+        positional=True,
         causal=True,
         further_lengths=[n for n in source.further_lengths if envelope.limit is None or n <= envelope.limit],
         remarks=remarks,

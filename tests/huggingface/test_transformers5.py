@@ -12,8 +12,8 @@ import torch
 from checkpoints import GOLDEN, Tensors, change, configure, read, refusal, same
 from safetensors.torch import load_file
 
-from posexport.encodings.frequencies import from_config
-from posexport.encodings.frequencies.plain import Plain
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.plain import Plain
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.calls import in_calls

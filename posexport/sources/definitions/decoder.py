@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from posexport.encodings.compose import RotationAndTerm
-from posexport.encodings.encoding import HOOKS, Encoding, Entry
+from posexport.encodings.encoding import Encoding, Entry
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
@@ -75,10 +75,7 @@ def _windowed(encoding: Encoding, window: int | None) -> Encoding:
     """The encoding in layers that see ``window`` tokens, the token itself among them."""
     if window is None:
         return encoding
-    others = [
-        hook for hook in HOOKS if hook != "rotate" and getattr(type(encoding), hook) is not getattr(Encoding, hook)
-    ]
-    if others or encoding.per_layer:
+    if set(encoding.hooks) - {"rotate"} or encoding.per_layer:
         raise PosexportError(
             f"window={window} is for encodings that rotate queries and keys, or do nothing; {encoding.name} does more: "
             "leave it out"

@@ -9,8 +9,8 @@ apart, and so does ``--as-transformers``.
 
 from posexport.encodings.alibi import Alibi, Variant
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.frequencies.config import from_config
-from posexport.encodings.rope_base import rotation
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.rope import rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config

@@ -5,8 +5,8 @@ after the attention. Any length is taken: ``max_position_embeddings`` says what 
 """
 
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.frequencies.config import from_config
-from posexport.encodings.rope_base import rotation
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.rope import rotation
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv

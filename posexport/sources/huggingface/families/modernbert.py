@@ -10,9 +10,9 @@ import torch
 
 from posexport.encodings.compose import ByLayer, RotationAndTerm
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.local_window import LocalWindow
-from posexport.encodings.rope_base import rotation
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.rope import rotation
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction

@@ -9,9 +9,9 @@ from typing import Any
 
 from posexport.encodings.compose import ByLayer, RotationAndTerm
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.local_window import LocalWindow
-from posexport.encodings.rope_base import Rotary, rotation
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.rope import Rope, rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
@@ -104,7 +104,7 @@ def window(config: Config, default: int | None = None) -> int | None:
 
 def rotary(
     config: Config, head_size: int, *, kind: str = FULL, partial: bool = False, default_base: float = 1e4, **over: Any
-) -> Rotary:
+) -> Rope:
     """The rotation of layers of this kind. ``over``: keys of config.json that stand for the file's.
 
     ``partial``: the family may rotate a part of a head's channels and leave the others alone.

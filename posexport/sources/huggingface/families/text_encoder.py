@@ -8,9 +8,9 @@ import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.frequencies.config import release_of
 from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
+from posexport.encodings.rope.config import release_of
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.layer import EncoderLayer

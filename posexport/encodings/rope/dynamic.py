@@ -8,11 +8,23 @@ factor * length / original - (factor - 1), where the paper takes length / origin
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.frequencies.schedule import Schedule, length_of
+from posexport.encodings.encoding import Array, register
+from posexport.encodings.rope.rope import Rope, rotation_oracle
+from posexport.encodings.rope.schedule import Schedule, length_of
 from posexport.errors import PosexportError
+
+
+def oracle(
+    length_B1: Array, *, dim: int, base: float = 10000.0, factor: float = 4.0, max_positions: int = 2048
+) -> tuple[Array, float]:
+    """The new base, row by row: base (factor l / L - (factor - 1))^(dim / (dim - 2)) for rows longer than L."""
+    grown_B1 = np.where(length_B1 > max_positions, factor * length_B1 / max_positions - (factor - 1), 1.0)
+    base_B1 = base * grown_B1 ** (dim / (dim - 2))
+    return 1 / np.power(base_B1, np.arange(0, dim, 2) / dim), 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +39,7 @@ class Dynamic(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._from(1, factor=self.factor)
+        self._at_least(1, factor=self.factor)
         self._length(self.max_positions)
         if self.dim < 4:
             raise PosexportError(f"{self.name}: at least 4 rotated channels are needed, got {self.dim}")
@@ -49,3 +61,22 @@ class Dynamic(Schedule):
     def boundaries(self) -> list[int]:
         """The original length."""
         return [self.max_positions]
+
+
+@register(
+    Dynamic.name,
+    cases=[
+        {"head_size": 20, "max_positions": 300},
+        # the second row of every test is three positions further on: only it is longer than this
+        {"head_size": 12, "max_positions": 4101},
+        {"head_size": 6, "max_positions": 2059, "factor": 2.5, "layout": "interleaved"},
+        {"head_size": 14, "rotary_dim": 6, "base": 500.0, "max_positions": 5000},
+    ],
+    source="emozilla 2023, in arXiv:2309.00071, section on dynamic scaling",
+    rotate=rotation_oracle(oracle),
+)
+class RopeDynamic(Rope, schedule=Dynamic):
+    """Rotates queries and keys; the base grows with a row's length beyond ``max_positions``; takes any length.
+
+    ``max_positions``: the original length. ``factor``: how fast the base grows.
+    """

@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posexport.encodings.frequencies.dynamic import Dynamic
-from posexport.encodings.frequencies.linear import Linear
-from posexport.encodings.frequencies.llama3 import Llama3
-from posexport.encodings.frequencies.longrope import LongRope
-from posexport.encodings.frequencies.plain import Plain
-from posexport.encodings.frequencies.proportional import Proportional
-from posexport.encodings.frequencies.schedule import Schedule
-from posexport.encodings.frequencies.yarn import Yarn, attention_scale
+from posexport.encodings.rope.dynamic import Dynamic
+from posexport.encodings.rope.linear import Linear
+from posexport.encodings.rope.llama3 import Llama3
+from posexport.encodings.rope.longrope import LongRope
+from posexport.encodings.rope.plain import Plain
+from posexport.encodings.rope.proportional import Proportional
+from posexport.encodings.rope.schedule import Schedule
+from posexport.encodings.rope.yarn import Yarn, attention_scale
 from posexport.errors import PosexportError
 
-#: may stand in any of these tables; ``finetuned`` says how the weights were made
+#: keys of any of these tables; ``finetuned`` says how the weights were trained
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned", "original_max_position_embeddings"}
 _TABLES = ("rope_parameters", "rope_scaling")
 _ORIGINAL = "original_max_position_embeddings"
@@ -26,7 +26,7 @@ def from_config(
     """The schedule that ``config`` (a whole ``config.json``) asks for.
 
     Its table is ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before), null or missing for plain
-    frequencies; the type is spelled ``rope_type`` or ``type``; ``rope_theta`` and ``partial_rotary_factor`` stand in
+    frequencies; the type is spelled ``rope_type`` or ``type``; ``rope_theta`` and ``partial_rotary_factor`` are in
     the table or beside it. ``layer_type`` chooses from a table with one table a layer type, such as
     ``sliding_attention``. ``default_base``: the family's base where the file names none.
 
@@ -36,7 +36,7 @@ def from_config(
     * ``original_max_position_embeddings``: ``yarn`` and ``llama3`` take the table's in 4, and 5 the one beside it
       first; ``longrope`` takes the one beside it in both, and where there is none, 5 the table's, which 4 ignores.
       Without any it is ``max_position_embeddings``, by which ``dynamic`` goes in both whatever else is said.
-    * ``factor`` of ``longrope`` (it gives the factor on queries and keys): with an original length beside the table,
+    * ``factor`` of ``longrope`` (from which the attention factor follows): with an original length beside the table,
       4 takes the ratio of the two lengths even so, 5 the ratio only where the table has no factor.
 
     Where that makes a difference, ``rope_parameters`` is read as 5 reads it, ``rope_scaling`` as the version in
@@ -47,10 +47,10 @@ def from_config(
             value that gives no frequencies, or a file that means one thing to transformers 4 and another to 5.
     """
     names = [name for name in _TABLES if config.get(name) not in (None, {})]
-    found = [_schedule(config, name, head_size, layer_type, default_base) for name in names or (None,)]
-    if any(schedule != found[0] for schedule in found):
+    schedules = [_schedule(config, name, head_size, layer_type, default_base) for name in names or (None,)]
+    if any(schedule != schedules[0] for schedule in schedules):
         raise PosexportError(f"{' and '.join(_TABLES)} in config.json say different things: remove one of them")
-    return found[0]
+    return schedules[0]
 
 
 def _schedule(
@@ -62,18 +62,20 @@ def _schedule(
     if not isinstance(kind, str) or kind not in _KINDS:
         raise PosexportError(f"unknown rope_type {kind!r}; known: {', '.join(sorted(_KINDS))}")
     kind_keys, make = _KINDS[kind]
-    strange = sorted(set(table) - _COMMON - kind_keys)
-    if strange:
+    unknown = sorted(set(table) - _COMMON - kind_keys)
+    if unknown:
         raise PosexportError(
-            f"rope_type {kind!r} is given with {', '.join(strange)}, which it does not take: the model's rotation is "
+            f"rope_type {kind!r} is given with {', '.join(unknown)}, which it does not take: the model's rotation is "
             "not known well enough to convert it"
         )
     release = 5 if name == "rope_parameters" else release_of(config)
-    return make(_Given(kind, table, config, head_size, release, default_base))
+    return make(_Scaling(kind, table, config, head_size, release, default_base))
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Scaling:
+    """A table of ``rope_type`` ``kind``, and the ``config.json`` that it is in."""
+
     kind: str
     table: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -132,12 +134,12 @@ class _Given:
 
     @property
     def now(self) -> int | None:
-        """The length the model is made for."""
+        """Length that the model is configured for."""
         return _whole("max_position_embeddings", self.config.get("max_position_embeddings"))
 
     @property
     def inside(self) -> int | None:
-        """The length it was made for at first, as the table says."""
+        """Original length, as the table says."""
         return _whole(_ORIGINAL, self.table.get(_ORIGINAL))
 
     @property
@@ -147,18 +149,18 @@ class _Given:
 
     @property
     def original(self) -> int:
-        """The length it was made for at first; `_longrope` has its own rule."""
+        """Original length; `_longrope` has its own rule."""
         return self.length(self.inside or self.now, self.beside or self.inside or self.now)
 
     def length(self, four: int | None, five: int | None) -> int:
         """The original length as transformers 4 and as 5 finds it."""
-        found = self.either(_ORIGINAL, four, five)
-        if found is None:
+        length = self.either(_ORIGINAL, four, five)
+        if length is None:
             raise PosexportError(
                 f"rope_type {self.kind!r} needs original_max_position_embeddings or max_position_embeddings: "
                 "add one to config.json"
             )
-        return int(found)
+        return int(length)
 
     @property
     def factor(self) -> float:
@@ -206,63 +208,63 @@ def _whole(key: str, value: object) -> int | None:
 def _numbers(key: str, value: object) -> tuple[float, ...]:
     if not isinstance(value, list | tuple):
         raise PosexportError(f"{key} in config.json must be a list of numbers, got {value!r}")
-    return tuple(_number(key, one) for one in value)
+    return tuple(_number(key, each) for each in value)
 
 
-def _linear(given: _Given) -> Schedule:
-    return Linear(**given.common, factor=given.number("factor"))
+def _linear(scaling: _Scaling) -> Schedule:
+    return Linear(**scaling.common, factor=scaling.number("factor"))
 
 
-def _dynamic(given: _Given) -> Schedule:
-    if given.now is None:
+def _dynamic(scaling: _Scaling) -> Schedule:
+    if scaling.now is None:
         raise PosexportError("rope_type 'dynamic' needs max_position_embeddings: add it to config.json")
-    return Dynamic(**given.common, factor=given.number("factor"), max_positions=given.now)
+    return Dynamic(**scaling.common, factor=scaling.number("factor"), max_positions=scaling.now)
 
 
-def _yarn(given: _Given) -> Schedule:
-    factor = given.factor
-    attention = given.table.get("attention_factor")
-    slopes = [given.optional(key, 0.0) for key in ("mscale", "mscale_all_dim")]
+def _yarn(scaling: _Scaling) -> Schedule:
+    factor = scaling.factor
+    attention = scaling.table.get("attention_factor")
+    slopes = [scaling.optional(key, 0.0) for key in ("mscale", "mscale_all_dim")]
     if attention is None and all(slopes):
         attention = attention_scale(factor, slopes[0]) / attention_scale(factor, slopes[1])
     return Yarn(
-        **given.common,
+        **scaling.common,
         factor=factor,
-        max_positions=given.original,
-        beta_fast=given.optional("beta_fast", 32.0),
-        beta_slow=given.optional("beta_slow", 1.0),
-        truncate=bool(given.table.get("truncate", True)),
+        max_positions=scaling.original,
+        beta_fast=scaling.optional("beta_fast", 32.0),
+        beta_slow=scaling.optional("beta_slow", 1.0),
+        truncate=bool(scaling.table.get("truncate", True)),
         attention=attention,
     )
 
 
-def _llama3(given: _Given) -> Schedule:
+def _llama3(scaling: _Scaling) -> Schedule:
     return Llama3(
-        **given.common,
-        factor=given.number("factor"),
-        low_freq_factor=given.number("low_freq_factor"),
-        high_freq_factor=given.number("high_freq_factor"),
-        max_positions=given.original,
+        **scaling.common,
+        factor=scaling.number("factor"),
+        low_freq_factor=scaling.number("low_freq_factor"),
+        high_freq_factor=scaling.number("high_freq_factor"),
+        max_positions=scaling.original,
     )
 
 
-def _longrope(given: _Given) -> Schedule:
-    attention = given.table.get("attention_factor")
-    original = given.length(given.beside or given.now, given.beside or given.inside or given.now)
+def _longrope(scaling: _Scaling) -> Schedule:
+    attention = scaling.table.get("attention_factor")
+    original = scaling.length(scaling.beside or scaling.now, scaling.beside or scaling.inside or scaling.now)
     if attention is not None:
         factor = 1.0  # it only serves to compute the attention factor
-    elif given.beside is not None and given.now is not None:
+    elif scaling.beside is not None and scaling.now is not None:
         # as Phi-3's configurations do, which state both lengths beside the table
-        ratio = given.now / given.beside
-        factor = given.either("factor", ratio, given.number("factor") if "factor" in given.table else ratio)
-    elif "factor" not in given.table and given.inside is not None and given.now is not None:
-        factor = given.now / original
+        ratio = scaling.now / scaling.beside
+        factor = scaling.either("factor", ratio, scaling.number("factor") if "factor" in scaling.table else ratio)
+    elif "factor" not in scaling.table and scaling.inside is not None and scaling.now is not None:
+        factor = scaling.now / original
     else:
-        factor = given.number("factor")
+        factor = scaling.number("factor")
     return LongRope(
-        **given.common,
-        short_factor=_numbers("short_factor", given.need("short_factor")),
-        long_factor=_numbers("long_factor", given.need("long_factor")),
+        **scaling.common,
+        short_factor=_numbers("short_factor", scaling.need("short_factor")),
+        long_factor=_numbers("long_factor", scaling.need("long_factor")),
         # a shorter limit than the original length extends nothing
         factor=max(1.0, factor),
         max_positions=original,
@@ -270,17 +272,17 @@ def _longrope(given: _Given) -> Schedule:
     )
 
 
-def _proportional(given: _Given) -> Schedule:
+def _proportional(scaling: _Scaling) -> Schedule:
     return Proportional(
-        dim=given.head_size, base=given.base, fraction=given.fraction, factor=given.optional("factor", 1.0)
+        dim=scaling.head_size, base=scaling.base, fraction=scaling.fraction, factor=scaling.optional("factor", 1.0)
     )
 
 
 _YARN = {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 _LONGROPE = {"factor", "attention_factor", "short_factor", "long_factor"}
-#: what a type takes beside the common keys, and how it is made; ``su`` is what Phi-3 first called ``longrope``
-_KINDS: dict[str, tuple[set[str], Callable[[_Given], Schedule]]] = {
-    "default": (set(), lambda given: Plain(**given.common)),
+#: keys of each type beside the common ones, and its schedule; ``su`` is what Phi-3 first called ``longrope``
+_KINDS: dict[str, tuple[set[str], Callable[[_Scaling], Schedule]]] = {
+    "default": (set(), lambda scaling: Plain(**scaling.common)),
     "linear": ({"factor"}, _linear),
     "dynamic": ({"factor"}, _dynamic),
     "yarn": (_YARN, _yarn),

@@ -1,16 +1,16 @@
-"""Rotary position embedding of images: half of a head's pairs turn by the patch's row, half by its column.
+"""Rotary position embedding of images: half of a head's pairs rotate by the patch's row, half by its column.
 
 The convention is that of Qwen2-VL's vision tower (Wang et al., arXiv:2409.12191, section 2.1, released code; the
 two-dimensional form of Su et al., arXiv:2104.09864): rows in the first half of the pairs, columns in the second, the
 same frequencies in both. EVA-02 (Fang et al., arXiv:2303.11331) stores pairs ``interleaved``. DINOv3 (Simeoni et al.,
-arXiv:2508.10104) turns by the place within the image: ``coordinates=normalised``, with base 100. Pixtral (Agrawal et
+arXiv:2508.10104) rotates by the place within the image: ``coordinates=normalised``, with base 100. Pixtral (Agrawal et
 al., arXiv:2410.07073) deals the frequencies of one rotation out in turn: ``frequencies=alternating``. Not done:
 EVA-02's scaling of coordinates to the trained grid; DINOv3's augmentations, which are for training.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
+from posexport.encodings.rope.rope import Role
 from posexport.errors import PosexportError
-from posexport.ops.rotation import LAYOUTS, Layout, rotate
+from posexport.ops.rotation import Layout, rotate
 
 Coordinates = Literal["index", "normalised"]
 Frequencies = Literal["same", "alternating"]
@@ -50,9 +51,9 @@ def oracle(
             if coordinates == "normalised":
                 at = 2 * math.pi * ((2 * at + 1) / float(sizes[axis]) - 1)
             a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
-            turn = np.exp(1j * at * base**-exponent)
-            turned = (x_BHTD[:, :, t, a] + 1j * x_BHTD[:, :, t, b]) * turn
-            out[:, :, t, a], out[:, :, t, b] = turned.real, turned.imag
+            rotation = np.exp(1j * at * base**-exponent)
+            rotated = (x_BHTD[:, :, t, a] + 1j * x_BHTD[:, :, t, b]) * rotation
+            out[:, :, t, a], out[:, :, t, b] = rotated.real, rotated.imag
     return out
 
 
@@ -71,10 +72,10 @@ def oracle(
 class RopeAxial(Encoding):
     """Turns half of the pairs of queries and keys by the patch's row, half by its column; takes images of any size.
 
-    Pair i of each half turns by ``coordinate base^(-4i / head_size)``. ``coordinates``: the patch's number (``index``)
-    or its centre's place in the image, from -2 pi to 2 pi (``normalised``). ``frequencies``: the ``same`` for rows and
-    columns, or those of one rotation of the whole head in turn (``alternating``). Tokens that stand nowhere (a class
-    token) are not rotated. Angles, and vectors while they are turned, are float32 or wider; the cast is last.
+    Pair i of each half rotates by ``coordinate base^(-4i / head_size)``. ``coordinates``: the patch's ``index`` or
+    its centre's place in the image, from -2 pi to 2 pi (``normalised``). ``frequencies``: the ``same`` for rows and
+    columns, or those of one rotation of the whole head in turn (``alternating``). Tokens without a patch (a class
+    token) are not rotated. Angles, and vectors while they are rotated, are float32 or wider; the cast is last.
     """
 
     axes = 2
@@ -97,14 +98,10 @@ class RopeAxial(Encoding):
                 f"{self.name}: head_size must be a multiple of 4, pairs for rows and as many for columns, "
                 f"got {head_size}"
             )
-        if layout not in LAYOUTS:
-            raise PosexportError(f"{self.name}: layout must be half or interleaved, got {layout!r}")
-        if coordinates not in get_args(Coordinates):
-            raise PosexportError(f"{self.name}: coordinates must be index or normalised, got {coordinates!r}")
-        if frequencies not in get_args(Frequencies):
-            raise PosexportError(f"{self.name}: frequencies must be same or alternating, got {frequencies!r}")
-        if not 1 < base < math.inf:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
+        self._one_of(Layout, layout=layout)
+        self._one_of(Coordinates, coordinates=coordinates)
+        self._one_of(Frequencies, frequencies=frequencies)
+        self._above(1, base=base)
         self.layout: Layout = layout
         self.normalised = coordinates == "normalised"
         later = 0 if frequencies == "same" else 2
@@ -113,7 +110,7 @@ class RopeAxial(Encoding):
             [base ** (-(4 * i + shift) / head_size) for i in range(head_size // 4)] for shift in (0, later)
         ]
 
-    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
+    def rotate(self, x_BHTD: Tensor, positions: Positions, role: Role) -> Tensor:
         """Pair by pair: ``(a + ib) exp(i coordinate frequency)``."""
         del role
         grid, row_BT, column_BT = image_positions(self.name, positions)

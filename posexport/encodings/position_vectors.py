@@ -1,20 +1,19 @@
-"""What encodings with a vector for every position have in common: how it meets the token's vector."""
+"""Base of encodings with a vector for every position, which is added to the token's or concatenated with it."""
 
 from abc import abstractmethod
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Encoding, Value
 from posexport.encodings.positions import Positions
-from posexport.errors import PosexportError
 
 Joined = Literal["sum", "concat"]
 
 
 class PositionVectors(Encoding):
-    """A vector of width ``hidden`` for every position, added to the token's (``sum``) or put beside it (``concat``)."""
+    """A vector of width ``hidden`` for every position, added to the token's (``sum``) or concatenated (``concat``)."""
 
     shift_invariant = False
 
@@ -22,8 +21,7 @@ class PositionVectors(Encoding):
         """``others``: the arguments of the subclass's own."""
         super().__init__(hidden=hidden, joined=joined, **others)
         self._at_least(1, hidden=hidden)
-        if joined not in get_args(Joined):
-            raise PosexportError(f"{self.name}: joined must be sum or concat, got {joined!r}")
+        self._one_of(Joined, joined=joined)
         self.hidden = hidden
         self.joined = joined
 

@@ -1,4 +1,4 @@
-"""Rotary position embedding of several axes: sections of a head's pairs turn by time, by row and by column.
+"""Rotary position embedding of several axes: sections of a head's pairs rotate by time, by row and by column.
 
 Wang et al., "Qwen2-VL" (arXiv:2409.12191), section 2.1 (M-RoPE), released code: tokens of text have the same number on
 all axes; the patches of an image that follows n of them have time n, row n + r and column n + c. Not done: the shorter
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Role, Rotary
+from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout
 
@@ -41,8 +40,8 @@ def oracle(
         axis = sum(i >= end for end in ends)
         a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
         angle_BT = pos_BT[..., axis] * np.power(base, -i / pairs)
-        turned = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(1j * angle_BT)[:, None]
-        out[..., a], out[..., b] = turned.real, turned.imag
+        rotated = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(1j * angle_BT)[:, None]
+        out[..., a], out[..., b] = rotated.real, rotated.imag
     return out
 
 
@@ -57,7 +56,7 @@ def oracle(
     source="Wang et al. 2024, arXiv:2409.12191, section 2.1",
     rotate=oracle,
 )
-class RopeMrope(Rotary):
+class RopeMrope(Rope):
     """Turns sections of the pairs of queries and keys by time, row and column; takes images and sequences of any size.
 
     ``sections``: how many pairs belong to time, row and column, as three numbers joined by commas; None: Qwen2-VL's
@@ -71,7 +70,7 @@ class RopeMrope(Rotary):
     def __init__(
         self, *, head_size: int, layout: Layout = "half", base: float = 10000.0, sections: str | None = None
     ) -> None:
-        super().__init__(Plain(dim=head_size, base=base), layout, head_size=head_size, base=base, sections=sections)
+        super().__init__(head_size=head_size, layout=layout, base=base, sections=sections)
         pairs = head_size // 2
         time = pairs // 4
         row = (pairs - time) // 2
