@@ -19,7 +19,7 @@ from posexport.nn.caching import KeysAndValues
 from posexport.nn.config import above_zero_or_none
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.norms import LayerNormOfHeads, NormConfig, normalisation
-from posexport.nn.projections import Projections
+from posexport.nn.projections import Projections, split_heads
 from posexport.nn.reach import Reach
 from posexport.nn.residual import ResidualConfig
 from posexport.nn.scoring import SoftCapped, scoring
@@ -30,9 +30,9 @@ class DecoderAttentionConfig(AttentionConfig):
     """``kv_heads``: heads of keys and values, a divisor of ``heads`` (None: as many)."""
 
     kv_heads: int | None = None
-    #: queries and keys are normalised head by head before they are rotated, by factors that all heads share or by each
-    #: head's own (Henry et al., arXiv:2010.04245, for the idea; Qwen 3, StableLM 2)
-    head_norm: Literal["none", "shared", "each"] = "none"
+    #: queries and keys are normalised before they are rotated: head by head, by factors that all heads share or by each
+    #: head's own (Henry et al., arXiv:2010.04245, for the idea; Qwen 3, StableLM 2), or all heads as one (OLMo 2)
+    head_norm: Literal["none", "shared", "each", "projection"] = "none"
     #: the output projection has a bias (None: where the others have one)
     output_bias: bool | None = None
     #: scores are divided by the square root of this (None: of the head size)
@@ -93,6 +93,7 @@ class DecoderAttention(EncodedAttention):
         )
         self.scale = ((config.scale_size or size) * encoding.score_terms) ** -0.5 if config.scaled else 1.0
         self.sink = nn.Parameter(torch.zeros(self.heads)) if config.sinks else None
+        self.norm_before_split = config.head_norm == "projection"
         self.query_norm = head_normalisation(config, norm, self.heads, size)
         self.key_norm = head_normalisation(config, norm, self.kv_heads, size)
         capped = None if config.score_cap is None else SoftCapped(config.score_cap / self.scale)
@@ -103,9 +104,8 @@ class DecoderAttention(EncodedAttention):
         self, x_BTC: Tensor, mask_B11S: Tensor | None, at: Reach, past: KeysAndValues | None
     ) -> tuple[Tensor, KeysAndValues]:
         """The output [B, T, C], and keys and values of ``past`` and new tokens as the cache keeps them."""
-        q_BHTD, k_BGTD = self.queries(x_BTC), self.keys(x_BTC)
-        if self.query_norm is not None and self.key_norm is not None:
-            q_BHTD, k_BGTD = self.query_norm(q_BHTD), self.key_norm(k_BGTD)
+        q_BHTD = self._normalised(self.query(x_BTC), self.heads, self.query_norm)
+        k_BGTD = self._normalised(self.key(x_BTC), self.kv_heads, self.key_norm)
         q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
         kept = at.kept(self.encoding, k_BGTD, self.values(x_BTC), past)
         q_BHTD = self.scoring.queries(q_BHTD)
@@ -123,12 +123,24 @@ class DecoderAttention(EncodedAttention):
         )
         return y_BTC, kept.present
 
+    def _normalised(self, x_BTC: Tensor, heads: int, norm: nn.Module | None) -> Tensor:
+        """Queries or keys [B, H, T, D]."""
+        if norm is None:
+            return split_heads(x_BTC, heads)
+        return split_heads(norm(x_BTC), heads) if self.norm_before_split else norm(split_heads(x_BTC, heads))
+
 
 def head_normalisation(config: DecoderAttentionConfig, norm: NormConfig, heads: int, size: int) -> nn.Module | None:
-    """The normalisation of queries or keys [B, H, T, D], head by head."""
-    if config.head_norm == "each":
-        return LayerNormOfHeads(heads, size, eps=norm.eps)
-    return normalisation(norm, size) if config.head_norm == "shared" else None
+    """The normalisation of queries or keys: [B, H, T, D] head by head, or [B, T, H * D]."""
+    match config.head_norm:
+        case "none":
+            return None
+        case "each":
+            return LayerNormOfHeads(heads, size, eps=norm.eps)
+        case "shared":
+            return normalisation(norm, size)
+        case "projection":
+            return normalisation(norm, heads * size)
 
 
 class CrossAttention(Projections):

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from posexport.nn.config import Config, named
+from posexport.nn.config import Config, above_zero, named
 from posexport.nn.norms import NormConfig, normalisation
 
 
@@ -23,6 +23,11 @@ class ResidualConfig(Config):
     #: every channel of a sublayer's output is multiplied by a learned number before the sum (Touvron et al.,
     #: arXiv:2103.17239)
     layer_scale: bool = False
+    #: every sublayer's output is multiplied by this before the sum (Granite)
+    scale: float = named("residual_scale", 1.0)
+
+    def __post_init__(self) -> None:
+        above_zero(residual_scale=self.scale)
 
 
 class Residual(nn.Module):
@@ -35,6 +40,7 @@ class Residual(nn.Module):
         self.norm = None if config.norm == "none" else normalisation(norm, hidden)
         self.answer_norm = normalisation(norm, hidden) if config.output_norm else None
         self.layer_scale = nn.Parameter(torch.ones(hidden)) if config.layer_scale else None
+        self.scale = config.scale
 
     def before(self, x_BTC: Tensor) -> Tensor:
         """The sublayer's input."""
@@ -46,5 +52,7 @@ class Residual(nn.Module):
             y_BTC = self.answer_norm(y_BTC)
         if self.layer_scale is not None:
             y_BTC = self.layer_scale * y_BTC
+        if self.scale != 1:
+            y_BTC = y_BTC * self.scale
         sum_BTC = x_BTC + y_BTC if self.add else y_BTC
         return sum_BTC if self.norm is None or self.pre else self.norm(sum_BTC)

@@ -26,6 +26,7 @@ KNOWN: dict[str, tuple[str, str, int | None, bool, int, int]] = {
     "mt5-forconditionalgeneration": ("text2text-generation", "t5", None, True, 5, 3),
     "umt5-forconditionalgeneration": ("text2text-generation", "t5", None, True, 5, 3),
     "bart-forconditionalgeneration": ("text2text-generation", "learned", 34, False, 5, 4),
+    "mbart-forconditionalgeneration": ("text2text-generation", "learned", 34, False, 5, 4),
     "marian-mtmodel": ("text2text-generation", "sinusoidal", 40, False, 3, 6),
     "marian-unshared-mtmodel": ("text2text-generation", "sinusoidal", 40, False, 3, 6),
     "whisper-forconditionalgeneration": ("automatic-speech-recognition", "absolute", 34, True, 5, 4),

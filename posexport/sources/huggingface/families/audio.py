@@ -148,7 +148,7 @@ def rotates(config: Config) -> bool:
 
 
 def head(config: Config, settings: AudioConfig, task: str) -> Head:
-    """What stands on the encoder."""
+    """The head of the task."""
     if task == "ctc":
         return TokenClassification(settings.hidden, config.size("vocab_size"))
     return Features(settings.hidden)

@@ -86,8 +86,8 @@ def text_plan(
             origins, beside = origins_of(alone, modules, special), {"decoder.": "the decoder"}
             return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside, decides=decides)
         vocab = vocab if shared else config.size_or("decoder_vocab_size", vocab)
-        given = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
-        decoder = Decoder(DecoderConfig.of(vocab=vocab, **given), encodings[1])
+        settings = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
+        decoder = Decoder(DecoderConfig.of(vocab=vocab, **settings), encodings[1])
         head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
         model = EncoderDecoderModel(encoder, decoder, head, shared=shared)
     special = {

@@ -18,7 +18,7 @@ from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
 from posexport.nn.heads import Features, Head, QuestionAnswering, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
 from posexport.sources.huggingface.transforms import SplitFused
@@ -37,7 +37,7 @@ _LAYER: NameMap = {
     "feedforward.gate": Origin(("mlp.Wi",), (SplitFused(1, parts=2),)),
     "feedforward.outer": "mlp.Wo",
     "feedforward_residual.norm": "mlp_norm",
-    **fused_qkv("attn.Wqkv"),
+    **decoder.fused_qkv("attn.Wqkv"),
 }
 
 

@@ -12,7 +12,7 @@ from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "transformer.wte", "final_norm": "transformer.norm_f"}
@@ -62,10 +62,10 @@ def _build(config: Config, task: str) -> Plan:
         code="transformers has that key and takes 2^-8 all the same",
     ):
         bias_max = 8.0
-    names = DecoderNames(once=_ONCE, layer={**_LAYER, **fused_qkv("attn.Wqkv")}, stem="transformer.blocks.{i}")
+    names = decoder.Names(once=_ONCE, layer={**_LAYER, **decoder.fused_qkv("attn.Wqkv")}, stem="transformer.blocks.{i}")
     with config.named_in_errors():
         encoding = Alibi(heads=settings.heads, variant="causal", bias_max=bias_max)
-    return decoder_plan(task, settings, encoding, names)
+    return decoder.plan(task, settings, encoding, names)
 
 
 def _attention(config: Config) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _positive(config: Config, key: str, value: object) -> float:
     return float(value)
 
 
-MPT = decoder_family(
+MPT = decoder.family(
     "mpt",
     _build,
     prefix="transformer",

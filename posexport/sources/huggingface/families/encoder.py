@@ -55,7 +55,7 @@ class ClassifierNames:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderNames:
+class Names:
     """Modules of an `Encoder` and of its heads to the checkpoint's.
 
     Attributes:
@@ -73,7 +73,7 @@ class EncoderNames:
     parameters: NameMap = field(default_factory=dict)
 
 
-def encoder_settings(
+def settings(
     config: Config,
     *,
     padding_id: int = 0,
@@ -154,10 +154,10 @@ def by_position_type(config: Config, settings: EncoderConfig, *, after_padding: 
         return encoding(head_size=settings.head_size, max_positions=config.size("max_position_embeddings"))
 
 
-def encoder_plan(
+def plan(
     config: Config,
     task: str,
-    names: EncoderNames,
+    names: Names,
     settings: EncoderConfig,
     encoding: Encoding,
     *,
@@ -167,8 +167,10 @@ def encoder_plan(
     constants: Mapping[str, Constant] | None = None,
     decides: tuple[str, ...] = (),
 ) -> Plan:
-    """The model for ``task`` and its origins. ``shared``: parts of a layer's encoding that are parts of its attention;
-    the rest is as in `Plan`."""
+    """The model for ``task`` and its origins.
+
+    ``shared``: parts of a layer's encoding that are parts of its attention. The rest is as in `Plan`.
+    """
     with torch.device("meta"):
         position_ids = FairseqPositionIds(settings.padding_id) if after_padding else SequentialPositionIds()
         encoder = Encoder(settings, encoding, position_ids)
@@ -181,7 +183,7 @@ def encoder_plan(
     return Plan(model, origins, longest, constants or {}, unread, decides=decides)
 
 
-def head(config: Config, task: str, names: EncoderNames, settings: EncoderConfig) -> Head:
+def head(config: Config, task: str, names: Names, settings: EncoderConfig) -> Head:
     """The head of the task, on the device in use."""
     hidden, layer = settings.hidden, settings.layer
     if task == "sentence-embedding":
@@ -194,7 +196,7 @@ def head(config: Config, task: str, names: EncoderNames, settings: EncoderConfig
 
 
 def named(
-    config: Config, model: EncoderModel | LongformerModel, names: EncoderNames, layers: str, count: int
+    config: Config, model: EncoderModel | LongformerModel, names: Names, layers: str, count: int
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """The origins of a model's weights, and tensors that are not read. ``layers``: how its ``count`` layers are called.
 
@@ -218,7 +220,7 @@ def named(
     return origins_of(model, modules, parameters), unread
 
 
-def _head_names(head: Head, names: EncoderNames) -> dict[str, str]:
+def _head_names(head: Head, names: Names) -> dict[str, str]:
     if isinstance(head, FillMask):
         return {"dense": names.fill_mask.dense, "norm": names.fill_mask.norm, "decoder": names.fill_mask.decoder}
     if head.reads_first_token:
@@ -240,7 +242,7 @@ def decoder_bias(
     return (own,), tuple(name for name in names if name != own)
 
 
-def encoder_family(model_type: str, build: Callable[[Config, str], Plan], prefix: str, **fields: Any) -> Family:
+def family(model_type: str, build: Callable[[Config, str], Plan], prefix: str, **fields: Any) -> Family:
     """A family of these; ``fields``: those of `Family` in which it differs from BERT's."""
     defaults: dict[str, Any] = {
         "architectures": ARCHITECTURES,
