@@ -27,7 +27,7 @@ from posexport.nn.scoring import SoftCapped, scoring
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderAttentionConfig(AttentionConfig):
-    """``kv_heads``: heads of keys and values, a divisor of ``heads`` (None: as many)."""
+    """``kv_heads``: KV heads, a divisor of ``heads`` (None: as many)."""
 
     kv_heads: int | None = None
     #: queries and keys are normalised before they are rotated: head by head, by factors that all heads share or by each

@@ -103,7 +103,7 @@ class XLNet(Definition):
 class LastTokenClassification(SequenceClassification):
     """Logits over labels from the last real token: dense, activation, linear.
 
-    transformers reads the last place, which is the same where padding stands on the left, as XLNet's tokenizer puts
+    transformers reads the last slot, which is the same where padding stands on the left, as XLNet's tokenizer puts
     it; padding on the right makes it read a padded token.
     """
 

@@ -18,20 +18,20 @@ def smaller(length: int, size: int) -> int:
 
 
 def starts(length: int, size: int, device: torch.device) -> Tensor:
-    """The first place of every block, int64 [N]; the last block reaches the end or beyond it."""
+    """The first slot of every block, int64 [N]; the last block reaches the end or beyond it."""
     return torch.arange((length + size - 1) // size, device=device) * size
 
 
-def inside(places: Tensor, length: int) -> Tensor:
-    """Which places are those of a token."""
-    return (places >= 0) & (places < length)
+def inside(slots: Tensor, length: int) -> Tensor:
+    """Which slots are those of a token."""
+    return (slots >= 0) & (slots < length)
 
 
-def take(x_BTC: Tensor, places_NQ: Tensor) -> Tensor:
-    """[B, N, Q, C]: the rows at these places, the nearest row for a place that has none."""
-    rows_NQ = places_NQ.clamp(min=0).minimum(torch.full_like(places_NQ[:1, :1], x_BTC.shape[1] - 1))
-    taken: Tensor = x_BTC.index_select(1, rows_NQ.flatten()).unflatten(1, rows_NQ.shape)  # type: ignore[no-untyped-call]
-    return taken
+def take(x_BTC: Tensor, slots_NQ: Tensor) -> Tensor:
+    """[B, N, Q, C]: the rows at these slots, the nearest row for a slot that has none."""
+    rows_NQ = slots_NQ.clamp(min=0).minimum(torch.full_like(slots_NQ[:1, :1], x_BTC.shape[1] - 1))
+    rows: Tensor = x_BTC.index_select(1, rows_NQ.flatten()).unflatten(1, rows_NQ.shape)  # type: ignore[no-untyped-call]
+    return rows
 
 
 def join(x_BNQC: Tensor, length: int) -> Tensor:
