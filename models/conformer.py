@@ -41,7 +41,7 @@ class FixedBatchNorm(nn.Module):
 
 
 class Convolution(nn.Module, ABC):
-    """Normalisation, a gated linear unit, every channel's convolution along time, normalisation, activation, a projection."""
+    """Normalisation, gated linear unit, depthwise convolution along time, normalisation, activation, projection."""
 
     #: padded frames change real ones
     leaks: bool
