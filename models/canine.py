@@ -30,10 +30,10 @@ from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.blocks import Layer, inside, join, smaller, starts, take
-from posexport.models.layer import EncoderLayer, LayerConfig
+from posexport.models.layer import EncoderLayer, Layer, LayerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
+from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.config import Config, at_least
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads

@@ -29,10 +29,11 @@ from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.blocks import Layer, inside, join, smaller, starts, take
 from posexport.models.embeddings import Embeddings
 from posexport.models.encoder import EncoderConfig
+from posexport.models.layer import Layer
 from posexport.nn.attention import additive, attend
+from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from posexport.definition.definition import Definition, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.blocks import Layer
 from posexport.models.encoder import EncoderConfig
-from posexport.models.layer import LayerConfig
+from posexport.models.layer import Layer, LayerConfig
 from posexport.nn.attention import additive
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.heads import Head, SequenceClassification
