@@ -16,10 +16,11 @@ LAYERS = [
     {"ops"},
     {"encodings"},
     {"nn"},
+    {"definition"},
     {"models"},
     {"sources"},
     {"lowering"},
-    {"rewrites"},
+    {"passes"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
@@ -59,7 +60,11 @@ WITHOUT_TORCH += [
     ".tokenizer",
     ".explain.explanation",
     ".explain.time_table",
-    ".rewrites",
+    ".passes.activations",
+    ".passes.flat_tokens",
+    ".passes.packed_projections",
+    ".passes.rms_norm",
+    ".passes.skip_norm",
 ]
 
 

@@ -23,10 +23,11 @@ from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
 from posexport.runtime.session import load as load_bundle
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
-from posexport.sources.own_decoder import OwnDecoder, with_cache
+from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
+from posexport.sources.with_cache import with_cache
 from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
 
 #: 12 heads of 6 channels are not the 70 channels of the input

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from posexport.compare import tasks
 from posexport.compare.records import Setup
+from posexport.definition.definition import Definition
 from posexport.encodings.build import build
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
 from posexport.sources.builtin import models
 
 RATE, OWN_FACTOR, LOWEST_RATE, WARM_UP = 3e-3, 10.0, 0.1, 0.1
@@ -42,7 +42,7 @@ def make(encoding: str, setup: Setup) -> Definition:
 def _fresh(encoding: str, setup: Setup) -> Definition:
     torch.manual_seed(setup.seed)
     kind, _ = models()[f"encoder-{encoding}"]
-    config = kind.config(
+    config = kind.config.of(
         vocab=tasks.VOCAB,
         hidden=setup.hidden,
         heads=setup.heads,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import msgspec
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
-from posexport.models.definition import Definition
 from posexport.nn.caching import CACHES, Caching, Rotate
 from posexport.recipe import CacheName
 from posexport.sources.own_decoder import OwnDecoder
