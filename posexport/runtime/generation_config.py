@@ -67,6 +67,7 @@ class GenerationConfig:
 
     @property
     def sampling(self) -> Sampling:
+        """How the next token is chosen."""
         temperature = 1.0 if self.do_sample and self.temperature is None else self.temperature
         return Sampling(temperature=temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed)
 
