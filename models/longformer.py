@@ -72,7 +72,7 @@ def marked(token_BT: Tensor) -> Marked:
     """List the marked tokens. At least one slot a row, so that no size is 0."""
     count_BT = token_BT.cumsum(1)
     most = cast(int, count_BT[:, -1].max().clamp(min=1).item())
-    torch._check(most >= 1)  # type: ignore[no-untyped-call]  # for the trace, which knows no more of it
+    torch._check(most >= 1)  # type: ignore[no-untyped-call]  # noqa: SLF001 (for the trace, which knows no more of it)
     rank_G = torch.arange(most, device=token_BT.device)
     # the token in slot g stands where g + 1 are reached: after all tokens up to which there are g or fewer
     slot_BG = (count_BT[:, None, :] <= rank_G[:, None]).sum(2).clamp(max=token_BT.shape[1] - 1)

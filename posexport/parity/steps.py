@@ -178,7 +178,7 @@ def free_tokens(
         generation = drain(generate(cache, of, envelope, prompts, Plan(config=GenerationConfig(max_new_tokens=steps))))
     except MemoryError:
         raise
-    except Exception as err:  # onnxruntime's exceptions share no base class of their own
+    except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
         return f"generating failed: {' '.join(str(err).split())}"
     return [one.tokens for one in generation.completions]
 

@@ -84,7 +84,7 @@ def source_of_module(
 
 def _random_in_training(module: nn.Module) -> str:
     """The first part of a module that gives other outputs in training mode; nothing where none is known to."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)  # noqa: SLF001 (no public base)
     for path, part in module.named_modules():
         if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
             return f"{type(part).__name__} {path}".strip()

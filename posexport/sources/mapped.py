@@ -50,7 +50,7 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
     advise = getattr(mmap, "MADV_DONTNEED", None)
     for parameter in parameters:
         pages: _Pages | None = getattr(parameter, _PAGES, None)
-        if pages is None or advise is None or parameter._version != pages.version:
+        if pages is None or advise is None or parameter._version != pages.version:  # noqa: SLF001 (counts writes)
             continue
         # whole pages only: those at the ends are the neighbours' too
         start = -(-pages.start // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -80,7 +80,7 @@ def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | N
         return None
     flat = torch.frombuffer(pages, dtype=DTYPE, count=count, offset=start)
     parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
-    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))
+    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))  # noqa: SLF001
     return parameter
 
 
