@@ -15,7 +15,7 @@ from posexport.lowering import plan
 from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
 from posexport.ops.operator import DOMAIN
-from posexport.ops.waves import LAYOUTS, Layout, WavesKind, oracle, project
+from posexport.ops.waves import LAYOUTS, Layout, ProjectionSpec, oracle, project
 from posexport.passes.pipeline import run
 from posexport.targets.target import Target
 
@@ -38,14 +38,18 @@ TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
 def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, constant: bool = True) -> onnx.ModelProto:
     """A graph of one node and what passes and `attach` make of it; the map is constant or an input."""
-    kind = WavesKind(layout)
+    spec = ProjectionSpec(layout)
     given = {"frequencies": np.array(frequencies(weight.shape[1]), np.float32), "weight": weight}
     info = onnx.helper.make_tensor_value_info
     inputs = [info("distances", onnx.TensorProto.INT64, ["W"])]
     if not constant:
         inputs.append(info("weight", TYPES[str(weight.dtype)], given.pop("weight").shape))
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, by_head=[-1, HEADS, SIZE])],
+        [
+            onnx.helper.make_node(
+                spec.op_type, spec.inputs, spec.outputs, domain=DOMAIN, split_heads=[-1, HEADS, SIZE], **spec.attributes
+            )
+        ],
         "one",
         inputs,
         [info("vectors", TYPES[str(weight.dtype)], [HEADS, "W", SIZE])],
@@ -121,9 +125,9 @@ def test_a_table_stands_where_it_serves(target: Target, constant: bool, taken: s
     found = model("auto", "half", weight, target, constant=constant)
     assert ([HEADS, 2 * REACH + 1, SIZE] in [list(each.dims) for each in found.graph.initializer]) == bool(not said)
     (node,) = found.graph.node
-    (family, kind) = plan.family_of(node.op_type) or (None, None)
-    assert family is not None
-    choice = plan.choose(family, kind, target)
+    spec = ProjectionSpec("half", tabulated=len(node.input) == 4)
+    assert node.op_type == spec.name
+    choice = plan.choose(plan.FAMILIES[-1], spec, target)
     assert choice.lowering.name == taken
     assert said in choice.refused.get("tabulated", "")
 

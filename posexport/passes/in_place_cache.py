@@ -10,7 +10,7 @@ import onnx_ir as ir
 from posexport.graph.edits import take_place
 from posexport.graph.queries import sizes
 from posexport.lowering.plan import GROUP_QUERY
-from posexport.ops.attention import AttentionKind, kinds
+from posexport.ops.attention import AttentionSpec
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import GraphPass, PassResult, distinct
@@ -32,24 +32,16 @@ class InPlaceCache(GraphPass):
         refused = []
         calls: dict[tuple[object, ...], ir.Node] = {}
         for node in list(model.graph):
-            kind = kinds().get(node.op_type) if node.domain == DOMAIN else None
-            if kind is not None and not kind.cached:
+            spec = AttentionSpec.of(node)
+            if spec is not None and spec.cache != "append":
                 writes = [_write_of(value) for value in node.inputs[1:3]]
-                appended = replace(kind, static=False, cached=True)
-                reason = _refusal(node, writes, appended, target)
+                appended = replace(spec, cache="append")
+                in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
+                reason = in_no_cache or GROUP_QUERY.refusal(appended, target)
                 if reason is None:
-                    _append(node, kind, appended, [write for write in writes if write is not None], calls)
+                    _append(node, spec, appended, [write for write in writes if write is not None], calls)
                 refused.append(reason)
         return PassResult(refused.count(None), distinct(refused))
-
-
-def head_size(node: ir.Node) -> int | None:
-    """The size of a head of an attention node; None where the graph does not say."""
-    query = node.inputs[0]
-    if query is None or query.shape is None:
-        return None
-    last, packed = query.shape[-1], len(query.shape) == 3
-    return (last // node.attributes["heads"].as_int() if packed else last) if isinstance(last, int) else None
 
 
 def _write_of(value: ir.Value | None) -> ir.Node | None:
@@ -60,18 +52,10 @@ def _write_of(value: ir.Value | None) -> ir.Node | None:
     return node if node is not None and node.op_type == "TensorScatter" and not node.domain else None
 
 
-def _refusal(node: ir.Node, writes: list[ir.Node | None], appended: AttentionKind, target: Target) -> str | None:
-    if None in writes:
-        return "its keys and values do not come from a static KV cache"
-    if appended.name not in kinds():
-        return "no operator appends to a cache for attention with a base or value term, or with a sink"
-    return GROUP_QUERY.refusal(replace(appended, head_size=head_size(node)), target)
-
-
 def _append(
     node: ir.Node,
-    kind: AttentionKind,
-    appended: AttentionKind,
+    spec: AttentionSpec,
+    appended: AttentionSpec,
     writes: list[ir.Node],
     calls: dict[tuple[object, ...], ir.Node],
 ) -> None:
@@ -79,10 +63,9 @@ def _append(
     graph = node.graph
     assert graph is not None
     past, new = ([write.inputs[place] for write in writes] for place in (0, 1))
-    inputs = [node.inputs[0], *new, *past, *_call(node, kind, past[0], calls).outputs, *node.inputs[3:]]
-    attention = ir.node(
-        appended.name, inputs, dict(node.attributes), domain=DOMAIN, version=1, name=node.name, num_outputs=3
-    )
+    inputs = spec.named_inputs(node) | dict(zip(("k", "v", "past_k", "past_v"), (*new, *past), strict=True))
+    inputs |= dict(zip(OF_CALL, _call(node, spec, past[0], calls).outputs, strict=True))
+    attention = appended.node(inputs, like=node)
     slices = [value.producer() for value in node.inputs[1:3] if value is not None]
     take_place(attention, node)
     for used, write, present in zip(slices, writes, attention.outputs[1:], strict=True):
@@ -95,10 +78,10 @@ def _append(
 
 
 def _call(
-    node: ir.Node, kind: AttentionKind, past: ir.Value | None, calls: dict[tuple[object, ...], ir.Node]
+    node: ir.Node, spec: AttentionSpec, past: ir.Value | None, calls: dict[tuple[object, ...], ir.Node]
 ) -> ir.Node:
     """What the node must know of a call; layers whose caches have the same capacity share it."""
-    named = dict(zip(kind.inputs, node.inputs, strict=True))
+    named = spec.named_inputs(node)
     inputs = [named["mask"], named["qpos"], named["kpos"]]
     shape = sizes(past)
     key = (*inputs, shape[2] if shape else past)

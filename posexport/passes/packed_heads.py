@@ -11,10 +11,8 @@ import onnx_ir as ir
 
 from posexport.graph.edits import integers
 from posexport.graph.queries import only, producer, sizes, width
-from posexport.ops.attention import AttentionKind
-from posexport.ops.attention import kinds as attention_kinds
-from posexport.ops.operator import DOMAIN
-from posexport.ops.rotation import kinds as rotation_kinds
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.rotation import RotationSpec
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import ATTENTION_OPSET, Target
 
@@ -69,13 +67,13 @@ class PackedHeads(GraphPass):
         leads: dict[ir.Value, ir.Value] = {}
         packed, left = 0, False
         for node in list(model.graph):
-            kind = attention_kinds().get(node.op_type) if node.domain == DOMAIN else None
-            if kind is None or kind.joined:
+            spec = AttentionSpec.of(node)
+            if spec is None or spec.packed:
                 continue
             heads = [each for each in map(_split_heads, node.inputs[:3]) if each is not None]
-            packing = None if kind.static else _packing_of_context(node)
+            packing = None if spec.cache == "static" else _packing_of_context(node)
             if packing is not None and len(heads) == len("qkv"):
-                _pack(node, kind, heads, packing, leads)
+                _pack(node, spec, heads, packing, leads)
                 packed += 1
             else:
                 left = True
@@ -86,7 +84,7 @@ class PackedHeads(GraphPass):
 def _split_heads(value: ir.Value | None) -> _SplitHeads | None:
     """Where the heads of ``value`` come from; None where that is no linear projection."""
     before = value.producer() if value is not None else None
-    rotation = before if before is not None and before.domain == DOMAIN and before.op_type in rotation_kinds() else None
+    rotation = before if before is not None and RotationSpec.of(before) is not None else None
     if value is not None and rotation is not None:
         if only(value) is None:
             return None
@@ -143,7 +141,7 @@ def _exchanges_tokens_and_heads(node: ir.Node | None) -> ir.Node | None:
 
 def _pack(
     node: ir.Node,
-    kind: AttentionKind,
+    spec: AttentionSpec,
     heads: Sequence[_SplitHeads],
     packing: ir.Node,
     leads: dict[ir.Value, ir.Value],
@@ -152,7 +150,7 @@ def _pack(
     graph = node.graph
     assert graph is not None
     transposed = packing.inputs[0]
-    attention = _packed_attention(node, kind, heads, [_packed_input(node, each, leads) for each in heads])
+    attention = _packed_attention(node, spec, heads, [_packed_input(node, each, leads) for each in heads])
     graph.insert_before(node, attention)
     context, output = attention.outputs[0], packing.outputs[0]
     if len(output.shape or ()) == 2:  # to a row for every token, whatever the shape was
@@ -171,20 +169,13 @@ def _pack(
 
 
 def _packed_attention(
-    node: ir.Node, kind: AttentionKind, heads: Sequence[_SplitHeads], inputs: Sequence[ir.Value]
+    node: ir.Node, spec: AttentionSpec, heads: Sequence[_SplitHeads], inputs: Sequence[ir.Value]
 ) -> ir.Node:
     """The attention of ``node`` on packed queries, keys and values, with the names of its outputs."""
-    packed = replace(kind, joined=True)
-    splitting = {name: each.splitting(name) for name, each in zip(packed.heads_of.values(), heads, strict=True)}
-    attention = ir.node(
-        packed.name,
-        [*inputs, *node.inputs[3:]],
-        {**node.attributes, **splitting},
-        domain=DOMAIN,
-        version=1,
-        name=node.name,
-        num_outputs=len(node.outputs),
-    )
+    packed = replace(spec, packed=True)
+    splitting = {name: each.splitting(name) for name, each in zip(packed.head_shapes.values(), heads, strict=True)}
+    named = spec.named_inputs(node) | dict(zip("qkv", inputs, strict=True))
+    attention = packed.node(named, like=node, **splitting)
     attention.metadata_props.update(node.metadata_props)
     for old, new in zip(node.outputs, attention.outputs, strict=True):
         new.name, new.type, new.shape = old.name, old.type, old.shape
@@ -204,10 +195,10 @@ def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: dict[ir.Value, 
 
 
 def _rotated(attention: ir.Node, old: ir.Node, heads: _SplitHeads, value: ir.Value) -> ir.Value:
-    kind = replace(rotation_kinds()[old.op_type], joined=True)
-    count = ir.AttrInt64("heads", int(heads.shape[2]))
-    attributes = {**old.attributes, "heads": count, "by_head": heads.splitting("by_head")}
-    node = ir.node(kind.name, [value, *old.inputs[1:]], attributes, domain=DOMAIN, version=1, name=old.name)
+    spec = RotationSpec.of(old)
+    assert spec is not None
+    sizes = {"heads": int(heads.shape[2]), "split_heads": heads.splitting("split_heads")}
+    node = replace(spec, packed=True).node({**spec.named_inputs(old), "x": value}, like=old, **sizes)
     shape = ir.Shape([*heads.shape[:2], heads.channels])
     return _inserted(node, attention, old, name=old.outputs[0].name, shape=shape)
 

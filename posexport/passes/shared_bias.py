@@ -6,8 +6,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from posexport.graph.edits import take_place
-from posexport.ops.attention import AttentionKind, kinds
-from posexport.ops.operator import DOMAIN
+from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
@@ -21,20 +20,21 @@ class SharedBias(GraphPass):
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention nodes that share a bias."""
         del target
-        by_bias: dict[tuple[object, ...], list[tuple[ir.Node, AttentionKind]]] = defaultdict(list)
+        by_bias: dict[tuple[object, ...], list[tuple[ir.Node, AttentionSpec]]] = defaultdict(list)
         refused = []
         for node in model.graph:
-            kind = kinds().get(node.op_type) if node.domain == DOMAIN else None
-            if kind is None:
+            spec = AttentionSpec.of(node)
+            if spec is None:
                 continue
-            if kind.bias is None or kind.static:
+            if spec.shared_bias is None:
                 refused.append("what is added to its scores depends on queries or keys, or is the mask alone")
                 continue
             scale, heads = (node.attributes[name].value for name in ("scale", "heads"))
-            summands = tuple(id(value) for name, value in _inputs(node, kind).items() if name in kind.bias.inputs)
+            names = spec.shared_bias.inputs
+            summands = tuple(id(value) for name, value in spec.named_inputs(node).items() if name in names)
             # a score term that is scaled is not the same in layers that scale it differently
-            scaled = scale if kind.scores and kind.scores.scaled else None
-            by_bias[kind.bias.name, summands, heads, scaled].append((node, kind))
+            scaled = scale if spec.score_operator and spec.score_operator.scaled else None
+            by_bias[spec.shared_bias, summands, heads, scaled].append((node, spec))
         shared = 0
         for group in by_bias.values():
             if len(group) > 1:
@@ -45,31 +45,14 @@ class SharedBias(GraphPass):
         return PassResult(shared, tuple(dict.fromkeys(refused)))
 
 
-def _share(group: list[tuple[ir.Node, AttentionKind]]) -> None:
+def _share(group: list[tuple[ir.Node, AttentionSpec]]) -> None:
     """One node for the bias before the first attention, which all of ``group`` read."""
-    first, kind = group[0]
-    assert kind.bias is not None
+    first, spec = group[0]
+    assert spec.shared_bias is not None
     assert first.graph is not None
-    inputs = [_inputs(first, kind)[name] for name in kind.bias.inputs]
-    bias = ir.node(kind.bias.name, inputs, dict(first.attributes), domain=DOMAIN, version=1, name=f"{first.name}_bias")
+    bias = spec.shared_bias.node(spec.named_inputs(first), like=first)
     value = bias.outputs[0]
-    value.name, value.type = f"{first.outputs[0].name}_bias", first.outputs[0].type
+    bias.name, value.name, value.type = f"{first.name}_bias", f"{first.outputs[0].name}_bias", first.outputs[0].type
     first.graph.insert_before(first, bias)
     for node, own in group:
-        biased = replace(own, biased=True)
-        named = {**_inputs(node, own), "bias": value}
-        attention = ir.node(
-            biased.name,
-            [named[name] for name in biased.inputs],
-            dict(node.attributes),
-            domain=DOMAIN,
-            version=1,
-            name=node.name,
-            num_outputs=len(node.outputs),
-        )
-        take_place(attention, node)
-
-
-def _inputs(node: ir.Node, kind: AttentionKind) -> dict[str, ir.Value | None]:
-    """The inputs of an attention node by name."""
-    return dict(zip(kind.inputs, node.inputs, strict=True))
+        take_place(replace(own, bias="full").node({**own.named_inputs(node), "bias": value}, like=node), node)

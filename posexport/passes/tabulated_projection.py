@@ -10,8 +10,7 @@ import onnx_ir as ir
 from posexport.graph.edits import take_place
 from posexport.graph.queries import constant, is_weight
 from posexport.lowering.waves.tabulated import Tabulated, table
-from posexport.ops.operator import DOMAIN
-from posexport.ops.waves import WavesKind, kinds
+from posexport.ops.waves import ProjectionSpec
 from posexport.passes.graph_pass import GraphPass, PassResult, distinct
 from posexport.targets.target import Target
 
@@ -29,23 +28,19 @@ class TabulatedProjection(GraphPass):
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts projections."""
         del target
-        projections = [node for node in model.graph if node.domain == DOMAIN and node.op_type in kinds()]
-        refused = [_add_table(model.graph, node, kinds()[node.op_type]) for node in projections]
+        projections = [(node, spec) for node in model.graph if (spec := ProjectionSpec.of(node)) is not None]
+        refused = [_add_table(model.graph, node, spec) for node, spec in projections]
         return PassResult(refused.count(None), distinct(refused))
 
 
-def _add_table(graph: ir.Graph, node: ir.Node, kind: WavesKind) -> str | None:
+def _add_table(graph: ir.Graph, node: ir.Node, spec: ProjectionSpec) -> str | None:
     """Why the node has no table; None where it has one now."""
     source, frequencies = node.inputs[2], constant(node.inputs[1], most=1 << 20)
     if source is None or source.const_value is None or not is_weight(source, 2) or frequencies is None:
         return "its weight or its frequencies are no constants"
-    weight, heads = source.const_value.numpy(), node.attributes["by_head"].as_ints()[1]
-    vectors = table(frequencies, weight, heads, kind.layout).astype(weight.dtype)
+    weight, heads = source.const_value.numpy(), node.attributes["split_heads"].as_ints()[1]
+    vectors = table(frequencies, weight, heads, spec.layout).astype(weight.dtype)
     value = ir.val(f"{source.name}_by_distance", const_value=ir.tensor(vectors))
     graph.register_initializer(value)
-    tabulated = replace(kind, tabulated=True)
-    projection = ir.node(
-        tabulated.name, [*node.inputs, value], dict(node.attributes), domain=DOMAIN, version=1, name=node.name
-    )
-    take_place(projection, node)
+    take_place(replace(spec, tabulated=True).node({**spec.named_inputs(node), "table": value}, like=node), node)
     return None
