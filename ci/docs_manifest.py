@@ -9,7 +9,7 @@ import msgspec
 from posexport.bundle import manifest as bundle
 from posexport.parity import report as parity
 from posexport.recipe import Recipe
-from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
+from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 
 #: by type and field as the code has them; a field without a meaning is an error, and so is a meaning without a field
 MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
@@ -81,7 +81,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "inline": "the graph was written without functions",
         "layout": "which files were written beside the model",
     },
-    Envelope: {
+    Limits: {
         "minimum": "tokens of the shortest input",
         "trained": "tokens of the position table; null: it has none",
         "limit": "tokens of the longest input; the graph rejects longer ones; null: any length",
@@ -162,7 +162,7 @@ def _type(annotation: object) -> str:
 TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.Manifest: "manifest",
     Recipe: "recipe",
-    Envelope: "limits",
+    Limits: "limits",
     EncodingSpec: "encoding",
     InputSpec: "input",
     OutputSpec: "output",

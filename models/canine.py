@@ -34,7 +34,7 @@ from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
 from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
 from posexport.nn.activations import activation
-from posexport.spec import Envelope, InputSpec, OutputSpec
+from posexport.spec import InputSpec, LengthContract, OutputSpec
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -224,7 +224,7 @@ class CanineModel(Definition):
         return self.head.outputs
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """From one molecule on; the lengths where the second molecule and the second and third block begin."""
         config, envelope = self.encoder.config, envelope_of(self.encoding)
         limit = envelope.limit

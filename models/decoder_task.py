@@ -9,7 +9,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.definition import Definition
 from posexport.models.envelope import envelope_of, reads_numbers, together
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 
 class DecoderModel(Definition):
@@ -47,14 +47,18 @@ class DecoderModel(Definition):
         return all(encoding.padding_invariant for encoding in self.decoder.encodings)
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """What the encodings of all layers allow together; a limit is about past and new tokens together."""
         return msgspec.structs.replace(
             together([envelope_of(encoding) for encoding in self.decoder.encodings]),
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoder.encodings),
-            traced=self.decoder.caching.cache.traced,
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Sizes to trace at, for the cache."""
+        return ProofPlan(traced=self.decoder.caching.cache.traced)
 
     @property
     def _numbered(self) -> bool:

@@ -7,7 +7,7 @@ from torch import nn
 
 from posexport.encodings.encoding import Encoding
 from posexport.models.envelope import envelope_of
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
+from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,14 @@ class Definition(nn.Module, ABC):
         return []
 
     @property
-    def envelope(self) -> Envelope:
-        """The lengths (of images: the sizes) it is right for, and those to prove it at."""
+    def envelope(self) -> LengthContract:
+        """The lengths (of images: the sizes) it is right for."""
         return envelope_of(self.encoding)
+
+    @property
+    def plan(self) -> ProofPlan:
+        """The sizes to trace and to prove it at."""
+        return ProofPlan()
 
     @property
     def parts(self) -> list[Part]:
@@ -76,6 +81,18 @@ class Definition(nn.Module, ABC):
     def padding_invariant(self) -> bool:
         """Padding on the right does not change what is not padding."""
         return self.encoding.padding_invariant
+
+    @property
+    def promises(self) -> Promises:
+        """What holds between its outputs for different inputs, as one record."""
+        return Promises(
+            shift_invariant=self.shift_invariant,
+            padding_invariant=self.padding_invariant,
+            reads_first_token=self.reads_first_token,
+            ordered=self.ordered,
+            causal=self.causal,
+            position_offset=self.overhead,
+        )
 
 
 def text_inputs(vocab: int, padding_id: int, types: int = 0) -> list[InputSpec]:

@@ -35,10 +35,11 @@ from posexport.spec import (
     SEQUENCE,
     TOTAL,
     Axis,
-    Envelope,
     InputSpec,
+    LengthContract,
     OutputSpec,
     PartSpec,
+    ProofPlan,
 )
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
@@ -64,7 +65,7 @@ class Side(Protocol):
         """Those of the layers, the first one the encoder's own."""
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         """What bounds its inputs."""
 
     def __call__(self, **inputs: Tensor) -> Tensor:
@@ -93,7 +94,7 @@ class _Text:
         return self.encoder.encodings
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         return [envelope_of(encoding, self.encoder.embeddings.numbering) for encoding in self.encodings]
 
     def __call__(self, **inputs: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ class EncoderDecoderModel(Definition):
         return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """What both halves allow: one limit, for the encoder's tokens and for past and new tokens of the decoder."""
         side, decoder = self.side, self.decoder
         envelope = together([*side.envelopes, *(envelope_of(encoding) for encoding in decoder.encodings)])
@@ -163,8 +164,12 @@ class EncoderDecoderModel(Definition):
             limited_axes=[SEQUENCE, *far],
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in decoder.encodings),
-            traced={**decoder.caching.cache.traced, ENCODER_SEQUENCE: 13},
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Sizes to trace at, for the cache and for the encoder's tokens."""
+        return ProofPlan(traced={**self.decoder.caching.cache.traced, ENCODER_SEQUENCE: 13})
 
     @property
     def inputs(self) -> list[InputSpec]:

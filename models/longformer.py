@@ -34,7 +34,7 @@ from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
 from posexport.models.numbering import AfterPadding
 from posexport.nn.attention import attend
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -204,7 +204,7 @@ class LongformerModel(Definition):
         return self.head.outputs
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
         envelope = envelope_of(self.encoding, self.encoder.embeddings.numbering)
         limit = envelope.limit

@@ -16,7 +16,7 @@ from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.models.encoder import EncoderConfig, EncoderLayer, normalisation
 from posexport.nn.activations import activation
-from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class SpectrogramEncoder(nn.Module):
         return [layer.attention.encoding for layer in self.layers if isinstance(layer, EncoderLayer)]
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         """None: no length varies, so there is none to refuse."""
         return []
 
@@ -101,9 +101,14 @@ class SpectrogramModel(Definition):
         return False
 
     @property
-    def envelope(self) -> Envelope:
-        """One point: no length varies."""
-        return Envelope(lengths=[1])
+    def envelope(self) -> LengthContract:
+        """No length varies."""
+        return LengthContract()
+
+    @property
+    def plan(self) -> ProofPlan:
+        """One point."""
+        return ProofPlan(lengths=[1])
 
     @property
     def inputs(self) -> list[InputSpec]:

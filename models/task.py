@@ -8,7 +8,7 @@ from posexport.models.definition import Definition, text_inputs
 from posexport.models.encoder import Encoder
 from posexport.models.envelope import envelope_of
 from posexport.models.heads import Head
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
 
 
 class EncoderModel(Definition):
@@ -35,7 +35,7 @@ class EncoderModel(Definition):
         return [msgspec.structs.replace(spec, axes=_swapped(spec.axes)) for spec in self.head.outputs]
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the boundaries of all layers' encodings where they differ.
 
         Also for the sequence that is attended to, where the encoding's terms measure distances to it.

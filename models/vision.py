@@ -20,7 +20,7 @@ from posexport.errors import PosexportError
 from posexport.models.definition import Definition
 from posexport.models.encoder import EncoderConfig, EncoderLayer
 from posexport.models.envelope import envelope_of
-from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +137,12 @@ class Vision(Definition):
         return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.config.hidden])]
 
     @property
-    def envelope(self) -> Envelope:
-        """The encoding's, and images: one patch, less than the trained grid, the grid, more, several query blocks."""
+    def envelope(self) -> LengthContract:
+        return msgspec.structs.replace(envelope_of(self.encoding), patch=self.config.patch)
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Images of one patch, less than the trained grid, the grid, more, several query blocks."""
         config, patch = self.config, self.config.patch
         rows, columns = config.rows, config.columns
         grids = [
@@ -152,12 +156,7 @@ class Vision(Definition):
         whole = [(patch * down, patch * right) for down, right in dict.fromkeys(grids)]
         # pixels that fill no patch, in one direction and in both
         partial = [(rows * patch, columns * patch + patch - 1), (2 * patch + patch // 2, 4 * patch + patch - 1)]
-        return msgspec.structs.replace(
-            envelope_of(self.encoding),
-            images=list(dict.fromkeys(whole + partial)),
-            patch=patch,
-            traced={HEIGHT: 5 * patch, WIDTH: 7 * patch},
-        )
+        return ProofPlan(images=list(dict.fromkeys(whole + partial)), traced={HEIGHT: 5 * patch, WIDTH: 7 * patch})
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         grid_BCRC = self.patches(pixel_values)

@@ -21,7 +21,7 @@ from posexport.files import size_text
 from posexport.recipe import LayoutName, Recipe
 from posexport.runtime.providers import check_loads, execution_provider
 from posexport.sources.resolve import LoadOptions
-from posexport.spec import SEQUENCE, Beyond
+from posexport.spec import SEQUENCE, Beyond, Limits
 from posexport.suggest import check_choice
 from posexport.tokenizer import with_tokenizer
 
@@ -339,7 +339,7 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         task=source.task,
         encoding=source.encoding,
         encodings=source.encodings,
-        envelope=source.envelope,
+        envelope=Limits.of(source.envelope, source.plan),
         inputs=source.inputs,
         outputs=source.outputs,
         parts=[part.spec for part in source.parts],

@@ -100,16 +100,16 @@ def speech(norm: str, **given: Any) -> SpeechModel:
 
 
 def test_envelope_counts_frames_in_samples() -> None:
-    envelope = speech("layer").envelope
+    envelope, plan = speech("layer").envelope, speech("layer").plan
     assert envelope.minimum == 17
-    assert envelope.minimum in envelope.lengths
-    counts = [frames(length, STEPS) for length in envelope.lengths]
+    assert envelope.minimum in plan.lengths
+    counts = [frames(length, STEPS) for length in plan.lengths]
     # 8 buckets: 2 near ones a side, then from 2 and from 4, and the farthest distance
     assert counts == [1, 2, 3, 4, 5, 6, 7, 8, 17, 63, 64, 65, 257]
-    ends = {length - samples(count, STEPS) for length, count in zip(envelope.lengths, counts, strict=True)}
+    ends = {length - samples(count, STEPS) for length, count in zip(plan.lengths, counts, strict=True)}
     assert ends == {0, 5}, "the fewest samples of a count and the most"
     assert envelope.convolutions == STEPS
-    assert frames(envelope.traced[SEQUENCE], STEPS) > 1
+    assert frames(plan.traced[SEQUENCE], STEPS) > 1
 
 
 # -- padding
@@ -296,8 +296,8 @@ def test_what_the_source_says(name: str, task: str, encoding: str, minimum: int,
     source = read(GOLDEN / name)
     assert source.encoding is not None
     assert (source.task, source.encoding.name, source.envelope.minimum) == (task, encoding, minimum)
-    assert (source.shift_invariant, source.padding_invariant) == invariant
-    assert source.ordered
+    assert (source.promises.shift_invariant, source.promises.padding_invariant) == invariant
+    assert source.promises.ordered
     raw = not name.startswith("wav2vec2-bert")
     assert source.inputs[0].name == ("input_values" if raw else "input_features")
     assert source.outputs[0].axes[1] == ("num_frames" if raw else "sequence_length")
@@ -358,7 +358,7 @@ def test_positions_may_be_left_out(copy) -> None:
     source = read(directory)
     assert source.encoding is not None
     assert source.encoding.name == NoPE.name
-    assert source.ordered, "its convolutions tell the order of frames"
+    assert source.promises.ordered, "its convolutions tell the order of frames"
 
 
 @pytest.mark.all

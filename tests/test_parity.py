@@ -28,7 +28,7 @@ from posexport.parity.point_table import plain
 from posexport.parity.prove import prove
 from posexport.parity.report import Point, Report
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)
 MASK = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="mask")
@@ -136,7 +136,7 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
 
 
 def test_default_grid_is_what_the_contract_says() -> None:
-    points = grid(Envelope(trained=512, limit=512, boundaries=[100]), [TOKENS, MASK])
+    points = grid(LengthContract(trained=512, limit=512, boundaries=[100]), [TOKENS, MASK])
     lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
     assert sorted({p.length for p in points if not p.refusal}) == lengths
     assert [(p.batch, p.length) for p in points if p.refusal] == [(1, 513), (3, 513), (1, 1024)]
@@ -146,24 +146,26 @@ def test_default_grid_is_what_the_contract_says() -> None:
 
 
 def test_grid_beyond_the_trained_length() -> None:
-    clipped = Envelope(trained=40, limit=None, beyond="clip", boundaries=[40])
-    assert {39, 40, 41, 80, 257} < set(lengths_of(clipped))
+    clipped = LengthContract(trained=40, limit=None, beyond="clip", boundaries=[40])
+    assert {39, 40, 41, 80, 257} < set(lengths_of(clipped, ProofPlan()))
     assert not any(p.refusal for p in grid(clipped, [TOKENS, MASK]))
-    stretched = Envelope(trained=40, limit=100, beyond="interpolate", boundaries=[40])
-    assert {40, 41, 70, 100} < set(lengths_of(stretched))
-    assert max(lengths_of(stretched)) == 100
+    stretched = LengthContract(trained=40, limit=100, beyond="interpolate", boundaries=[40])
+    assert {40, 41, 70, 100} < set(lengths_of(stretched, ProofPlan()))
+    assert max(lengths_of(stretched, ProofPlan())) == 100
     assert [p.length for p in grid(stretched, [TOKENS]) if p.refusal] == [101, 101, 200]
 
 
 def test_grid_of_given_lengths_and_of_a_second_sequence() -> None:
-    points = grid(Envelope(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10])
+    points = grid(
+        LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
+    )
     assert {(p.length, p.refusal) for p in points} == {(8, False), (10, True)}
     assert {p.memory for p in points if p.batch == 1} == {9}
     assert {p.memory for p in points if p.batch == 3} == {5}
-    default = grid(Envelope(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
+    default = grid(LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
     assert [p.memory for p in default if p.refusal] == [9, 5, 9, 10]
     with pytest.raises(PosexportError, match="--length 2 or more"):
-        grid(Envelope(minimum=2), [TOKENS], lengths=[1])
+        grid(LengthContract(minimum=2), [TOKENS], lengths=[1])
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "ragged"])

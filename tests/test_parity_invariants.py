@@ -10,7 +10,7 @@ from posexport.parity.criterion import EPS
 from posexport.parity.draw import Feeds
 from posexport.parity.grid import GridPoint
 from posexport.parity.report import Invariant
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)
 MASK = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="mask")
@@ -39,10 +39,8 @@ def checked(name: str, *, onnx: float, torch: float) -> Invariant:
         definition=moves(torch),
         inputs=[TOKENS, MASK],
         outputs=[OUTPUT],
-        envelope=Envelope(),
-        shift_invariant=True,
-        padding_invariant=True,
-        reads_first_token=False,
+        envelope=LengthContract(),
+        promises=Promises(shift_invariant=True, padding_invariant=True),
         positional=None,
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})
@@ -89,10 +87,8 @@ def test_content_of_padding_that_counts_by_definition_is_no_promise() -> None:
         definition=reads,
         inputs=[TOKENS, MASK],
         outputs=[OUTPUT],
-        envelope=Envelope(),
-        shift_invariant=False,
-        padding_invariant=False,
-        reads_first_token=False,
+        envelope=LengthContract(),
+        promises=Promises(shift_invariant=False, padding_invariant=False),
         positional=None,
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})

@@ -16,7 +16,7 @@ from posexport.parity.grid import grid
 from posexport.parity.prove import prove
 from posexport.parity.sample import FILE, LARGEST, SampleWriter, check_sample
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, LengthContract
 
 #: a machine that has no PyTorch
 WITHOUT_TORCH = """
@@ -102,7 +102,7 @@ def test_a_large_model_still_fits() -> None:
     )
     right = source("encoder-absolute", task="fill-mask")
     inputs = [*right.inputs, states]
-    envelope = Envelope(trained=512, limit=512, boundaries=[512])
+    envelope = LengthContract(trained=512, limit=512, boundaries=[512])
     points = [p for p in grid(envelope, inputs) if not p.refusal]
     writer = SampleWriter()
     wide = Source(

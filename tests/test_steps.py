@@ -20,7 +20,7 @@ from posexport.parity.reference import Reference
 from posexport.parity.report import Invariant, Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
-from posexport.spec import Envelope
+from posexport.spec import LengthContract
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LATER = "later tokens change nothing"
@@ -158,21 +158,21 @@ def test_gaps_are_between_the_two_best() -> None:
 @pytest.mark.parametrize(
     ("envelope", "wanted"),
     [
-        (Envelope(), (17, 64)),
-        (Envelope(limit=128), (17, 64)),
-        (Envelope(limit=80), (17, 64)),
-        (Envelope(limit=79), (17, 63)),
-        (Envelope(limit=23), (11, 13)),
-        (Envelope(limit=1), (1, 1)),
-        (Envelope(boundaries=[40]), (17, 64)),
-        (Envelope(boundaries=[40, 200], length_dependent=True), (168, 64)),
-        (Envelope(boundaries=[40], length_dependent=True), (17, 64)),
-        (Envelope(boundaries=[4096], length_dependent=True), (17, 64)),
-        (Envelope(boundaries=[200], limit=200, length_dependent=True), (17, 64)),
-        (Envelope(boundaries=[200], limit=205, length_dependent=True), (168, 38)),
+        (LengthContract(), (17, 64)),
+        (LengthContract(limit=128), (17, 64)),
+        (LengthContract(limit=80), (17, 64)),
+        (LengthContract(limit=79), (17, 63)),
+        (LengthContract(limit=23), (11, 13)),
+        (LengthContract(limit=1), (1, 1)),
+        (LengthContract(boundaries=[40]), (17, 64)),
+        (LengthContract(boundaries=[40, 200], length_dependent=True), (168, 64)),
+        (LengthContract(boundaries=[40], length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[4096], length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[200], limit=200, length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[200], limit=205, length_dependent=True), (168, 38)),
     ],
 )
-def test_the_steps_fit_the_table_and_cross_a_near_boundary(envelope: Envelope, wanted: tuple[int, int]) -> None:
+def test_the_steps_fit_the_table_and_cross_a_near_boundary(envelope: LengthContract, wanted: tuple[int, int]) -> None:
     length, count = steps.sizes(envelope)
     assert (length, count) == wanted
     assert envelope.limit is None or length + count - 1 <= envelope.limit
@@ -202,13 +202,13 @@ def later(report: Report) -> list[Invariant]:
 
 def test_later_tokens_change_nothing_in_a_decoder(rope: Report) -> None:
     assert [(item.length, item.verdict) for item in later(rope)] == [(17, "pass")]
-    assert decoder("rope").causal
+    assert decoder("rope").promises.causal
 
 
 def test_an_encoder_that_promises_it_fails(tmp_path: Path) -> None:
     right = encoder("encoder-absolute")
-    assert not right.causal
-    wrong = dataclasses.replace(right, causal=True)
+    assert not right.promises.causal
+    wrong = dataclasses.replace(right, promises=msgspec.structs.replace(right.promises, causal=True))
     report = proof(wrong, tmp_path, lengths=(17,))
     assert [item.verdict for item in later(report)] == ["fail"]
     assert not report.passed

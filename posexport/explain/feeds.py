@@ -16,8 +16,9 @@ from posexport.spec import (
     SEQUENCE,
     TOTAL,
     WIDTH,
-    Envelope,
     InputSpec,
+    LengthContract,
+    Limits,
     samples,
 )
 
@@ -26,7 +27,7 @@ _LENGTH = 128
 
 
 def sizes(
-    inputs: Sequence[InputSpec], envelope: Envelope, *, batch: int, length: int | None, past: int | None
+    inputs: Sequence[InputSpec], envelope: Limits, *, batch: int, length: int | None, past: int | None
 ) -> dict[str, int]:
     """What the named axes of the inputs are.
 
@@ -62,7 +63,7 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
     return [max(1, limit - past) for limit in limits]
 
 
-def draw(inputs: Sequence[InputSpec], envelope: Envelope, named: dict[str, int]) -> Feeds:
+def draw(inputs: Sequence[InputSpec], envelope: LengthContract, named: dict[str, int]) -> Feeds:
     """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
     rng = np.random.default_rng(0)
     given: Feeds = {}

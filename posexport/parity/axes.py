@@ -23,9 +23,9 @@ def check_axes(source: Source, model: Path) -> None:
     )
     limit = source.envelope.limit
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.envelope).items()}
-        if source.envelope.images:
-            sizes[HEIGHT], sizes[WIDTH] = source.envelope.images[(step - 1) % len(source.envelope.images)]
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.traced).items()}
+        if source.plan.images:
+            sizes[HEIGHT], sizes[WIDTH] = source.plan.images[(step - 1) % len(source.plan.images)]
         for axis in source.envelope.limited_axes:
             if axis in sizes and limit is not None:
                 sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))

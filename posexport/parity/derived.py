@@ -40,7 +40,7 @@ class Call:
             mask_BS = np.ones((ids_BT.shape[0], past + ids_BT.shape[1]), dtype=np.int64)
         else:
             mask_BS = feeds[mask.name].astype(np.int64)
-        return Call(ids_BT, mask_BS, None if source.causal else source.overhead)
+        return Call(ids_BT, mask_BS, None if source.promises.causal else source.promises.position_offset)
 
     @property
     def past(self) -> int:

@@ -5,7 +5,18 @@ from collections.abc import Sequence
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.spec import ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Envelope, InputSpec, Padding, frames, samples
+from posexport.spec import (
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    SEQUENCE,
+    WIDTH,
+    InputSpec,
+    LengthContract,
+    Padding,
+    ProofPlan,
+    frames,
+    samples,
+)
 
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
 BATCHES = (1, 3)
@@ -61,11 +72,11 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True, rename=POINT_NAMES):
         return f"length {self.length}, batch {self.batch}, {padding}{memory}{calls}{numbered}"
 
 
-def lengths_of(envelope: Envelope) -> list[int]:
+def lengths_of(envelope: LengthContract, plan: ProofPlan) -> list[int]:
     """The default lengths, ascending, all of which the model must take."""
     trained, limit = envelope.trained, envelope.limit
-    if envelope.lengths:
-        return sorted(envelope.lengths)
+    if plan.lengths:
+        return sorted(plan.lengths)
     found = {*LENGTHS, envelope.minimum}
     found |= {b + step for b in envelope.boundaries for step in (-1, 0, 1)}
     found |= {length for length in (trained, limit) if length is not None}
@@ -77,8 +88,9 @@ def lengths_of(envelope: Envelope) -> list[int]:
 
 
 def grid(
-    envelope: Envelope,
+    envelope: LengthContract,
     inputs: Sequence[InputSpec],
+    plan: ProofPlan | None = None,
     *,
     lengths: Sequence[int] | None = None,
     further: Sequence[int] = (),
@@ -90,8 +102,9 @@ def grid(
     Lengths beyond the limit must be refused, on every axis that the limit is about.
     Raises PosexportError for a length the model does not promise to take.
     """
-    if envelope.images:
-        return _images(envelope, lengths)
+    plan = plan or ProofPlan()
+    if plan.images:
+        return _images(envelope, plan, lengths)
     for length in lengths or ():
         if length < envelope.minimum:
             raise PosexportError(
@@ -116,7 +129,7 @@ def grid(
             refusal=refusal,
         )
 
-    chosen = lengths_of(envelope) if lengths is None else sorted(set(lengths))
+    chosen = lengths_of(envelope, plan) if lengths is None else sorted(set(lengths))
     if SEQUENCE not in axes:
         chosen = chosen[:1]
     points = [
@@ -168,13 +181,13 @@ def _calls(length: int) -> list[tuple[int, ...]]:
     return [calls for calls in found if min(calls) > 0]
 
 
-def _images(envelope: Envelope, lengths: Sequence[int] | None) -> list[GridPoint]:
+def _images(envelope: LengthContract, plan: ProofPlan, lengths: Sequence[int] | None) -> list[GridPoint]:
     """Every size of image, alone and in a batch; ``lengths`` are sides of square ones."""
-    least = [min(image[side] for image in envelope.images) for side in (0, 1)]
+    least = [min(image[side] for image in plan.images) for side in (0, 1)]
     for side in lengths or ():
         if side < max(least):
             raise PosexportError(f"an image of {side}x{side} is below the model's minimum of {least[0]}x{least[1]}")
-    sizes = envelope.images if lengths is None else [(side, side) for side in lengths]
+    sizes = plan.images if lengths is None else [(side, side) for side in lengths]
     patch = envelope.patch
     points = [
         GridPoint(batch=batch, length=max(1, height // patch) * max(1, width // patch), image=(height, width))
@@ -182,13 +195,15 @@ def _images(envelope: Envelope, lengths: Sequence[int] | None) -> list[GridPoint
         for batch in BATCHES
     ]
     if lengths is None:
-        points += [msgspec.structs.replace(points[0], image=image, refusal=True) for image in _too_small(envelope)]
+        points += [
+            msgspec.structs.replace(points[0], image=image, refusal=True) for image in _too_small(envelope, plan)
+        ]
     return sorted(points, key=lambda point: point.length)
 
 
-def _too_small(envelope: Envelope) -> list[tuple[int, int]]:
+def _too_small(envelope: LengthContract, plan: ProofPlan) -> list[tuple[int, int]]:
     """A proven image, cut to one pixel less than the smallest height or width."""
-    height, width = envelope.images[-1]
+    height, width = plan.images[-1]
     least = envelope.smallest
     found = [(least[HEIGHT] - 1, width)] if least.get(HEIGHT, 1) > 1 else []
     return found + ([(height, least[WIDTH] - 1)] if least.get(WIDTH, 1) > 1 else [])

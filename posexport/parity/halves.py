@@ -56,8 +56,7 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
         ),
         # where the inputs have one size, there is nothing to permute
         encoding=source.encoding if varies else None,
-        causal=False,
-        ordered=False,
+        promises=msgspec.structs.replace(source.promises, causal=False, ordered=False),
         parts=[],
     )
 

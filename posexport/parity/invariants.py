@@ -27,10 +27,11 @@ from posexport.spec import (
     TOKENS,
     TOTAL,
     Axis,
-    Envelope,
     InputSpec,
+    LengthContract,
     OutputSpec,
     Padding,
+    Promises,
     samples,
 )
 
@@ -59,14 +60,11 @@ class Promise:
     definition: Run
     inputs: Sequence[InputSpec]
     outputs: Sequence[OutputSpec]
-    envelope: Envelope
-    shift_invariant: bool
-    padding_invariant: bool
-    reads_first_token: bool
+    envelope: LengthContract
+    promises: Promises
     precision: Precision = "fp32"
     #: the user's, in place of the criterion
     tolerance: float | None = None
-    causal: bool = False
     positional: bool | None
     exact: Run | None = None
 
@@ -90,17 +88,17 @@ def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) ->
         ("batch neighbours do not change a row", lambda of: _alone(of, point(ragged))),
         ("reordering the batch reorders the outputs", lambda of: _rows(of, point(ragged))),
     ]
-    if promise.causal and length > 1:
+    if promise.promises.causal and length > 1:
         checks.append(("later tokens change nothing", lambda of: _later(of, point())))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):
-        if promise.padding_invariant and "right" in promise.envelope.paddings:
+        if promise.promises.padding_invariant and "right" in promise.envelope.paddings:
             checks.append(("right padding changes nothing", lambda of: _padded(of, point(), left=False)))
         # both sequences must move together, or their distances change
-        movable = promise.shift_invariant and "left" in promise.envelope.paddings
+        movable = promise.promises.shift_invariant and "left" in promise.envelope.paddings
         if movable and (memory is None or ENCODER_SEQUENCE in promise.masked):
             checks.append(("left padding changes nothing", lambda of: _padded(of, point(), left=True)))
         # a left-padded row is answered at a padded token by whoever reads the first one
-        side: Padding = "right" if promise.reads_first_token else ragged
+        side: Padding = "right" if promise.promises.reads_first_token else ragged
         if side != "none":
             checks.append((_CONTENT, lambda of: _content(of, point(side))))
     for name, test in checks:
@@ -218,7 +216,7 @@ def _padded(promise: Promise, point: GridPoint, *, left: bool) -> Iterator[tuple
     start = pads if left else 0
     real, far = (range(start, start + length) for length in (short.tokens, short.memory or 0))
     got = [_take_tokens(y, s.axes, real, far) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
-    yield from _compared(promise, got, wanted, _all, by_token=left and promise.reads_first_token)
+    yield from _compared(promise, got, wanted, _all, by_token=left and promise.promises.reads_first_token)
 
 
 def _content(promise: Promise, point: GridPoint) -> Iterator[tuple[OutputSpec, Measured]]:

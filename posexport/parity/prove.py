@@ -112,8 +112,8 @@ def prove(
             threads=threads,
         )
     heads = _heads(source.module)
-    further = memory.further(source.further_lengths, source.outputs, heads, _memory_limit(memory_limit))
-    points = grid(source.envelope, source.inputs, lengths=lengths, further=further)
+    further = memory.further(source.plan.further, source.outputs, heads, _memory_limit(memory_limit))
+    points = grid(source.envelope, source.inputs, source.plan, lengths=lengths, further=further)
     tell = progress or (lambda *_: None)
     coverage = Coverage([])
     if lengths is None and foreign is None:
@@ -310,13 +310,10 @@ def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: b
         inputs=source.inputs,
         outputs=source.outputs,
         envelope=source.envelope,
-        shift_invariant=source.shift_invariant,
-        padding_invariant=source.padding_invariant,
-        reads_first_token=source.reads_first_token,
-        causal=source.causal,
+        promises=source.promises,
         precision=job.precision,
         tolerance=job.tolerance,
-        positional=None if source.encoding is None else source.ordered or source.encoding.name != "nope",
+        positional=None if source.encoding is None else source.promises.ordered or source.encoding.name != "nope",
         exact=_exact(source, fresh) if source.kind == "python" else None,
     )
     found: list[Invariant] = []

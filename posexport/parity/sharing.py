@@ -4,7 +4,6 @@ A parameter is cast when a part of the copy reads it, and forgotten when that pa
 those of a whole copy, bit for bit: casting float32 to float64 adds nothing, and casting once more gives the same.
 """
 
-import copy
 from collections.abc import Iterator, MutableMapping
 
 import torch
@@ -80,7 +79,7 @@ class _Parameters(MutableMapping[str, nn.Parameter | None]):
 
 def sharing(module: nn.Module, reader: Reader) -> nn.Module:
     """A copy with buffers and attributes of its own; wherever it reads a parameter, ``reader`` gives the original's."""
-    made = copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()}).eval()
+    made = mapped.copy_with_same_weights(module).eval()
     for part in made.modules():
         part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
         for name, buffer in part.__dict__["_buffers"].items():

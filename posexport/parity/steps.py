@@ -22,7 +22,7 @@ from posexport.parity.report import Invariant, Verdict
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, ports
 from posexport.runtime.generate import Plan, drain, generate
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.spec import BATCH, CAPACITY, PAST, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, OutputSpec
 
 Run = Callable[[Feeds], list[Array]]
 STEPS = 64
@@ -49,7 +49,7 @@ def check(
     own: Run,
     inputs: Sequence[InputSpec],
     outputs: Sequence[OutputSpec],
-    envelope: Envelope,
+    envelope: LengthContract,
     precision: Precision,
     provider: str,
     tolerance: float | None = None,
@@ -100,7 +100,7 @@ def check(
     yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
 
 
-def sizes(envelope: Envelope) -> tuple[int, int]:
+def sizes(envelope: LengthContract) -> tuple[int, int]:
     """Length of the longest prompt, and how many steps fit behind it.
 
     A length at which the formula of a length-dependent encoding changes is among the steps, if it is not far.
@@ -113,7 +113,7 @@ def sizes(envelope: Envelope) -> tuple[int, int]:
     return length, STEPS if limit is None else min(STEPS, limit - length + 1)
 
 
-def draw_prompts(tokens: InputSpec, envelope: Envelope, length: int) -> list[list[int]]:
+def draw_prompts(tokens: InputSpec, envelope: LengthContract, length: int) -> list[list[int]]:
     """Random ids: rows of different lengths where the model takes padding on the left."""
     rng = np.random.default_rng([length, STEPS])
     drawn = ids(tokens, (_ROWS, length), rng).tolist()
@@ -121,7 +121,7 @@ def draw_prompts(tokens: InputSpec, envelope: Envelope, length: int) -> list[lis
     return [row[: max(1, length - number * length // _ROWS)] if ragged else row for number, row in enumerate(drawn)]
 
 
-def draw_fixed(fixed: Sequence[InputSpec], envelope: Envelope) -> Feeds:
+def draw_fixed(fixed: Sequence[InputSpec], envelope: LengthContract) -> Feeds:
     """What an encoder reads: rows of different lengths where it takes padding."""
     longest = _PROMPT if envelope.limit is None else min(_PROMPT, envelope.limit)
     return draw(GridPoint(batch=_ROWS, length=1, memory=longest, padding=envelope.ragged or "none"), fixed)
@@ -164,7 +164,7 @@ def free_tokens(
     of: Ports,
     prompts: Sequence[Sequence[int]],
     steps: int,
-    envelope: Envelope,
+    envelope: LengthContract,
     provider: str,
     fixed: Feeds | None = None,
 ) -> list[list[int]] | str:

@@ -1,10 +1,10 @@
 """The lengths at which a graph takes another branch: a mistake on one side of them shows on that side only."""
 
 from posexport.lowering.blocks import BLOCK
-from posexport.spec import Envelope, samples
+from posexport.spec import LengthContract, samples
 
 
-def switches(envelope: Envelope) -> list[int]:
+def switches(envelope: LengthContract) -> list[int]:
     """Longest lengths of a branch, ascending: up to and including each the graph computes in one way.
 
     Lengths at which the encoding's formula changes, and the length from which attention is tiled over queries; in units

@@ -21,7 +21,7 @@ from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.sampling import Chooser
 from posexport.runtime.streams import Pieces, StopTexts
-from posexport.spec import SEQUENCE, EncodingSpec, Envelope, InputSpec
+from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 
 #: the encodings whose keys of before change when a row grows beyond the length that this parameter says
 _RECOMPUTED = {"rope-longrope": "max_positions"}
@@ -101,7 +101,7 @@ def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
 def generate(
     make_cache: Callable[[int, int], Cache],
     of: Ports,
-    envelope: Envelope,
+    envelope: LengthContract,
     prompts: Sequence[Sequence[int]],
     plan: Plan,
     *,
@@ -268,7 +268,7 @@ def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
     return min((length for length in found if isinstance(length, int)), default=None)
 
 
-def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | None) -> None:
+def _check(prompts: Sequence[Sequence[int]], envelope: LengthContract, limit: int | None) -> None:
     if not prompts:
         raise PosexportError("got no prompts; give at least one")
     for number, prompt in enumerate(prompts):

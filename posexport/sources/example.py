@@ -1,23 +1,24 @@
 """Example inputs of chosen sizes, to trace a model with or to see what it gives."""
 
+from collections.abc import Mapping, Sequence
+
 import torch
 
 from posexport.errors import PosexportError
-from posexport.spec import Envelope, InputSpec
+from posexport.spec import InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
 _TRACED_SIZES = (3, 11, 7, 13, 5, 4)
 
 
-def axis_sizes(inputs: list[InputSpec], envelope: Envelope | None = None) -> dict[str, int]:
-    """A size for every named axis to trace at; ``envelope`` may want others."""
+def axis_sizes(inputs: Sequence[InputSpec], traced: Mapping[str, int] | None = None) -> dict[str, int]:
+    """A size for every named axis to trace at; ``traced``: those that are chosen."""
     names = dict.fromkeys(axis for spec in inputs for axis in spec.axes if isinstance(axis, str))
     if len(names) > len(_TRACED_SIZES):
         raise PosexportError(
             f"a model may have {len(_TRACED_SIZES)} dynamic axes, got {len(names)}: {', '.join(names)}"
         )
-    wanted = envelope.traced if envelope else {}
-    return {name: wanted.get(name, size) for name, size in zip(names, _TRACED_SIZES, strict=False)}
+    return {name: (traced or {}).get(name, size) for name, size in zip(names, _TRACED_SIZES, strict=False)}
 
 
 def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.Tensor]:

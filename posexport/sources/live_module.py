@@ -23,7 +23,7 @@ from posexport.sources.probe import probe
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, raised
 from posexport.sources.weights import digest
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, EncodingSpec, InputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, EncodingSpec, InputSpec, Promises
 
 #: the axes that a module of the user's may have beside fixed ones
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
@@ -74,8 +74,8 @@ def source_of_module(
         encoding=None if first is None else EncodingSpec(name=first.name, parameters=dict(first.parameters_given)),
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
-        padding_invariant=False,
-        further_lengths=probed.further_lengths,
+        plan=probed.plan,
+        promises=Promises(padding_invariant=False),
         remarks=[*remarks, *renamed, *bounded, *probed.remarks],
     )
 

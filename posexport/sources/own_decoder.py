@@ -28,7 +28,7 @@ from posexport.sources import mapped
 from posexport.sources.length_search import LONGEST, search
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, EncodingSpec, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 TASK = "text-generation"
 _IDS, _MASK, _NUMBERS = "input_ids", "attention_mask", "position_ids"
@@ -48,7 +48,7 @@ class OwnDecoder(Definition):
     causal = True
 
     def __init__(
-        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: Envelope
+        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: LengthContract
     ) -> None:
         super().__init__()
         self.user = user
@@ -92,14 +92,18 @@ class OwnDecoder(Definition):
         return all(encoding.padding_invariant for encoding in self._all_encodings)
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
             self._envelope,
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in self._all_encodings),
-            traced=self.caching.cache.traced,
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Sizes to trace at, for the cache."""
+        return ProofPlan(traced=self.caching.cache.traced)
 
     @property
     def inputs(self) -> list[InputSpec]:
@@ -262,6 +266,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
     encodings = [EncodingSpec(name=each.name, parameters=dict(each.parameters_given)) for each in decoder.encodings]
+    further = [length for length in source.plan.further if envelope.limit is None or length <= envelope.limit]
     return replace(
         source,
         module=decoder,
@@ -271,16 +276,13 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         encoding=encodings[0],
         encodings=encodings if any(each != encodings[0] for each in encodings) else [],
         task=TASK,
-        shift_invariant=decoder.shift_invariant,
-        padding_invariant=decoder.padding_invariant,
-        ordered=True,
-        causal=True,
-        further_lengths=[n for n in source.further_lengths if envelope.limit is None or n <= envelope.limit],
+        promises=decoder.promises,
+        plan=msgspec.structs.replace(decoder.plan, further=further),
         remarks=remarks,
     )
 
 
-def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[Envelope, list[str]]:
+def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
     """The envelope of a module that takes position_ids, whose own table may end where some number is too large."""
     envelope = decoder.envelope
 
