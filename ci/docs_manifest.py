@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from posexport.bundle import manifest as bundle
-from posexport.parity import report as parity
+from posexport.parity.report import report as parity
 from posexport.recipe import Recipe
 from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 

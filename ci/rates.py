@@ -30,8 +30,8 @@ from posexport.catalogue import catalogue
 from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
-from posexport.parity.median import LEAST_POINTS, LIMIT
-from posexport.parity.report import Report
+from posexport.parity.report.median import LEAST_POINTS, LIMIT
+from posexport.parity.report.report import Report
 from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.source import Source
 

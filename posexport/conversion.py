@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from posexport.export.build import Built
     from posexport.lowering.target import TargetName
     from posexport.nn.caching import Rotate
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.sources.cached import CacheName
     from posexport.sources.source import Source
 
@@ -106,7 +106,7 @@ class Conversion:
     @property
     def verdict(self) -> str:
         """The proof in words: ``proven``, or what is less than that and why."""
-        from posexport.parity.verdict import verdict
+        from posexport.parity.report.verdict import verdict
 
         return verdict(self.report).words
 
@@ -125,7 +125,7 @@ class Conversion:
 
     def to_text(self) -> str:
         """The table of the proof, and where the bundle is."""
-        from posexport.parity.point_table import plain
+        from posexport.parity.report.point_table import plain
 
         lines = [] if self.report is None else [plain(self.report)]
         if self.manifest is None:
@@ -295,7 +295,7 @@ def _write(
 def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.prove import prove
-    from posexport.parity.sample import SampleWriter
+    from posexport.parity.report.sample import SampleWriter
 
     sample = SampleWriter()
     report = prove(
@@ -330,7 +330,7 @@ def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
 
 
 def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report: "Report | None") -> Manifest:
-    from posexport.parity.verdict import verdict
+    from posexport.parity.report.verdict import verdict
 
     proven = verdict(report).proven
     return Manifest(

@@ -23,8 +23,9 @@ from posexport.models.conformer import CausalConvolution, CentredConvolution, Co
 from posexport.models.encoder import Attention, EncoderConfig
 from posexport.models.heads import Features
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
-from posexport.parity.draw import kept
-from posexport.parity.grid import GridPoint, grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import kept
+from posexport.parity.grid.point import GridPoint
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, frames, samples

@@ -11,10 +11,11 @@ from onnx import ModelProto, NodeProto
 
 from posexport.conversion import ConvertOptions, convert
 from posexport.lowering import blockwise
-from posexport.parity import coverage, prove
-from posexport.parity.branches import Branch, Watched
-from posexport.parity.coverage import cover
-from posexport.parity.grid import grid
+from posexport.parity import prove
+from posexport.parity.branches import coverage
+from posexport.parity.branches.coverage import cover
+from posexport.parity.branches.probes import Branch, Watched
+from posexport.parity.grid.grid import grid
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.resolve import LoadOptions

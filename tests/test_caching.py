@@ -11,11 +11,11 @@ from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import Caching, StaticCache
-from posexport.parity.calls import in_calls, whole
-from posexport.parity.draw import draw
-from posexport.parity.grid import GridPoint
-from posexport.parity.ort import RunError, Runner
-from posexport.parity.reference import Reference
+from posexport.parity.grid.inputs import draw
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls, whole
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.subject import RunError, Runner
 from posexport.runtime.session import load
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached

@@ -16,8 +16,8 @@ from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
 from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
-from posexport.parity.draw import draw
-from posexport.parity.grid import grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw
 from posexport.sources import builtin
 from posexport.sources.resolve import LoadOptions
 from tests.small import by_attention, in_short, shared

@@ -27,7 +27,7 @@ from posexport.export.build import build
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.prove import prove
-from posexport.parity.report import Report
+from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source

@@ -10,10 +10,10 @@ import pytest
 import torch
 from parity_models import exported
 
-from posexport.parity import steps
 from posexport.parity.criterion import measure, tolerance
-from posexport.parity.ort import Runner
-from posexport.parity.reference import Reference
+from posexport.parity.invariants import rollout as steps
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.subject import Runner
 from posexport.runtime.cache import ports
 from posexport.sources import builtin
 from posexport.sources.source import Source

@@ -45,10 +45,10 @@ WITHOUT_TORCH = [
 ]
 WITHOUT_TORCH += [
     ".runtime.placement",
-    ".parity.sample",
-    ".parity.point_table",
+    ".parity.report.sample",
+    ".parity.report.point_table",
     ".parity.criterion",
-    ".parity.grid",
+    ".parity.grid.grid",
     ".verification",
     ".catalogue",
     ".files",

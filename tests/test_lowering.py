@@ -21,12 +21,12 @@ from posexport.lowering.plan import ATTENTION, choose, family_of
 from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.operator import DOMAIN
-from posexport.parity.calls import in_calls
 from posexport.parity.criterion import measure, tolerance
-from posexport.parity.draw import draw, token_mask
-from posexport.parity.grid import GridPoint
-from posexport.parity.ort import Runner
-from posexport.parity.reference import Reference
+from posexport.parity.grid.inputs import draw, token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.subject import Runner
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.cached import cached

@@ -9,12 +9,13 @@ import torch
 from parity_models import exported, source, wrapped
 
 from posexport.lowering.blocks import BLOCK
-from posexport.parity import median
 from posexport.parity.criterion import EPS, tolerance
-from posexport.parity.point_table import plain
+from posexport.parity.grid.switches import switches
 from posexport.parity.prove import prove
-from posexport.parity.report import Point, Report
-from posexport.parity.switches import switches
+from posexport.parity.report import median
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Point
+from posexport.parity.report.report import Report
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
 

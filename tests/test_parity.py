@@ -20,13 +20,18 @@ from parity_models import (
 )
 
 from posexport.errors import PosexportError
-from posexport.parity import baseline_error, criterion, luck, memory
-from posexport.parity.draw import draw, kept
-from posexport.parity.grid import GridPoint, grid, lengths_of
-from posexport.parity.grid import _calls as grid_calls
-from posexport.parity.point_table import plain
+from posexport.parity import criterion
+from posexport.parity.grid import conditioning, memory
+from posexport.parity.grid.cached import splits
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw, kept
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.grid.text import lengths_of
 from posexport.parity.prove import prove
-from posexport.parity.report import Point, Report
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Point
+from posexport.parity.report.report import Report
+from posexport.parity.run import baseline_error
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
@@ -127,8 +132,8 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
         return [feeds["input_ids"][:, 0].astype(np.float64) - 30]
 
     point = GridPoint(batch=1, length=2)
-    chosen = abs(definition(luck.inputs_of(point, [TOKENS], outputs, definition))[0][0])
-    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(luck.DRAWS[1])]
+    chosen = abs(definition(conditioning.inputs_of(point, [TOKENS], outputs, definition))[0][0])
+    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(conditioning.DRAWS[1])]
     assert chosen == max(drawn) > np.median(drawn)
 
 
@@ -473,4 +478,4 @@ def test_a_damaged_report_is_one_sentence() -> None:
 @pytest.mark.parametrize("length", [160, 257, 384, 512])
 def test_a_call_that_is_computed_in_tiles_comes_behind_a_cache_too(length: int) -> None:
     """A bias whose tiles counted from the cache's start would be wrong nowhere else."""
-    assert any(calls[0] > 0 and max(calls[1:]) > 128 for calls in grid_calls(length))
+    assert any(calls[0] > 0 and max(calls[1:]) > 128 for calls in splits(length))

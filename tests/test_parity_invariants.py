@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from posexport.parity import invariants
 from posexport.parity.criterion import EPS
-from posexport.parity.draw import Feeds
-from posexport.parity.grid import GridPoint
-from posexport.parity.report import Invariant
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.invariants import check as invariants
+from posexport.parity.report.points import Invariant
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)

@@ -21,8 +21,8 @@ from posexport.export import functions, metadata
 from posexport.export.save import save, weight_bytes
 from posexport.export.trace import trace as traced
 from posexport.lowering.target import Target
-from posexport.parity.locate import locate
-from posexport.parity.report import Point
+from posexport.parity.locate.locate import locate
+from posexport.parity.report.points import Point
 from posexport.rewrites.pipeline import REWRITES, apply, reasons
 from posexport.sources import builtin
 from posexport.sources.cached import cached

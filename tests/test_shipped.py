@@ -15,13 +15,14 @@ from click.testing import CliRunner
 
 from posexport.bundle.manifest import model_of
 from posexport.cli import group
-from posexport.parity.calls import in_calls
-from posexport.parity.coverage import cover
+from posexport.parity.branches.coverage import cover
 from posexport.parity.criterion import measure, tolerance
-from posexport.parity.draw import draw, token_mask
-from posexport.parity.grid import GridPoint, grid
-from posexport.parity.ort import Runner
-from posexport.parity.reference import Reference, torch_threads
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw, token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.reference import Reference, torch_threads
+from posexport.parity.run.subject import Runner
 from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.resolve import LoadOptions, load

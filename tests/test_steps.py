@@ -12,12 +12,13 @@ from parity_models import exported
 from parity_models import source as encoder
 from torch import nn
 
-from posexport.parity import steps
-from posexport.parity.ort import Runner
-from posexport.parity.point_table import plain
+from posexport.parity.invariants import rollout as steps
 from posexport.parity.prove import prove
-from posexport.parity.reference import Reference
-from posexport.parity.report import Invariant, Report
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Invariant
+from posexport.parity.report.report import Report
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.subject import Runner
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from posexport.spec import LengthContract

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from posexport.conversion import ConvertOptions, convert
 from posexport.lowering import static
 from posexport.lowering.slots import Product, used_context
-from posexport.parity.calls import in_calls
-from posexport.parity.draw import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
-from posexport.parity.grid import grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
+from posexport.parity.run.calls import in_calls
 from posexport.runtime.session import load
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached

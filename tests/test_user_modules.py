@@ -17,8 +17,9 @@ import posexport.conversion
 from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.errors import PosexportError
-from posexport.parity import invariants
-from posexport.parity.grid import GridPoint, grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.invariants import check as invariants
 from posexport.runtime.session import load as load_bundle
 from posexport.sources import length_search
 from posexport.sources.resolve import LoadOptions, load

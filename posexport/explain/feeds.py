@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.parity.draw import Feeds, ids
+from posexport.parity.grid.inputs import Feeds, ids
 from posexport.runtime.feeds import limit_sentence, prepare
 from posexport.spec import (
     BATCH,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from posexport.errors import PosexportError
-from posexport.parity.ort import RunError, Runner
+from posexport.parity.run.subject import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames

@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 from posexport.models.cuts import STATES as STATES
 from posexport.models.cuts import DecoderOfStates, EncoderAlone
 from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel
-from posexport.parity.signature import Signature
+from posexport.parity.foreign.signature import Signature
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
 

@@ -15,25 +15,30 @@ from torch import nn
 
 from posexport.bounds import bounds_of
 from posexport.errors import PosexportError
-from posexport.parity import invariants, median, memory, steps
-from posexport.parity.baseline_error import errors as more_errors
-from posexport.parity.calls import in_calls, whole
-from posexport.parity.coverage import Coverage, cover
+from posexport.parity.branches.coverage import Coverage, cover
 from posexport.parity.criterion import Array, Measured, Precision, floor, measure
 from posexport.parity.criterion import tolerance as allowed
-from posexport.parity.draw import draw, size_of, token_mask
-from posexport.parity.foreign import Foreign
-from posexport.parity.foreign_run import Beyond, ForeignRunner, conclusion, findings
-from posexport.parity.grid import GridPoint, grid
-from posexport.parity.locate import locate
-from posexport.parity.luck import inputs_of
-from posexport.parity.ort import RunError, Runner
-from posexport.parity.reference import DTYPES, Reference, fingerprint, torch_threads
-from posexport.parity.refusal import refused
-from posexport.parity.report import Invariant, Point, Report
-from posexport.parity.sample import SampleWriter
-from posexport.parity.switches import switches
-from posexport.parity.user_values import check_finite
+from posexport.parity.foreign.fit import Foreign
+from posexport.parity.foreign.runner import Beyond, ForeignRunner, conclusion, findings
+from posexport.parity.grid import memory
+from posexport.parity.grid.conditioning import inputs_of
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw, size_of, token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.grid.switches import switches
+from posexport.parity.invariants import check as invariants
+from posexport.parity.invariants import rollout as steps
+from posexport.parity.locate.locate import locate
+from posexport.parity.report import median
+from posexport.parity.report.points import Invariant, Point
+from posexport.parity.report.report import Report
+from posexport.parity.report.sample import SampleWriter
+from posexport.parity.run.baseline_error import errors as more_errors
+from posexport.parity.run.calls import in_calls, whole
+from posexport.parity.run.finite import check_finite
+from posexport.parity.run.reference import DTYPES, Reference, fingerprint, torch_threads
+from posexport.parity.run.refusal import refused
+from posexport.parity.run.subject import RunError, Runner
 from posexport.runtime.placement import placement, strays
 from posexport.runtime.providers import execution_provider
 from posexport.sources.source import Source

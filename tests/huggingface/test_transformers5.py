@@ -16,8 +16,8 @@ from posexport.encodings.frequencies import from_config
 from posexport.encodings.frequencies.plain import Plain
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.parity.calls import in_calls
-from posexport.parity.reference import Reference
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.reference import Reference
 from posexport.sources.source import Source
 from posexport.spec import BATCH
 

@@ -1,0 +1,99 @@
+"""The model as ONNX Runtime runs it: outputs, or the reason why there are none. Imports no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.run.last_call import RememberingSession
+from posexport.runtime.cache import Cache, Ports
+from posexport.runtime.chain import Chain, open_chain
+from posexport.runtime.providers import bundle_session
+from posexport.spec import PartSpec
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+_DTYPES |= {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+class RunError(Exception):
+    """ONNX Runtime raised: its message, on one line."""
+
+
+class Runner:
+    """A model that is fed by name and asked for outputs by name. ``parts``: ``model`` is the directory of their files.
+
+    ``make`` opens the sessions, where they are not to be plain ones.
+    Raises PosexportError where the model's inputs or outputs are not the ones asked for.
+    """
+
+    def __init__(
+        self,
+        model: Path | bytes,
+        *,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        parts: Sequence[PartSpec] = (),
+        provider: str = "cpu",
+        threads: int = 0,
+        level: str = "all",
+        make: "Callable[[Path | bytes], InferenceSession] | None" = None,
+    ) -> None:
+        import onnxruntime
+
+        # PyTorch runs in turn with it: threads that wait busily would take its processors
+        make = make or partial(bundle_session, provider=provider, threads=threads, level=level, spinning=False)
+        self.chain = open_chain(model, parts, make)
+        *before, last = self.chain.links
+        self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])
+        self.outputs = list(outputs)
+        self.types = self.chain.types
+        self._check(set(inputs))
+        self._options = onnxruntime.RunOptions()
+        # a refusal is part of the proof: it is reported, not logged
+        self._options.log_severity_level = 4
+
+    def _check(self, inputs: set[str]) -> None:
+        """Whether the model takes and gives what was asked for, no more and no less."""
+        _same("inputs", inputs, set(self.types))
+        _same("outputs", set(self.outputs), self.chain.outputs)
+
+    def feeds(self, feeds: Feeds) -> Feeds:
+        """The arrays in the types that the model declares."""
+        return {name: np.asarray(array, dtype=_DTYPES.get(self.types[name])) for name, array in feeds.items()}
+
+    def __call__(self, feeds: Feeds) -> list[Array]:
+        """The outputs in the order asked for; RunError with ONNX Runtime's message."""
+        try:
+            found: list[Array] = self.chain.run(self.outputs, self.feeds(feeds), self._options)
+        except MemoryError:
+            raise
+        except Exception as err:  # onnxruntime's exceptions share no base class of their own
+            raise RunError(" ".join(str(err).split())) from err
+        return found
+
+    def cache(
+        self, of: Ports, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str
+    ) -> Cache:
+        """An empty cache of the model, as `posexport.runtime.generate` asks for it."""
+        return Cache(self.chain, of, rows=rows, room=room, fixed=fixed, provider=provider)
+
+
+def _same(kind: str, wanted: set[str], found: set[str]) -> None:
+    if wanted == found:
+        return
+    lacks, extra = sorted(wanted - found), sorted(found - wanted)
+    parts = [f"lacks {', '.join(lacks)}"] if lacks else []
+    parts += [f"has {', '.join(extra)} that the source does not know"] if extra else []
+    raise PosexportError(
+        f"the model's {kind} are not the source's: it {' and '.join(parts)}; verify it against its own source"
+    )
