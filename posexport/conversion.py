@@ -295,7 +295,7 @@ def _write(
 def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.prove import prove
-    from posexport.parity.report.sample import SampleWriter
+    from posexport.parity.run.sample import SampleWriter
 
     sample = SampleWriter()
     report = prove(

@@ -4,7 +4,7 @@ Axis names are those of the ecosystem: ``batch_size``, ``sequence_length``; an i
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -62,6 +62,16 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     name: str
     axes: list[Axis]
+
+
+class Interface(Protocol):
+    """Anything with named inputs and outputs: a source, a definition, a part, a stored sample."""
+
+    @property
+    def inputs(self) -> Sequence[InputSpec]: ...
+
+    @property
+    def outputs(self) -> Sequence[OutputSpec]: ...
 
 
 class PartSpec(

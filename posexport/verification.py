@@ -53,7 +53,7 @@ def verify(
             raise PosexportError(_without_source(target))
         if lengths:
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
-        from posexport.parity.report.sample import check_sample
+        from posexport.parity.run.sample import check_sample
 
         return check_sample(target, parts=manifest.parts, provider=provider, threads=threads, tolerance=tolerance)
 

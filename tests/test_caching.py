@@ -86,7 +86,7 @@ def test_a_static_cache_is_proven_for_terms_of_attention(name: str, tmp_path: Pa
 def run(of: Source, calls: tuple[int, ...], length: int = 43) -> list[np.ndarray[Any, Any]]:
     point = GridPoint(batch=2, length=length)
     truth = Reference(of.module, torch.float64, outputs=len(of.outputs))
-    return in_calls(truth, draw(point, of.inputs), of.inputs, of.outputs, calls)
+    return in_calls(truth, draw(point, of.inputs), of, calls)
 
 
 def test_rotated_at_read_one_layer_of_steps_is_one_pass_and_two_are_not() -> None:
@@ -120,7 +120,7 @@ def test_what_free_places_hold_is_not_read() -> None:
     assert isinstance(of.module.decoder.caching.cache, StaticCache)
     feeds = draw(GridPoint(batch=2, length=9), of.inputs)
     other = {name: array + 50 if "past" in name else array for name, array in feeds.items()}
-    truth = whole(Reference(of.module, torch.float64, outputs=len(of.outputs)), of.inputs, of.outputs)
+    truth = whole(Reference(of.module, torch.float64, outputs=len(of.outputs)), of)
     for y, changed in zip(truth(feeds), truth(other), strict=True):
         assert np.array_equal(y, changed)
 

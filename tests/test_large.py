@@ -83,7 +83,7 @@ def pages(parameter: nn.Parameter) -> bool:
 def test_a_sharing_copy_answers_as_a_whole_one_does(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posexport.parity.sharing._PIECE", 512)
+    monkeypatch.setattr("posexport.parity.run.shared_weights._PIECE", 512)
     made = builtin(name)
     whole = Reference(made.module, dtype, outputs=len(made.outputs))
     monkeypatch.setattr(mapped, "LARGE", 0)

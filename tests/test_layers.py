@@ -45,7 +45,7 @@ WITHOUT_TORCH = [
 ]
 WITHOUT_TORCH += [
     ".runtime.placement",
-    ".parity.report.sample",
+    ".parity.run.sample",
     ".parity.report.point_table",
     ".parity.criterion",
     ".parity.grid.grid",

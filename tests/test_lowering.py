@@ -69,11 +69,11 @@ class Lowered:
         for point, calls in points:
             if (point, calls) not in self.known:
                 feeds = draw(point, inputs)
-                self.known[point, calls] = [in_calls(each, feeds, inputs, outputs, calls) for each in self.references]
+                self.known[point, calls] = [in_calls(each, feeds, self.source, calls) for each in self.references]
         for point, calls in points:
             feeds = draw(point, inputs)
             truth = self.known[point, calls][0]
-            got = in_calls(runner, feeds, inputs, outputs, calls)
+            got = in_calls(runner, feeds, self.source, calls)
             error = measure(got[0], truth[0], outputs[0].axes, token_mask(point, inputs)).error
             allowed = tolerance("fp32", outputs[0].name, self.baseline(point.length))
             assert error <= allowed, f"{lowering}, {point}, {calls}: {error:.2g} exceeds {allowed:.2g}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -104,10 +105,10 @@ def test_tolerance_is_8_times_pytorchs_error_or_the_floor() -> None:
 
 
 def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> None:
-    outputs = [OutputSpec(name="y", axes=[BATCH, SEQUENCE, 3])]
+    model = SimpleNamespace(inputs=[TOKENS, MASK], outputs=[OutputSpec(name="y", axes=[BATCH, SEQUENCE, 3])])
     small, large = GridPoint(batch=3, length=5), GridPoint(batch=3, length=2000)
-    assert baseline_error.more(small, [TOKENS, MASK], outputs) == baseline_error.MOST
-    assert baseline_error.more(large, [TOKENS, MASK], outputs) == 0
+    assert baseline_error.more(small, model) == baseline_error.MOST
+    assert baseline_error.more(large, model) == 0
     calls = []
 
     def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -120,19 +121,19 @@ def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> No
         y[40] *= 1.001
         return [y]
 
-    (found,) = baseline_error.errors(small, [TOKENS, MASK], outputs, definition, rounded)
+    (found,) = baseline_error.errors(small, model, definition, rounded)
     assert found == pytest.approx(0.001, rel=0.5)
     assert set(calls) == {(3 * baseline_error.MOST, 5)}
 
 
 def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
-    outputs = [OutputSpec(name="y", axes=[BATCH])]
+    model = SimpleNamespace(inputs=[TOKENS], outputs=[OutputSpec(name="y", axes=[BATCH])])
 
     def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         return [feeds["input_ids"][:, 0].astype(np.float64) - 30]
 
     point = GridPoint(batch=1, length=2)
-    chosen = abs(definition(conditioning.inputs_of(point, [TOKENS], outputs, definition))[0][0])
+    chosen = abs(definition(conditioning.inputs_of(point, model, definition))[0][0])
     drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(conditioning.DRAWS[1])]
     assert chosen == max(drawn) > np.median(drawn)
 

@@ -14,7 +14,7 @@ from posexport.errors import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.prove import prove
-from posexport.parity.report.sample import FILE, LARGEST, SampleWriter, check_sample
+from posexport.parity.run.sample import FILE, LARGEST, SampleWriter, check_sample
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, LengthContract
 
@@ -24,7 +24,7 @@ import sys
 for name in ("torch", "onnx", "onnxscript"):
     sys.modules[name] = None
 from pathlib import Path
-from posexport.parity.report.sample import check_sample
+from posexport.parity.run.sample import check_sample
 report = check_sample(Path(sys.argv[1]), threads=1)
 sys.stdout.buffer.write(report.to_json())
 """

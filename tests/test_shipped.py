@@ -93,8 +93,8 @@ def compare(source: Source, run: Runner, points: list[GridPoint]) -> None:
     for point in points:
         feeds = draw(point, source.inputs)
         same = point.calls if source.envelope.length_dependent else ()
-        y64, y32 = (in_calls(each, feeds, source.inputs, source.outputs, same) for each in (truth, own))
-        got = in_calls(run, feeds, source.inputs, source.outputs, point.calls)
+        y64, y32 = (in_calls(each, feeds, source, same) for each in (truth, own))
+        got = in_calls(run, feeds, source, point.calls)
         for spec, t, o, y in zip(source.outputs, y64, y32, got, strict=True):
             keep_BT = token_mask(point, source.inputs, spec)
             key = point.length, spec.name

@@ -30,7 +30,7 @@ from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.report.junit import junit, junit_error
-from posexport.parity.report.sample import FILE, Header, SampleWriter
+from posexport.parity.run.sample import FILE, Header, SampleWriter
 from posexport.runtime import providers
 from posexport.testing import assert_parity, plugin
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,7 @@ def test_garbage_comes_back_before_every_call() -> None:
         return [np.zeros_like(feeds["past"])]
 
     feeds = {"input_ids": np.zeros((1, 3), np.int64), "past": np.full((1, 1, 4, 1), 7, np.float32)}
-    in_calls(run, feeds, specs, outputs, (2, 1))
+    in_calls(run, feeds, SimpleNamespace(inputs=specs, outputs=outputs), (2, 1))
     assert seen == [[7, 7, 7, 7], [0, 0, 7, 7]]
 
 

@@ -15,12 +15,7 @@ def check_axes(source: Source, model: Path) -> None:
     Raises:
         PosexportError: naming the axis that the graph fixes, and where.
     """
-    runner = Runner(
-        model,
-        inputs=[spec.name for spec in source.inputs],
-        outputs=[spec.name for spec in source.outputs],
-        parts=[part.spec for part in source.parts],
-    )
+    runner = Runner.of(source, model, [part.spec for part in source.parts])
     limit = source.envelope.limit
     for step in (1, 2):
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.traced).items()}

@@ -203,7 +203,7 @@ def run(source: Source, ids: torch.Tensor, mask: torch.Tensor, calls: tuple[int,
     """In float64."""
     reference = Reference(source.module, torch.float64, outputs=len(source.outputs))
     given = feeds(source, ids.long().numpy(), mask.long().numpy())
-    return in_calls(reference, given, source.inputs, source.outputs, calls or (ids.shape[1],))
+    return in_calls(reference, given, source, calls or (ids.shape[1],))
 
 
 def off(got: np.ndarray, wanted: torch.Tensor) -> float:

@@ -64,14 +64,7 @@ def cover(
 
     ``heads``: of attention, and ``memory_limit``: bytes, for the estimate of what a point takes.
     """
-    watched = Watched(
-        model,
-        inputs=[spec.name for spec in source.inputs],
-        outputs=[spec.name for spec in source.outputs],
-        parts=[part.spec for part in source.parts],
-        provider=provider,
-        threads=threads,
-    )
+    watched = Watched.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
     return _Search(source, watched, points, heads, memory_limit, progress).run()
 
 
@@ -129,7 +122,7 @@ class _Search:
         self._progress(f"branches of the graph at {point}")
         source, before = self._source, set(self._watched.ran)
         try:
-            in_calls(self._watched, draw(point, source.inputs), source.inputs, source.outputs, point.calls)
+            in_calls(self._watched, draw(point, source.inputs), source, point.calls)
         except RunError as err:
             # the graph that ships fails there too, and says so, or the failure is this copy's own
             self._failure = f"ONNX Runtime failed at {point}: {err}"
@@ -221,7 +214,7 @@ class _Search:
         source, known = self._source, set(self._watched.ran)
         self._watched.ran.clear()
         try:
-            in_calls(self._watched, draw(point, source.inputs), source.inputs, source.outputs, point.calls)
+            in_calls(self._watched, draw(point, source.inputs), source, point.calls)
             return set(wanted) <= self._watched.ran
         except RunError:
             return False

@@ -4,7 +4,7 @@ A branch is one side of an If, or the body of a Scan or a Loop, in the main grap
 and one element per iteration of a body, become outputs of everything around them. Imports no torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from posexport.parity.run.last_call import WrappedSession
 from posexport.parity.run.subject import Runner
 from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
@@ -65,18 +66,15 @@ class Watched(Runner):
         self,
         model: Path | bytes,
         *,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
         parts: Sequence[PartSpec] = (),
         provider: str = "cpu",
         threads: int = 0,
+        **names: Any,
     ) -> None:
         self.ran: set[Branch] = set()
         self.branches: set[Branch] = set()
         make = partial(self._session, provider=provider, threads=threads, whole=not parts)
-        super().__init__(model, inputs=inputs, outputs=outputs, parts=parts, make=make)
-        #: only the source's outputs; what was added is the session's own business
-        self.outputs = list(outputs)
+        super().__init__(model, parts=parts, make=make, **names)
 
     def _session(self, model: Path | bytes, *, provider: str, threads: int, whole: bool) -> "_WatchedSession":
         import onnx
@@ -98,23 +96,21 @@ class Watched(Runner):
         return _WatchedSession(session, probes, told)
 
 
-class _WatchedSession:
+class _WatchedSession(WrappedSession):
     """A session that answers as the original graph's would, and tells what ran."""
 
-    def __init__(self, session: Any, probes: Sequence[Probe], told: Any) -> None:
-        self._session, self._probes, self._told = session, list(probes), told
+    def __init__(self, session: Any, probes: Sequence[Probe], tell: Callable[[set[tuple[str, str]]], None]) -> None:
+        super().__init__(session)
+        self._probes, self._tell = list(probes), tell
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        found = self._session.run([*names, *(probe.value for probe in self._probes)], feeds, options)
-        probed = found[len(names) :]
-        self._told({body for probe, values in zip(self._probes, probed, strict=True) for body in probe.ran(values)})
-        return found[: len(names)]
+        outputs = super().run([*names, *(probe.value for probe in self._probes)], feeds, options)
+        probed = outputs[len(names) :]
+        self._tell({body for probe, values in zip(self._probes, probed, strict=True) for body in probe.ran(values)})
+        return outputs[: len(names)]
 
     def get_outputs(self) -> list[Any]:
-        return [value for value in self._session.get_outputs() if not value.name.startswith(_PROBE)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+        return [value for value in super().get_outputs() if not value.name.startswith(_PROBE)]
 
 
 def watch(model: "ModelProto") -> list[Probe]:

@@ -1,8 +1,8 @@
-"""Inputs of a point whose outputs are few: not those on which an output is small by luck.
+"""Well-conditioned inputs of a point whose outputs have few elements: not those on which an output is small by chance.
 
-A relative error means little where the scale is the magnitude of one or two numbers that happen to be near zero: two
-right programs then differ by many times 16 eps, and neither is to blame: of 24 right models with one number a token
-or a sentence 11 failed without this choice. Wide outputs have no such luck. Imports no torch.
+A relative error means little where the scale is the magnitude of one or two elements that happen to be near zero: two
+right programs then differ by many times 16 eps, and neither is to blame: of 24 right models with one element a token
+or a sentence 11 failed without this choice. Wide outputs are never small as a whole. Imports no torch.
 """
 
 import math
@@ -13,26 +13,22 @@ import numpy as np
 from posexport.parity.criterion import Array, rows
 from posexport.parity.grid.inputs import Feeds, draw, token_mask
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import ENCODER_SEQUENCE, TOKENS, InputSpec, OutputSpec
+from posexport.spec import ENCODER_SEQUENCE, TOKENS, InputSpec, Interface, OutputSpec
 
-#: an output of fewer numbers than this has its inputs chosen
+#: an output of fewer elements than this has its inputs chosen
 FEW = 8
 #: among how many draws: at least, at most, and tokens of all draws together
 DRAWS = (4, 32, 256)
 
 
-def inputs_of(
-    point: GridPoint,
-    inputs: Sequence[InputSpec],
-    outputs: Sequence[OutputSpec],
-    definition: Callable[[Feeds], list[Array]],
-) -> Feeds:
-    """The point's inputs; where one of its outputs has few numbers, the draw on which its outputs are largest.
+def inputs_of(point: GridPoint, model: Interface, definition: Callable[[Feeds], list[Array]]) -> Feeds:
+    """The point's inputs; where one of its outputs has few elements, the draw on which its outputs are largest.
 
     ``definition`` runs the model by PyTorch. What is large is judged for each output against its mean over the draws,
     and the output that fares worst decides.
     """
-    if not any(numbers(point, inputs, spec) < FEW for spec in outputs):
+    inputs, outputs = model.inputs, model.outputs
+    if not any(elements(point, inputs, spec) < FEW for spec in outputs):
         return draw(point, inputs)
     least, most, tokens = DRAWS
     draws = min(most, max(least, tokens // (point.batch * point.tokens)))
@@ -48,8 +44,8 @@ def inputs_of(
     return drawn[int(np.argmax(fares))]
 
 
-def numbers(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> int:
-    """How many numbers of the output are compared."""
+def elements(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) -> int:
+    """How many elements of the output are compared."""
     width = math.prod(axis for axis in spec.axes if isinstance(axis, int))
     if not set(TOKENS) & set(spec.axes):
         return point.batch * width

@@ -93,7 +93,7 @@ def _load(model: Path | bytes) -> "ModelProto":
 
 def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, threads: int) -> list[_Compared]:
     definition = Reference(source.module, DTYPES[wrong.precision], outputs=len(source.outputs), fresh=True)
-    feeds = inputs_of(point, source.inputs, source.outputs, definition)
+    feeds = inputs_of(point, source, definition)
     truth = _captured(source, feeds, torch.float64)
     own = {_key(item): item.value for item in _captured(source, feeds, DTYPES[wrong.precision])}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)

@@ -10,20 +10,19 @@ import numpy as np
 
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.spec import CAPACITY, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.spec import CAPACITY, PRESENT, SEQUENCE, TOTAL, InputSpec, Interface, OutputSpec
 
 Run = Callable[[Feeds], list[Array]]
 
 
-def in_calls(
-    run: Run, feeds: Feeds, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec], calls: Sequence[int]
-) -> list[Array]:
+def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> list[Array]:
     """The outputs of a whole sequence (``feeds``, with an empty past), computed in calls of so many new tokens.
 
     What has a number a new token is put together; caches are those of the last call, without unused slots. Before every
     call the unused slots of static KV caches hold what they hold in ``feeds``: programs may change them or not.
     No ``calls``: one call.
     """
+    inputs, outputs = model.inputs, model.outputs
     if not calls:
         tokens = (spec.name for spec in inputs if spec.role == "tokens" and SEQUENCE in spec.axes)
         total = next((feeds[name].shape[1] for name in tokens), 0)
@@ -52,9 +51,9 @@ def in_calls(
     return _taken(joined, outputs, end)
 
 
-def whole(run: Run, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Run:
+def whole(run: Run, model: Interface) -> Run:
     """``run`` for a sequence in one call, its caches without unused slots."""
-    return partial(in_calls, run, inputs=inputs, outputs=outputs, calls=())
+    return partial(in_calls, run, model=model, calls=())
 
 
 def _refilled(cache: Array, first: Array, spec: InputSpec, used: int) -> Array:

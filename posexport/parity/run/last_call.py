@@ -5,7 +5,7 @@ thousands of the decoder's calls. Imports no torch.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,21 +27,40 @@ class Remembered:
         return self._found
 
 
-class RememberingSession:
-    """A session of ONNX Runtime whose ``run`` is `Remembered`."""
+class WrappedSession:
+    """What a chain of graphs asks of a session of ONNX Runtime; subclasses change what ``run`` does."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
-        self._answers = Remembered(lambda names, feeds: session.run(names, feeds, self._options))
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
+        """The outputs called ``names``."""
+        return self._session.run(names, feeds, options)
+
+    def get_inputs(self) -> Sequence[Any]:
+        return self._session.get_inputs()
+
+    def get_overridable_initializers(self) -> Sequence[Any]:
+        return self._session.get_overridable_initializers()
+
+    def get_outputs(self) -> Sequence[Any]:
+        return self._session.get_outputs()
+
+    def get_providers(self) -> Sequence[str]:
+        return self._session.get_providers()
+
+
+class RememberingSession(WrappedSession):
+    """A session that runs anew only for other inputs than the last."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(session)
         self._options: Any = None
+        self._remembered = Remembered(lambda names, feeds: session.run(names, feeds, self._options))
 
-    def run(self, names: list[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        """As the session's."""
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
         self._options = options
-        return self._answers(names, feeds)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+        return self._remembered(list(names), feeds)
 
 
 def _key(value: Any) -> bytes:

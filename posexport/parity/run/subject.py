@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from posexport.parity.run.last_call import RememberingSession
 from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
-from posexport.spec import PartSpec
+from posexport.spec import Interface, PartSpec
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -61,6 +61,12 @@ class Runner:
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
         self._options.log_severity_level = 4
+
+    @classmethod
+    def of(cls, source: Interface, model: Path | bytes, parts: Sequence[PartSpec] = (), **options: Any) -> Self:
+        """A runner of ``model`` that is fed and asked by the names of ``source``; ``options``: as of the class."""
+        names = {"inputs": [spec.name for spec in source.inputs], "outputs": [spec.name for spec in source.outputs]}
+        return cls(model, **names, parts=parts, **options)
 
     def _check(self, inputs: set[str]) -> None:
         """Whether the model takes and gives what was asked for, no more and no less."""

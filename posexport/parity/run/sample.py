@@ -156,14 +156,7 @@ def check_sample(
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
     """
     header, tensors = _read(directory / FILE)
-    runner = Runner(
-        model_of(directory, parts),
-        inputs=[spec.name for spec in header.inputs],
-        outputs=[spec.name for spec in header.outputs],
-        parts=parts,
-        provider=provider,
-        threads=threads,
-    )
+    runner = Runner.of(header, model_of(directory, parts), parts, provider=provider, threads=threads)
     points: list[Point] = []
 
     def add(point: GridPoint, output: str, verdict: Outcome, error: float | None, truth: Truth, note: str) -> None:
@@ -184,7 +177,7 @@ def check_sample(
     for number, (point, truths) in enumerate(zip(header.points, header.truths, strict=True)):
         feeds = {s.name: tensors[f"{number}.in.{s.name}"].astype(s.dtype) for s in header.inputs}
         try:
-            got, failure = in_calls(runner, feeds, header.inputs, header.outputs, point.calls), ""
+            got, failure = in_calls(runner, feeds, header, point.calls), ""
         except RunError as err:
             got, failure = [], f"ONNX Runtime failed: {err}"
         for index, (spec, truth) in enumerate(zip(header.outputs, truths, strict=True)):
