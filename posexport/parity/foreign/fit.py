@@ -19,15 +19,7 @@ from posexport.parity.foreign.signature import Declared, Signature
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.halves import STATES, half
 from posexport.sources.source import Source
-from posexport.spec import (
-    PAST,
-    PRESENT,
-    SEQUENCE,
-    TOTAL,
-    Axis,
-    InputSpec,
-    OutputSpec,
-)
+from posexport.spec import PAST, PRESENT, SEQUENCE, TOTAL, Axis, InputSpec, OutputSpec
 
 #: roles of inputs that have a value which means that nothing was said
 _NEUTRAL = ("mask", "types", "flags", "positions")
