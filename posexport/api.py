@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from posexport.parity.report.report import Report
     from posexport.recipe import LayoutName
     from posexport.runtime.session import Session
+    from posexport.targets.target import TargetName
 
 #: told what is done, of how many, and what is being done
 Progress = Callable[[int, int, str], None]
@@ -30,7 +31,7 @@ def convert(
     axes: Mapping[str, Sequence[str | int]] | None = None,
     task: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    target: Literal["portable", "cpu", "cuda"] = "portable",
+    target: "TargetName" = "portable",
     cache: Literal["dynamic", "static"] = "dynamic",
     rotation: Literal["at-write", "at-read"] = "at-write",
     opset: int | None = None,

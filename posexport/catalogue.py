@@ -59,7 +59,8 @@ def as_text() -> str:
 
 def _providers() -> list[dict[str, Any]]:
     from posexport.errors import PosexportError
-    from posexport.runtime.providers import PROVIDERS, check_loads
+    from posexport.runtime.providers import check_loads
+    from posexport.targets.providers import PROVIDERS
 
     rows = []
     for name in PROVIDERS:

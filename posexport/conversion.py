@@ -19,28 +19,30 @@ from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
 from posexport.files import size_text
 from posexport.recipe import LayoutName, Recipe
-from posexport.runtime.providers import check_loads, execution_provider
+from posexport.runtime.providers import check_loads
 from posexport.sources.resolve import LoadOptions
 from posexport.spec import SEQUENCE, Beyond, Limits
 from posexport.suggest import check_choice
+from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
+from posexport.targets.target import TARGETS
 from posexport.tokenizer import with_tokenizer
 
 if TYPE_CHECKING:
     from torch import nn
 
     from posexport.export.build import Built
-    from posexport.lowering.target import TargetName
     from posexport.nn.caching import Rotate
     from posexport.parity.report.report import Report
     from posexport.sources.cached import CacheName
     from posexport.sources.source import Source
+    from posexport.targets.target import TargetName
 
 PARITY = "parity.json"
 _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
 
 #: what an option may be, where it is one of few words
 _CHOICES = {
-    "target": ("portable", "cpu", "cuda"),
+    "target": TARGETS,
     "cache": ("dynamic", "static"),
     "rotate": ("at-write", "at-read"),
     "beyond": ("error", "clip", "interpolate"),
@@ -186,17 +188,17 @@ def convert(
 def _provider(options: ConvertOptions) -> tuple[str, str]:
     """The provider to prove on, and why it is not the target's own; one that was asked for must load."""
     if options.provider is not None:
-        execution_provider(options.provider)
-        if options.verify and options.provider != "cpu":
+        if options.verify and not provider_named(options.provider).built_in:
             check_loads(options.provider)
         return options.provider, ""
-    if options.target in ("portable", "cpu") or not options.verify:
-        return "cpu", ""
+    own = PROVIDERS.get(options.target, CPU)
+    if own.built_in or not options.verify:
+        return DEFAULT_PROVIDER, ""
     try:
-        check_loads(options.target)
+        check_loads(own.name)
     except PosexportError as err:
-        return "cpu", f"{options.target} did not load here: {err}"
-    return options.target, ""
+        return DEFAULT_PROVIDER, f"{own.name} did not load here: {err}"
+    return own.name, ""
 
 
 class _MissedError(Exception):
@@ -301,7 +303,7 @@ def _prove(source: "Source", directory: Path, options: ConvertOptions, progress:
     report = prove(
         source,
         model_of(directory, source.parts),
-        provider=options.provider or "cpu",
+        provider=options.provider or DEFAULT_PROVIDER,
         lengths=options.lengths,
         threads=options.threads,
         progress=progress,

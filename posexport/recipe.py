@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from posexport.spec import Beyond
+from posexport.targets.target import PORTABLE, TargetName
 
 #: what the directory looks like (`posexport.export.layouts`)
 LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
@@ -34,7 +35,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rotation: Literal["at-write", "at-read"] = "at-write"
     beyond: Beyond = "error"
     max_length: int | None = None
-    target: Literal["portable", "cpu", "cuda"] = "portable"
+    target: TargetName = PORTABLE
     lowering: str = "auto"
     opset: int
     inline: bool = False

@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from posexport.targets.dtypes import PortType
+
 #: the file of a model that is one graph
 MODEL = "model.onnx"
 
@@ -49,7 +51,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     name: str
-    dtype: Literal["int64", "float32"]
+    dtype: PortType
     axes: list[Axis]
     role: Role
     size: int | None = None

@@ -11,6 +11,7 @@ from posexport.bundle.read import check_hashes, read
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +28,7 @@ def verify(
     against: "str | nn.Module | None" = None,
     options: "LoadOptions | None" = None,
     tolerance: float | None = None,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     progress: Callable[[int, int, str], None] | None = None,

@@ -13,13 +13,19 @@ from posexport.lowering import plan
 from posexport.lowering.formula import Formula
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.huggingface.families import FAMILIES, gptj
-from posexport.sources.huggingface.families.causal import family
+from posexport.sources.huggingface.families.decoder import decoder_family
 
 GPTJ = Path(__file__).parent / "golden" / "gptj-forcausallm"
 
 
 def test_a_family_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = family("gptj-like", gptj._plan, prefix="transformer", roots=("wte.", "h.", "ln_f."))
+    fresh = decoder_family(
+        "gptj-like",
+        gptj._build,
+        prefix="transformer",
+        roots=("wte.", "h.", "ln_f."),
+        spellings=gptj.GPTJ.spellings,
+    )
     monkeypatch.setitem(FAMILIES, fresh.model_type, fresh)
     shutil.copytree(GPTJ, tmp_path / "checkpoint")
     config = json.loads((GPTJ / "config.json").read_text()) | {"model_type": "gptj-like"}

@@ -17,10 +17,10 @@ from posexport.export import negotiate
 from posexport.export.build import build
 from posexport.export.trace import trace
 from posexport.lowering.plan import ATTENTION, check_name, choose
-from posexport.lowering.target import Target
 from posexport.ops.attention import kinds
 from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
+from posexport.targets.target import Target
 from tests.small import source
 
 WITH_TERMS = {

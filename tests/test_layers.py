@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest"},
+    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest", "targets"},
     {"ops"},
     {"encodings"},
     {"nn"},
@@ -38,6 +38,7 @@ WITHOUT_TORCH = [
     ".extras",
     ".spec",
     ".settings",
+    ".targets.target",
     ".bundle.write",
     ".bundle.read",
     ".runtime.session",

@@ -18,7 +18,6 @@ from posexport.lowering import bias
 from posexport.lowering.blocks import BLOCK
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION, choose, family_of
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.operator import DOMAIN
 from posexport.parity.criterion import measure, tolerance
@@ -31,6 +30,7 @@ from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.source import Source
+from posexport.targets.target import Target
 from tests.small import by_attention, shared
 from tests.traces import Traces
 
@@ -239,7 +239,9 @@ def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int)
     }
     fed["mask"] = np.where(rng.random((rows, heads, T, S)) < 0.3, lowest, rng.standard_normal((1, 1, 1, S))).astype("f")
     fed |= {"qpos": np.arange(5, 5 + T), "kpos": np.arange(S)}
-    body = function(choose(ATTENTION, kind, target, lowering).lowering, kind, target)
+    body = ir.serde.serialize_function(
+        function(choose(ATTENTION, kind, target, lowering).lowering, kind, target).function
+    )
     node = onnx.helper.make_node(
         kind.name, kind.inputs, ["context"], domain=DOMAIN, scale=0.5, lowest=lowest, heads=5, groups=5
     )

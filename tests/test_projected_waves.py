@@ -12,11 +12,11 @@ from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.export.functions import attach
 from posexport.lowering import plan
-from posexport.lowering.target import Target
 from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
 from posexport.ops.operator import DOMAIN
 from posexport.ops.waves import LAYOUTS, Layout, WavesKind, oracle, project
+from posexport.targets.target import Target
 
 HEADS, SIZE = 5, 3
 #: an even and an odd number of channels

@@ -20,7 +20,6 @@ from posexport.errors import PosexportError
 from posexport.export import functions, metadata
 from posexport.export.save import save, weight_bytes
 from posexport.export.trace import trace as traced
-from posexport.lowering.target import Target
 from posexport.parity.locate.locate import locate
 from posexport.parity.report.points import Point
 from posexport.rewrites.pipeline import REWRITES, apply, reasons
@@ -28,6 +27,7 @@ from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
+from posexport.targets.target import Target
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")
 #: (model, settings, cache, target) -> what the rewrites do to two layers

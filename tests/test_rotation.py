@@ -3,15 +3,16 @@
 import numpy as np
 import onnx
 import onnx.helper
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
 
 from posexport.lowering.lowering import function
 from posexport.lowering.rotation import LOWERINGS
-from posexport.lowering.target import Target
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import Layout, RotationKind, kinds, oracle, turn
+from posexport.targets.target import Target
 
 HEADS, LENGTH = 5, 7
 #: head size and pairs: all channels, an odd rest, and operators with sizes that are no multiple of four
@@ -44,7 +45,7 @@ def model(name: str, kind: RotationKind, size: int, pairs: int, target: Target, 
     found = onnx.helper.make_model(
         graph,
         opset_imports=[onnx.helper.make_opsetid(*each) for each in domains.items()],
-        functions=[function(lowering, kind, target)],
+        functions=[ir.serde.serialize_function(function(lowering, kind, target).function)],
         ir_version=10,
     )
     onnx.checker.check_model(found)

@@ -12,11 +12,11 @@ from posexport.conversion import ConvertOptions, convert
 from posexport.export.build import build
 from posexport.lowering import plan
 from posexport.lowering.rotation import LOWERINGS
-from posexport.lowering.target import Target, TargetName
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import kinds
 from posexport.sources.builtin import load as builtin
 from posexport.sources.resolve import LoadOptions
+from posexport.targets.target import Target, TargetName
 
 SMALL = ("vocab=61", "hidden=60", "heads=5", "feedforward=24")
 WAYS = {lowering.name for lowering in LOWERINGS}

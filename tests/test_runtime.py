@@ -16,10 +16,12 @@ from tiny_bundle import LIMIT, tiny_model
 from posexport.errors import PosexportError
 from posexport.runtime import providers
 from posexport.runtime.placement import Placed, placement, strays
-from posexport.runtime.providers import LEVELS, PROVIDERS, make_session
+from posexport.runtime.providers import LEVELS, make_session
 from posexport.runtime.session import refusal
+from posexport.targets import cuda
+from posexport.targets.providers import PROVIDERS
 
-CPU, CUDA = PROVIDERS["cpu"], PROVIDERS["cuda"]
+CPU, CUDA = PROVIDERS["cpu"].ort_name, PROVIDERS["cuda"].ort_name
 
 
 def feeds(length: int = 7, batch: int = 2) -> dict[str, np.ndarray]:
@@ -156,8 +158,8 @@ def test_a_provider_that_silently_falls_back_is_an_error(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", falling_back)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(providers, "_preload", lambda: None)
-    monkeypatch.setattr(providers, "missing_library", lambda: "the library libcudart.so.13 is missing")
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(cuda, "missing", lambda: "the library libcudart.so.13 is missing")
     with pytest.raises(
         PosexportError, match=r"CUDAExecutionProvider was asked for and did not load: .*libcudart.so.13"
     ):
@@ -170,8 +172,8 @@ def test_a_device_failure_at_creation_is_named(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", failing)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(providers, "_preload", lambda: None)
-    monkeypatch.setattr(providers, "missing_library", lambda: None)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(cuda, "missing", lambda: None)
     with pytest.raises(PosexportError, match=r"did not load: CUDA failure 100, no CUDA-capable device is detected$"):
         make_session(b"", provider="cuda")
 
@@ -185,8 +187,8 @@ def test_float32_on_cuda_is_asked_for_as_float32(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", recording)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(providers, "_preload", lambda: None)
-    monkeypatch.setattr(providers, "missing_library", lambda: None)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(cuda, "missing", lambda: None)
     with pytest.raises(PosexportError, match="enough"):
         make_session(b"", provider="cuda")
     assert asked["providers"] == [(CUDA, {"use_tf32": "0"})]

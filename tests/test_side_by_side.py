@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 from posexport.export.build import build
 from posexport.lowering import side_by_side
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
+from posexport.targets.target import Target
 from tests.small import SHARED
 from tests.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
 from tests.traces import Traces
@@ -108,6 +109,6 @@ def test_every_joined_kind_has_its_form_apart() -> None:
 def test_bodies_that_need_heads_apart_take_them_apart() -> None:
     kind = AttentionKind(None, None, "keys", joined=True)
     way = next(each for each in ATTENTION.lowerings if each.name == "formula")
-    made = function(way, kind, Target("cpu", 23))
+    made = ir.serde.serialize_function(function(way, kind, Target("cpu", 23)).function)
     assert list(made.attribute) == ["scale", "lowest", "heads", "groups", "by_head", "by_group"]
     assert [node.op_type for node in made.node].count("Transpose") == 5  # q, k, v, k for the product, the context

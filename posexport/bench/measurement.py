@@ -13,6 +13,7 @@ from posexport.bench.environments import FailedError, Worker, named
 from posexport.bench.recipes import Made
 from posexport.bench.records import Point
 from posexport.bench.turns import Effort, LostError, Times, take_turns
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class Conditions:
 
     rounds: int = 3
     threads: int = 0
-    provider: str = "cpu"
+    provider: str = DEFAULT_PROVIDER
     spinning: bool = False
 
 

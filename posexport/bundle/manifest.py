@@ -22,6 +22,8 @@ from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 from posexport.spec import MODEL as MODEL
+from posexport.targets.dtypes import FLOAT32, BundlePrecision
+from posexport.targets.target import PORTABLE, TargetName
 
 FORMAT_VERSION = 3
 MANIFEST = "posexport.json"
@@ -115,8 +117,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
-    precision: Literal["fp32"] = "fp32"
-    target: Literal["portable", "cpu", "cuda"] = "portable"
+    precision: BundlePrecision = FLOAT32.precision
+    target: TargetName = PORTABLE
     recipe: Recipe
     opset: int
     ir_version: int
@@ -222,7 +224,7 @@ def _fit(manifest: Manifest) -> None:
         all_given = set(part.gives) == set(names) or (part.when == "later" and set(part.gives) < set(names))
         if not set(part.feeds) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        made = {whole: ("float32", names[own]) for own, whole in part.gives.items()}
+        made = {whole: (FLOAT32.name, names[own]) for own, whole in part.gives.items()}
         taken = known.keys() & made.keys()
         if part.when == "later" and taken <= first:
             # in calls of its own it gives what the part for first calls gives in the others

@@ -8,6 +8,7 @@ import click
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
+from posexport.targets.target import TARGETS
 
 _SUITES = ("paper", "decode", "rivals", "lowerings", "attention", "growth")
 _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
@@ -49,7 +50,7 @@ _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option(
     "--target",
-    type=click.Choice(("portable", "cpu", "cuda")),
+    type=click.Choice(TARGETS),
     help="Target of posexport's graphs; default: portable, in a suite the provider.",
 )
 @options.set_option
@@ -128,8 +129,7 @@ def command(
     before = None
     if resume and output is not None:
         before = earlier(output, suite or "models", threads=threads, provider=provider, rounds=rounds)
-    if provider != "cpu":
-        check_loads(provider)
+    check_loads(provider)
     with bar("Measuring") as progress:
         if suite is None:
             pairs = [part for setting in settings for part in ("--set", setting)]

@@ -10,6 +10,8 @@ from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
+from posexport.targets.providers import PROVIDERS
+from posexport.targets.target import TARGETS
 
 _GROUPS = {
     "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
@@ -59,10 +61,10 @@ _GROUPS = {
 @click.option(
     "--target",
     "made_for",
-    type=click.Choice(["portable", "cpu", "cuda"]),
+    type=click.Choice(TARGETS),
     default="portable",
     show_default=True,
-    help="portable: standard operators only; cpu, cuda: also ONNX Runtime's own for that provider.",
+    help=f"portable: standard operators only; {', '.join(PROVIDERS)}: also ONNX Runtime's own for that provider.",
 )
 @click.option(
     "--lowering",
@@ -137,8 +139,8 @@ def command(
             output,
             task=task,
             settings=parse(settings),
-            target=made_for,  # type: ignore[arg-type]  # click.Choice gives one of them
-            cache=cache,  # type: ignore[arg-type]
+            target=made_for,
+            cache=cache,  # type: ignore[arg-type]  # click.Choice gives one of them
             rotation=rotate,  # type: ignore[arg-type]
             opset=opset,
             max_length=max_length,

@@ -8,6 +8,7 @@ import click
 
 from posexport.cli import complete
 from posexport.cli.progress import set_verbosity
+from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 
 class RenamedChoice(click.Choice[str]):
@@ -35,9 +36,9 @@ bundle_argument = click.argument(
 encoding_argument = click.argument("encoding", shell_complete=complete.names("encodings"))
 provider_option = click.option(
     "--provider",
-    default="cpu",
+    default=DEFAULT_PROVIDER,
     show_default=True,
-    help="Execution provider: cpu or cuda. Fails if it is not available.",
+    help=f"Execution provider: {' or '.join(PROVIDERS)}. Fails if it is not available.",
 )
 threads_option = click.option(
     "--threads",

@@ -18,7 +18,7 @@ from posexport.explain.profile import Cost, calls, costs
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
 from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.chain import Link
-from posexport.runtime.providers import bundle_session, check_loads, execution_provider
+from posexport.runtime.providers import bundle_session, check_loads
 from posexport.runtime.session import refusal
 from posexport.spec import (
     BATCH,
@@ -32,6 +32,7 @@ from posexport.spec import (
     InputSpec,
     PartSpec,
 )
+from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -48,7 +49,7 @@ def explain(
     length: int | None = None,
     past: int | None = None,
     batch: int = 1,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
 ) -> Explanation:
     """What the bundle's attention and positions were lowered to, which kernels run, and the time of each.
@@ -63,9 +64,9 @@ def explain(
 
     manifest = read(directory)
     named = feeds.sizes(manifest.inputs, manifest.envelope, batch=batch, length=length, past=past)
-    execution_provider(provider)
+    record = provider_named(provider)
     check_hashes(directory, manifest)
-    if provider != "cpu":
+    if not record.built_in:
         check_loads(provider)
     arrays = feeds.draw(manifest.inputs, manifest.envelope, named)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
@@ -176,12 +177,12 @@ def _bound(session: "InferenceSession", arrays: Feeds, one: _Opened, provider: s
     """A call on these arrays whose caches stay where they are computed."""
     from onnxruntime import OrtValue
 
-    binding = session.io_binding()
+    binding, own_device = session.io_binding(), provider_named(provider).device
     roles = {spec.name: spec.role for spec in one.inputs}
     held = {}
     for name, array in arrays.items():
         # ids and masks come from the host in every call
-        device = provider if roles[name] in ("cache", "values") and array.size else "cpu"
+        device = own_device if roles[name] in ("cache", "values") and array.size else HOST
         held[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
         binding.bind_ortvalue_input(name, held[name])
 
@@ -191,7 +192,7 @@ def _bound(session: "InferenceSession", arrays: Feeds, one: _Opened, provider: s
             if output.name in one.shared:
                 binding.bind_ortvalue_output(output.name, held[one.shared[output.name]])
             else:
-                binding.bind_output(output.name, provider, 0)
+                binding.bind_output(output.name, own_device, 0)
         session.run_with_iobinding(binding)
 
     return call

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
-from posexport.runtime.providers import PROVIDERS
+from posexport.targets.providers import PROVIDERS
 
 #: kernels of a row that are named; ``--json`` has all
 _NAMED = 6
@@ -19,7 +19,7 @@ def shown(found: Explanation) -> RenderableType:
         f"{found.bundle}, made for {found.made_for}: {found.fed}; {found.provider}, {threads}, "
         f"ONNX Runtime {found.onnxruntime}"
     )
-    parts = [piece for part in found.parts for piece in _part(part, PROVIDERS[found.provider])]
+    parts = [piece for part in found.parts for piece in _part(part, PROVIDERS[found.provider].ort_name)]
     return Group(Text(head), *parts, *(Text(note) for note in notes(found)))
 
 

@@ -11,11 +11,11 @@ from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
 from posexport.export.save import Store, save
 from posexport.export.trace import trace
-from posexport.lowering.target import Target, TargetName
 from posexport.ops.operator import DOMAIN
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
+from posexport.targets.target import Target, TargetName
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from posexport.graph import integers
+from posexport.graph.edits import integers
 from posexport.spec import PAST, SEQUENCE, TOTAL, InputSpec
 
 

@@ -5,22 +5,22 @@ the checker asks for.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
 from posexport.lowering import in_place, plan, share, side_by_side
 from posexport.lowering.bias import SharedBias
-from posexport.lowering.lowering import Kind, Lowering, function
-from posexport.lowering.target import Target
+from posexport.lowering.blocks import may_tile
+from posexport.lowering.lowering import Kind, function
 from posexport.lowering.waves import tabulated
 from posexport.ops.attention import AttentionKind, bias_kinds
-from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, WHOLE, protos
+from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, functions
+from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
     ours = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]
     count = Counter(node.op_type for node in ours)
     chosen: dict[str, Chosen] = {}
-    needed: dict[str, onnx.FunctionProto] = {}
+    needed: dict[str, ir.Function] = {}
     biases = bias_kinds()
     #: biases that an attention takes which cannot do without
     unlimited = set()
@@ -65,28 +65,37 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
             choice = plan.choose(family, kind, sized, lowering)
             chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)
             _need(needed, choice.lowering, kind, sized)
-            cuts = choice.lowering.cuts and target.tiles
+            cuts = choice.lowering.cuts and may_tile(target)
             if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not cuts:
                 unlimited.add(kind.bias.name)
         elif name in OPERATORS:
-            needed |= {proto.name: proto for proto in protos(OPERATORS[name].function, target.opset)}
+            needed |= {each.name: each for each in functions(OPERATORS[name].function, target.opset)}
         elif name in HELPERS:
-            needed |= {proto.name: proto for proto in protos(HELPERS[name], target.opset)}
+            needed |= {each.name: each for each in functions(HELPERS[name], target.opset)}
         elif name not in biases:
             raise PosexportError(f"node type {DOMAIN}::{name} is unknown; known: {', '.join(OPERATORS)}")
     for name in count:
         if name in biases:
             _need(needed, SharedBias(limited=name not in unlimited), biases[name], target)
-    for proto in needed.values():
-        made = ir.serde.deserialize_function(proto)
-        model.functions[made.identifier()] = made
-        for domain, version in made.opset_imports.items():
+    for each in needed.values():
+        model.functions[each.identifier()] = each
+        for domain, version in each.opset_imports.items():
             model.opset_imports.setdefault(domain, version)
+    _forget_attributes(model)
     # what a body's statements give and its kind does not read
     RemoveUnusedNodesPass()(model)
     if not needed:
         model.opset_imports.pop(DOMAIN, None)
     return chosen
+
+
+def _forget_attributes(model: ir.Model) -> None:
+    """Drop what calls say that their function does not ask for; the checker knows declared attributes only."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        called = model.functions.get(node.op_identifier())
+        if called is not None:
+            for name in [name for name in node.attributes if name not in called.attributes]:
+                del node.attributes[name]
 
 
 def _sized(target: Target, kind: Kind, nodes: Sequence[ir.Node]) -> Target:
@@ -99,22 +108,9 @@ def _sized(target: Target, kind: Kind, nodes: Sequence[ir.Node]) -> Target:
     return replace(target, longest=max(fixed), shortest=min(fixed)) if len(fixed) == len(sizes) and fixed else target
 
 
-def _need(needed: dict[str, onnx.FunctionProto], lowering: Lowering[Any], kind: Kind, target: Target) -> None:
+def _need(needed: dict[str, ir.Function], lowering: Any, kind: Kind, target: Target) -> None:
     """The function of a kind, after those it calls: ONNX's reference evaluator wants a callee before its caller."""
-    proto = function(lowering, kind, target)
-    for name in _called(proto.node):
-        operator = OPERATORS[name.removeprefix(WHOLE)]
-        for each in protos(operator.function, target.opset, whole=name.startswith(WHOLE)):
-            needed.setdefault(each.name, each)
-    needed[proto.name] = proto
-
-
-def _called(nodes: Iterable[onnx.NodeProto]) -> list[str]:
-    """Names of our functions that nodes call, in their bodies too, in the order of the calls: a file has that order."""
-    found: list[str] = []
-    for node in nodes:
-        if node.domain == DOMAIN:
-            found.append(node.op_type)
-        for attribute in node.attribute:
-            found += _called(attribute.g.node)
-    return list(dict.fromkeys(found))
+    body = function(lowering, kind, target)
+    for operator, whole in body.calls.values():
+        needed |= {each.name: each for each in functions(operator.function, target.opset, whole=whole)}
+    needed[body.function.name] = body.function

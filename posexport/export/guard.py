@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnx_ir.tape
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND, Bound
-from posexport.graph import integers
+from posexport.graph.edits import integers
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, InputSpec
 
 

@@ -3,7 +3,7 @@
 import functools
 
 from posexport.errors import PosexportError
-from posexport.lowering.target import ATTENTION_OPSET
+from posexport.targets.target import ATTENTION_OPSET
 
 DEFAULT_OPSET = 18
 #: IR 10 is understood by ONNX Runtime 1.18 and later and by the browsers' builds; nothing in a bundle needs a newer

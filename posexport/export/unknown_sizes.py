@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from posexport.graph import integers
+from posexport.graph.edits import integers
 from posexport.models.cuts import STATES
 from posexport.spec import ENCODER_PAST, InputSpec
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from posexport.lowering.blocks import BLOCK
 from posexport.lowering.moved import first_rows
 from posexport.lowering.scores import additive
-from posexport.lowering.target import Target
 from posexport.lowering.text import lines
 from posexport.ops.attention import BiasKind
 from posexport.ops.skew import CHUNK
+from posexport.targets.target import Target
 
 #: numbers of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by blocks, but
 #: for a few queries, such as a step of a large batch, which are not worth cutting

@@ -1,5 +1,17 @@
-"""The size of a block."""
+"""The size of a block, and which targets have calls of more queries than one holds."""
+
+from posexport.targets.target import Target
 
 #: queries of a block; more than one of causal attention are better cut: half of their keys are never looked at, and a
 #: softmax over dropped ones is slow (what they come to is too small for a normal number)
 BLOCK = 128
+
+
+def may_tile(target: Target) -> bool:
+    """Calls may have more queries than a block holds: only then a graph has branches that tile them."""
+    return target.longest is None or target.longest > BLOCK
+
+
+def always_tiles(target: Target) -> bool:
+    """All calls have more queries than a block holds."""
+    return target.shortest > BLOCK

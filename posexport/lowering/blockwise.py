@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from posexport.lowering.bias import AT_ONCE, HELD
-from posexport.lowering.blocks import BLOCK
+from posexport.lowering.blocks import BLOCK, always_tiles, may_tile
 from posexport.lowering.heads import apart, around
 from posexport.lowering.moved import first_rows, moved, places
 from posexport.lowering.scores import (
@@ -31,11 +31,11 @@ from posexport.lowering.scores import (
     read_apart,
     scaled_keys,
 )
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
 from posexport.ops.operator import DOMAIN, WHOLE, Operator, protos
 from posexport.ops.skew import CHUNK
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class Blockwise:
@@ -62,10 +62,10 @@ class Blockwise:
         operator = target.opset >= ATTENTION_OPSET and operator_refusal(kind) is None
         # few queries that share keys: the operator would copy these for every head
         at_once = [*SCALE, *_at_once(kind, operator=operator and not kind.grouped)]
-        if not target.tiles:
+        if not may_tile(target):
             asked = drops_some("mask", "drops") if kind.mask == "keys" else []
             return "\n".join([*asked, *at_once, "context = Identity(context_at_once)"])
-        if target.always_tiles and not kind.biased and _by_length(kind):
+        if always_tiles(target) and not kind.biased and _by_length(kind):
             asked = drops_some("mask", "drops") if kind.mask == "keys" else []
             first = ["zero = Constant<value_ints = [0]>()", f"length = {queries(kind)}", *asked]
             tiled = _by_blocks(kind, target, operator=operator)

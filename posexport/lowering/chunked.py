@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from posexport.lowering.bias import HELD
-from posexport.lowering.blocks import BLOCK
+from posexport.lowering.blocks import BLOCK, may_tile
 from posexport.lowering.scores import (
     SCALE,
     by_operator,
@@ -19,9 +19,9 @@ from posexport.lowering.scores import (
     prepared_keys,
     scaled_keys,
 )
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.lowering.text import lines, named, numbered
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 #: chunks of all queries
 CHUNKS = 4
@@ -51,7 +51,7 @@ class Chunked:
         few = [f"most = Constant<value_ints = [{BLOCK}]>()", "few = LessOrEqual(length, most)"]
         if kind.biased:
             few = [*HELD, "few = Identity(held)"]
-        if not target.tiles:
+        if not may_tile(target):
             return "\n".join([*SCALE, *_attention(kind, "context", operator=operator)])
         return f"""
   {lines(SCALE)}

@@ -6,8 +6,8 @@ Memory grows with heads times the square of the length. The body a reader checks
 from collections.abc import Mapping
 
 from posexport.lowering.scores import SCALE, by_products, cache_refusal, prepared_keys
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import Target
 
 
 class Formula:

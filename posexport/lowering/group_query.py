@@ -14,9 +14,9 @@ from dataclasses import replace
 from posexport.lowering.heads import around, side_by_side
 from posexport.lowering.scores import SCALE, by_products, operator_refusal, prepared_keys, read_apart, summands
 from posexport.lowering.step import step
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import MICROSOFT, Target
 
 #: the operator takes heads of a multiple of this
 _MULTIPLE = 8
@@ -44,9 +44,8 @@ class GroupQuery:
             return f"{kind.scores.name} reads the keys, which only the operator would hold"
         if kind.head_size is not None and kind.head_size % _MULTIPLE:
             return f"the operator takes heads of a multiple of {_MULTIPLE}, these have {kind.head_size}"
-        if target.name == "cuda":
-            return "on CUDA the operator has no float32 kernel"
-        return operator_refusal(kind) or target.needs_microsoft("GroupQueryAttention")
+        kernel = target.needs_kernel("GroupQueryAttention", MICROSOFT)
+        return kernel or operator_refusal(kind) or target.needs_microsoft("GroupQueryAttention")
 
     def body(self, kind: AttentionKind, target: Target) -> str:
         """The statements, in the ONNX text format."""

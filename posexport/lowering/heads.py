@@ -3,7 +3,20 @@
 import re
 from collections.abc import Mapping, Sequence
 
+import onnx_ir as ir
+
+from posexport.graph.builder import Attribute, Builder
 from posexport.lowering.text import named
+
+
+def split_heads(g: Builder, x: ir.Value, shape: Attribute) -> ir.Value:
+    """[B, T, H D] -> [B, H, T, D], by an attribute with the shape [0, 0, H, -1]."""
+    return g.Transpose(g.Reshape(x, shape), perm=[0, 2, 1, 3], name=f"{x.name}_split")
+
+
+def pack_heads(g: Builder, x: ir.Value) -> ir.Value:
+    """[B, H, T, D] -> [B, T, H D]."""
+    return g.Reshape(g.Transpose(x, perm=[0, 2, 1, 3]), [0, 0, -1], name=f"{x.name}_packed")
 
 
 def apart(heads_of: Mapping[str, str]) -> list[str]:

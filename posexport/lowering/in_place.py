@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import sizes, take_place
+from posexport.graph.edits import take_place
+from posexport.graph.queries import sizes
 from posexport.lowering.lowering import Lowering
-from posexport.lowering.target import Target
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import DOMAIN
+from posexport.targets.target import Target
 
 
 def write(model: ir.Model, lowering: Lowering[AttentionKind], target: Target) -> int:

@@ -6,14 +6,17 @@ can stand for any other.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import onnx
 import onnx.parser
+import onnx_ir as ir
 
-from posexport.lowering.heads import around
-from posexport.lowering.target import Target
-from posexport.ops.operator import DOMAIN
+from posexport.graph.builder import Builder
+from posexport.lowering.heads import around, pack_heads, split_heads
+from posexport.ops.operator import DOMAIN, OPERATORS, WHOLE
+from posexport.targets.target import Target
 
 
 class Kind(Protocol):
@@ -81,8 +84,49 @@ class Lowering(Protocol[K]):
         ...
 
 
-def function(lowering: Lowering[K], kind: K, target: Target) -> onnx.FunctionProto:
+Inputs = Mapping[str, ir.Value]
+Outputs = ir.Value | tuple[ir.Value, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function, and the operators that it calls, by the name of their function: each with whether it is whole."""
+
+    function: ir.Function
+    calls: dict[str, tuple[Any, bool]]
+
+
+def function(lowering: Any, kind: K, target: Target) -> Body:
     """The function that gives nodes of ``kind`` their meaning, for a graph for ``target``."""
+    if hasattr(lowering, "build"):
+        g = Builder(target.opset)
+        inputs = {name: g.input(name) for name in kind.inputs}
+        outputs = _outputs(g, lowering, kind, inputs, target)
+        named = dict(zip(kind.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
+        return Body(g.function(DOMAIN, kind.name, list(inputs.values()), named), g.calls)
+    proto = _parsed(lowering, kind, target)
+    made = ir.serde.deserialize_function(proto)
+    calls = {}
+    for node in ir.traversal.RecursiveGraphIterator(made.graph):
+        if node.domain == DOMAIN:
+            whole = node.op_type.startswith(WHOLE)
+            calls[node.op_type] = (OPERATORS[node.op_type.removeprefix(WHOLE)], whole)
+    return Body(made, calls)
+
+
+def _outputs(g: Builder, lowering: Any, kind: Any, inputs: Inputs, target: Target) -> Outputs:
+    """What the lowering's body returns; packed heads are split around one that does not accept them."""
+    if not kind.heads_of or lowering.joins:
+        outputs: Outputs = lowering.build(g, kind, inputs, target)
+        return outputs
+    split = {name: split_heads(g, inputs[name], g.attribute(shape, list)) for name, shape in kind.heads_of.items()}
+    returned = lowering.build(g, kind.apart, {**inputs, **split}, target)
+    if isinstance(returned, tuple):
+        return pack_heads(g, returned[0]), *returned[1:]
+    return pack_heads(g, returned)
+
+
+def _parsed(lowering: Any, kind: Any, target: Target) -> onnx.FunctionProto:
     domains = {"": target.opset, DOMAIN: 1, **lowering.domains(kind, target)}
     imports = ", ".join(f'"{domain}" : {version}' for domain, version in domains.items())
     if kind.heads_of and not lowering.joins:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from posexport.lowering.heads import side_by_side
 from posexport.lowering.scores import SCALE, cache_refusal, operator_refusal, read_apart, scaled_keys, summands
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import MICROSOFT, Target
 
 
 class MultiHead:

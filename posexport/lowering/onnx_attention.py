@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from posexport.lowering.scores import SCALE, by_operator, cache_refusal, operator_refusal, read_apart, scaled_keys
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class OnnxAttention:

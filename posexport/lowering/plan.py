@@ -1,7 +1,7 @@
 """Which way to compute each kind of node."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from posexport.errors import PosexportError
@@ -14,13 +14,13 @@ from posexport.lowering.multi_head import MultiHead
 from posexport.lowering.onnx_attention import OnnxAttention
 from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS
 from posexport.lowering.static import Static
-from posexport.lowering.target import Target, TargetName
 from posexport.lowering.waves import LOWERINGS as WAVES_LOWERINGS
 from posexport.ops.attention import kinds as attention_kinds
 from posexport.ops.rotation import kinds as rotation_kinds
 from posexport.ops.rotation import shared_kinds
 from posexport.ops.waves import kinds as waves_kinds
 from posexport.suggest import did_you_mean
+from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Family:
     """Kinds of nodes with the same ways of computing them.
 
     Attributes:
+        name: what providers name it by, whose preferred lowerings are others.
         kinds: by ``op_type``.
-        lowerings: in order of preference for the CPU: the first that does not refuse is taken.
-        other_orders: names in order of preference, for targets that want another one.
+        lowerings: in order of preference: the first that does not refuse is taken.
     """
 
+    name: str
     kinds: Callable[[], Mapping[str, Any]]
     lowerings: Sequence[Lowering[Any]]
-    other_orders: Mapping[TargetName, Sequence[str]] = field(default_factory=dict)
 
     def ordered(self, target: Target) -> list[Lowering[Any]]:
         """The lowerings in the target's order."""
-        order = list(self.other_orders.get(target.name, ()))
+        order = list(target.provider.preferred.get(self.name, ()) if target.provider else ())
         return sorted(self.lowerings, key=lambda each: order.index(each.name) if each.name in order else len(order))
 
 
@@ -54,16 +54,16 @@ class Choice:
 #: the one that writes to a cache of fixed size itself
 GROUP_QUERY = GroupQuery()
 ATTENTION = Family(
+    "attention",
     attention_kinds,
     (GROUP_QUERY, Static(), Blockwise(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
-    {"cuda": ("group-query", "static", "multi-head", "attention", "formula")},
 )
 #: the first that has a kind decides: rotations that all rows share stand before rotations of any kind
 FAMILIES: list[Family] = [
     ATTENTION,
-    Family(shared_kinds, SHARED_LOWERINGS),
-    Family(rotation_kinds, LOWERINGS),
-    Family(waves_kinds, WAVES_LOWERINGS),
+    Family("shared rotation", shared_kinds, SHARED_LOWERINGS),
+    Family("rotation", rotation_kinds, LOWERINGS),
+    Family("waves", waves_kinds, WAVES_LOWERINGS),
 ]
 
 

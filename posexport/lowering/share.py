@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph import take_place
+from posexport.graph.edits import take_place
 from posexport.ops.attention import AttentionKind, kinds
 from posexport.ops.operator import DOMAIN
 

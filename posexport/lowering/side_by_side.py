@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from posexport.graph import integers, only, producer, sizes, width
-from posexport.lowering.target import ATTENTION_OPSET, Target
+from posexport.graph.edits import integers
+from posexport.graph.queries import only, producer, sizes, width
 from posexport.ops.attention import AttentionKind
 from posexport.ops.attention import kinds as attention_kinds
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import kinds as rotation_kinds
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from posexport.lowering.scores import SCALE, added, by_products, multiplied, prepared_keys, probabilities
 from posexport.lowering.slots import used_context, used_scores
-from posexport.lowering.target import Target
 from posexport.lowering.text import lines, named
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import Target
 
 #: more new tokens than these have more scores to copy than there are keys and values
 _FEW_TOKENS = 16
@@ -58,7 +58,7 @@ class Static:
     {lines(copied)}
     }},
     else_branch = of_capacity () => (context_of_capacity) {{
-    {lines(_over_capacity(kind, copies_values=target.name == "cuda"))}
+    {lines(_over_capacity(kind, copies_values=target.waits_to_branch))}
     }}
   >"""
 

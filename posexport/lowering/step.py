@@ -6,8 +6,8 @@ it would take longer. What unused slots hold never matters (`posexport.lowering.
 """
 
 from posexport.lowering.slots import used_context, used_scores
-from posexport.lowering.target import MICROSOFT
 from posexport.ops.attention import AttentionKind
+from posexport.targets.target import MICROSOFT
 
 
 def step(kind: AttentionKind, given: list[str], bias: str | None) -> list[str]:

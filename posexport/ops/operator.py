@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
 from onnxscript.values import Opset
@@ -138,6 +139,11 @@ def protos(function: Any, opset: int, *, whole: bool = False) -> list[onnx.Funct
             entry.version = opset
     called = {node.op_type for node in proto.node if node.domain == DOMAIN}
     return [*(each for name in sorted(called) for each in protos(HELPERS[name], opset)), proto]
+
+
+def functions(function: Any, opset: int, *, whole: bool = False) -> list[ir.Function]:
+    """`protos` as functions of onnx_ir."""
+    return [ir.serde.deserialize_function(proto) for proto in protos(function, opset, whole=whole)]
 
 
 def register(operator: Operator) -> Operator:

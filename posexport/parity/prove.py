@@ -30,8 +30,8 @@ from posexport.parity.run.sample import SampleWriter
 from posexport.parity.run.setup import Progress, Setup, heads_of
 from posexport.parity.run.subject import Runner
 from posexport.runtime.placement import placement, strays
-from posexport.runtime.providers import execution_provider
 from posexport.sources.source import Source
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: invariants are looked at here, and at the longest length
 _INVARIANTS_FROM = 17
@@ -43,7 +43,7 @@ def prove(
     source: Source,
     model: Path | bytes,
     *,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     precision: Precision = "fp32",
     lengths: Sequence[int] | None = None,
     threads: int = 0,
@@ -106,6 +106,8 @@ def prove(
         ]
         judgements += [skipped(setup, point, reason) for point, reason in measured.skipped.items()]
         judgements.sort(key=lambda p: (p.length, p.batch, p.memory or 0))
+        if placement_check is None:
+            placement_check = not provider_named(provider).built_in
         report = Report(
             scope="grid",
             provider=provider,
@@ -113,9 +115,7 @@ def prove(
             points=judgements,
             medians=median.check(judgements, switches(source.envelope)) if tolerance is None else [],
             invariants=[*_invariants(setup, points, measured, tolerances, fresh), *_rollout(setup, fresh)],
-            strays=_strays(setup, points, model)
-            if placement_check or (placement_check is None and provider != "cpu")
-            else [],
+            strays=_strays(setup, points, model) if placement_check else [],
             stateful=fresh,
             coverage=coverage.runs(list(measured.skipped)),
             lengths=sorted(set(lengths or ())),
@@ -196,7 +196,7 @@ def _spread(lengths: Sequence[int]) -> list[int]:
 
 def _strays(setup: Setup, points: Sequence[GridPoint], model: Path | bytes) -> list[str]:
     """Nodes on the wrong provider, in words. One run of more than one token shows them all."""
-    provider = execution_provider(setup.provider)
+    provider = provider_named(setup.provider).ort_name
     point = next((p for p in points if not p.refusal and p.length > 1), points[0])
     feeds = setup.subject.feeds(draw(point, setup.source.inputs))
     parts = setup.source.parts

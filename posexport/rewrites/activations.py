@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from posexport.graph import is_near
-from posexport.lowering.target import MICROSOFT, Target
+from posexport.graph.queries import is_near
 from posexport.rewrites.rewrite import by_rules
+from posexport.targets.target import MICROSOFT, Target
 
 #: the first opset with Gelu, which the tracer writes itself from there on
 GELU_OPSET = 20

@@ -6,13 +6,13 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.rewrites.activations import BiasGelu, Gelu, Swish
 from posexport.rewrites.packing import Packing
 from posexport.rewrites.rewrite import Rewrite
 from posexport.rewrites.rms import RmsNorm
 from posexport.rewrites.rows import Rows
 from posexport.rewrites.skip import SkipNorm
+from posexport.targets.target import MICROSOFT, Target
 
 #: normalisations and activations first, as later ones look for them; packing before what turns products to Gemm
 REWRITES: tuple[Rewrite, ...] = (Gelu(), Swish(), RmsNorm(), Packing(), Rows(), SkipNorm(), BiasGelu())

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from posexport.lowering.target import Target
+from posexport.targets.target import Target
 
 
 class Rewrite(Protocol):

@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from posexport.graph import constant, is_near, number, width
-from posexport.lowering.target import ATTENTION_OPSET, Target
+from posexport.graph.queries import constant, is_near, number, width
 from posexport.rewrites.rewrite import by_rules
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 
 class RmsNorm:

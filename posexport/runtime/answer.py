@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
 from posexport.runtime.session import load
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 EMBEDDING = "sentence_embedding"
 #: numbers of an output that a person is shown
@@ -62,7 +63,7 @@ def answer(
     texts: Sequence[str] = (),
     inputs: Path | None = None,
     outputs: Sequence[str] = (),
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     truncate: bool = False,
     save: Path | None = None,

@@ -16,6 +16,7 @@ from posexport.runtime import denormals
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import OrtValue
@@ -102,12 +103,13 @@ class Cache:
         rows: int,
         room: int = 0,
         fixed: Mapping[str, NDArray[Any]] | None = None,
-        provider: str = "cpu",
+        provider: str = DEFAULT_PROVIDER,
     ) -> None:
         last = chain.links[-1]
-        self._session, self._device, self._room = last.session, provider, room
+        device = provider_named(provider).device
+        self._session, self._device, self._room = last.session, device, room
         self._of = renamed(of, last)
-        self._last = None if provider == "cpu" else LastToken(provider)
+        self._last = None if device == HOST else LastToken(provider)
         self._fixed = {name: self._on_device(array) for name, array in chain.before_last(fixed or {}).items()}
         self.clear(rows)
 
@@ -125,7 +127,7 @@ class Cache:
         from onnxruntime import OrtValue
 
         # what is empty has no place on a device
-        device = self._device if array.size else "cpu"
+        device = self._device if array.size else HOST
         return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
 
     @property
@@ -218,7 +220,7 @@ class LastToken:
         """[B, T, V] on the device to [B, V] in memory."""
         binding = self._session.io_binding()
         binding.bind_ortvalue_input("x", logits)
-        binding.bind_output("y", "cpu", 0)
+        binding.bind_output("y", HOST, 0)
         self._session.run_with_iobinding(binding)
         last_BV: NDArray[Any] = binding.get_outputs()[0].numpy().copy()
         return last_BV

@@ -12,6 +12,7 @@ from posexport.runtime.arrays import read_arrays
 from posexport.runtime.generate import Generation
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.session import load
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def continue_texts(
     inputs: Path | None = None,
     chat: bool = False,
     system: str | None = None,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     tell: Callable[[str], None] | None = None,
     config: GenerationConfig | None = None,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.runtime.providers import make_session
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: operators that compute shapes, lengths and positions from shapes
 SHAPE_ARITHMETIC = frozenset(
@@ -60,7 +61,7 @@ class _Event(msgspec.Struct):
 def placement(
     model: Path | bytes,
     feeds: Mapping[str, NDArray[Any]],
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     *,
     threads: int = 0,
     level: str = "all",

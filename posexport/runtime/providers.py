@@ -5,25 +5,17 @@ is on the provider or there is an error that names what is missing. Nodes that t
 to the CPU: `posexport.runtime.placement` finds those.
 """
 
-import contextlib
-import ctypes
-import io
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
 from posexport.extras import require, runtime_conflict
 from posexport.runtime import denormals as thread_state
+from posexport.targets.providers import DEFAULT_PROVIDER, Provider, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
-
-#: what users call a provider, and what ONNX Runtime calls it
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-#: TF32 keeps 10 bits of a factor's 23: PyTorch leaves it off for matrix products too, so both are held to float32
-_OPTIONS: dict[str, dict[str, str]] = {"cpu": {}, "cuda": {"use_tf32": "0"}}
 
 #: ONNX Runtime's names for how far it optimises a graph, in their order
 LEVELS = ("disable", "basic", "extended", "layout", "all")
@@ -32,17 +24,10 @@ LEVELS = ("disable", "basic", "extended", "layout", "all")
 _FATAL = 4
 
 
-def execution_provider(provider: str) -> str:
-    """ONNX Runtime's name for ``provider``; PosexportError lists the known ones."""
-    if provider not in PROVIDERS:
-        raise PosexportError(f"unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
-    return PROVIDERS[provider]
-
-
 def make_session(
     model: Path | bytes,
     *,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     level: str = "all",
     profile: Path | None = None,
@@ -65,44 +50,42 @@ def make_session(
     require("running a model", "onnxruntime")
     import onnxruntime
 
-    wanted = execution_provider(provider)
+    record = provider_named(provider)
     options = _session_options(threads, level, profile, spinning)
     if not denormals and thread_state.supported():
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
-    if wanted not in onnxruntime.get_available_providers():
+    if record.ort_name not in onnxruntime.get_available_providers():
         raise PosexportError(
-            f"{wanted} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built without it; "
-            + (runtime_conflict() or "install onnxruntime-gpu in its place")
+            f"{record.ort_name} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built "
+            f"without it; {runtime_conflict() or f'install {record.package} in its place'}"
         )
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
-    if provider == "cuda":
-        _preload()
+    record.prepare()
     if _quiet:
-        _silence(provider)
+        _silence(record)
     try:
         with thread_state.unchanged():  # the process's first session sets the calling thread's, for good
             session = onnxruntime.InferenceSession(
                 model if isinstance(model, bytes) else str(model),
                 options,
-                providers=[(wanted, _OPTIONS[provider])],
+                providers=[(record.ort_name, dict(record.options))],
                 enable_fallback=0,
             )
     except Exception as err:
-        raise _explained(err, model, provider) from err
-    if wanted not in session.get_providers():
-        raise PosexportError(
-            f"{wanted} was asked for and did not load: {missing_library() or 'ONNX Runtime gives no reason'}"
-        )
+        raise _explained(err, model, record) from err
+    if record.ort_name not in session.get_providers():
+        reason = record.load_failure("") or "ONNX Runtime gives no reason"
+        raise PosexportError(f"{record.ort_name} was asked for and did not load: {reason}")
     return session
 
 
 def bundle_session(
     model: Path | bytes,
     *,
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     level: str = "all",
     profile: Path | None = None,
@@ -157,15 +140,6 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
     return options
 
 
-def _preload() -> None:
-    """Load CUDA's libraries from the nvidia wheels, if they are installed, or from where the system keeps them."""
-    import onnxruntime
-
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints; `missing_library` says the same in one sentence
-            onnxruntime.preload_dlls()
-
-
 #: whether ONNX Runtime may be silenced for the whole process: the command line's to say
 _quiet = False
 
@@ -178,48 +152,15 @@ def quiet() -> None:
     _quiet = True
 
 
-def _silence(provider: str) -> None:
+def _silence(provider: Provider) -> None:
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
-    if provider != "cpu":
+    if not provider.built_in:
         onnxruntime.set_default_logger_severity(_FATAL)
 
 
-def missing_library() -> str | None:
-    """Why the CUDA provider does not load, with the name of the library; None if no reason is found.
-
-    To be asked after ONNX Runtime has tried in vain: loaded before, its provider library takes a wrong turn.
-    """
-    import onnxruntime
-
-    suffix = ".dll" if sys.platform == "win32" else ".so"
-    prefix = "" if sys.platform == "win32" else "lib"
-    capi = Path(onnxruntime.__file__).parent / "capi"
-    try:
-        ctypes.CDLL(str(capi / f"{prefix}onnxruntime_providers_cuda{suffix}"))
-    except OSError as err:
-        found = re.match(r"(\S+): cannot open shared object file", str(err))
-        library = f"the library {found[1]} is missing" if found else str(err)
-        return f"{library}; install the CUDA and cuDNN that onnxruntime {onnxruntime.__version__} asks for"
-    return _no_device()
-
-
-def _no_device() -> str | None:
-    """What CUDA's driver says about devices, asked directly."""
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        driver = ctypes.CDLL(name)
-    except OSError:
-        return f"the NVIDIA driver's library {name} is missing; install the driver"
-    count = ctypes.c_int(0)
-    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-    if code or count.value == 0:
-        return f"the NVIDIA driver finds no usable CUDA device (cuInit: {code}, devices: {count.value})"
-    return None
-
-
-def _explained(err: Exception, model: Path | bytes, provider: str) -> PosexportError:
+def _explained(err: Exception, model: Path | bytes, provider: Provider) -> PosexportError:
     """What ONNX Runtime raised when it opened ``model``, as a sentence; its own words where they are not known here."""
     import onnxruntime
 
@@ -237,11 +178,6 @@ def _explained(err: Exception, model: Path | bytes, provider: str) -> PosexportE
         )
     if "INVALID_PROTOBUF" in text or "No graph was found in the protobuf" in text:
         return PosexportError(f"{thing} is not an ONNX model, or was cut: convert it again")
-    if provider == "cuda" and (reason := missing_library() or _device_failure(text)):
-        return PosexportError(f"{PROVIDERS[provider]} was asked for and did not load: {reason}")
+    if reason := provider.load_failure(text):
+        return PosexportError(f"{provider.ort_name} was asked for and did not load: {reason}")
     return PosexportError(f"ONNX Runtime {onnxruntime.__version__} does not open {thing}: {text}")
-
-
-def _device_failure(text: str) -> str | None:
-    found = re.search(r"CUDA failure (\d+): ([^;]+)", text)
-    return f"CUDA failure {found[1]}, {found[2].strip()}" if found else None

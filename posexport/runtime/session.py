@@ -21,18 +21,18 @@ from posexport.runtime.chat import Chat, Message
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
-from posexport.runtime.providers import PROVIDERS, bundle_session
+from posexport.runtime.providers import bundle_session
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec
-
-_DTYPES = {"tensor(int64)": "int64", "tensor(float)": "float32"}
+from posexport.targets.dtypes import BY_ORT_TYPE
+from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 
 def load(
-    directory: str | os.PathLike[str], *, provider: str = "cpu", threads: int = 0, check: bool = True
+    directory: str | os.PathLike[str], *, provider: str = DEFAULT_PROVIDER, threads: int = 0, check: bool = True
 ) -> "Session":
-    """Open the bundle in ``directory`` on ``provider`` (``cpu`` or ``cuda``).
+    """Open the bundle in ``directory`` on ``provider`` (``posexport list providers``).
 
     ``threads``: of one operator (0: ONNX Runtime decides). ``check``: compare every file with its sha256 first. Numbers
     below 1.2e-38 are taken as 0 (`make_session`, ``denormals``).
@@ -239,7 +239,7 @@ class Session:
         )
 
     def _cache(self, bundle_ports: Ports, encoder_feeds: Mapping[str, NDArray[Any]], rows: int, room: int) -> Cache:
-        provider = next(name for name, full in PROVIDERS.items() if full == self.providers[0])
+        provider = next(each.name for each in PROVIDERS.values() if each.ort_name == self.providers[0])
         return Cache(self._chain, bundle_ports, rows=rows, room=room, fixed=dict(encoder_feeds), provider=provider)
 
     def render_chat(self, messages: Sequence[Message]) -> str:
@@ -306,7 +306,8 @@ def _output(spec: OutputSpec) -> str:
 
 
 def _found(arg: Any, is_input: bool) -> str:
-    dtype = f"{_DTYPES.get(arg.type, arg.type)} " if is_input else ""
+    known = BY_ORT_TYPE.get(arg.type)
+    dtype = f"{known.name if known else arg.type} " if is_input else ""
     return f"{arg.name} {dtype}{list(arg.shape)}"
 
 

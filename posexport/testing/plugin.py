@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
+
 if TYPE_CHECKING:
     from posexport.runtime.session import Session
 
@@ -60,7 +62,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     """Add a test of the stored sample for every bundle and provider."""
     bundles = _bundles(config)
     for bundle, name in zip(bundles, _names(bundles), strict=True):
-        for provider in dict.fromkeys(["cpu", *config.getoption("posexport_require")]):
+        for provider in dict.fromkeys([DEFAULT_PROVIDER, *config.getoption("posexport_require")]):
             nodeid = f"posexport[{name}-{provider}]"
             items.append(SampleItem.from_parent(session, name=nodeid, nodeid=nodeid, bundle=bundle, provider=provider))
 
@@ -122,7 +124,7 @@ def posexport_session(posexport_bundle: Path, request: pytest.FixtureRequest) ->
     import posexport
 
     marker = request.node.get_closest_marker(MARKER)
-    provider = "cpu" if marker is None else _provider(marker)
+    provider = DEFAULT_PROVIDER if marker is None else _provider(marker)
     sessions = request.config.stash[_SESSIONS]
     if (posexport_bundle, provider) not in sessions:
         sessions[posexport_bundle, provider] = posexport.load(posexport_bundle, provider=provider)
@@ -149,12 +151,12 @@ def _provider(marker: pytest.Mark) -> str:
 def _check_provider(config: pytest.Config, provider: str) -> None:
     """Nothing where ``provider`` loads; else a skip, or a failure where it is required or unknown."""
     from posexport.errors import PosexportError
-    from posexport.runtime.providers import check_loads, execution_provider
+    from posexport.runtime.providers import check_loads
 
     reasons = config.stash[_REASONS]
     if provider not in reasons:
         try:
-            execution_provider(provider)
+            provider_named(provider)
         except PosexportError as err:
             pytest.fail(str(err), pytrace=False)
         try:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from posexport.lowering.target import Target
 from posexport.ops.rotation import RotationKind
+from posexport.targets.target import Target
 
 
 class Turned:

@@ -7,8 +7,8 @@ from 0; otherwise of all, one row after the other. Numbers and rows are the same
 from collections.abc import Mapping
 
 from posexport.lowering.rotation.onnx import attributes
-from posexport.lowering.target import MICROSOFT, Target
 from posexport.ops.rotation import RotationKind
+from posexport.targets.target import MICROSOFT, Target
 
 
 class MicrosoftRotary:

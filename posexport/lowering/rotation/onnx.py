@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from posexport.lowering.target import ATTENTION_OPSET, Target
 from posexport.ops.rotation import RotationKind
+from posexport.targets.target import ATTENTION_OPSET, Target
 
 #: of the operator, in both domains
 _PARTIAL, _HEADS = ", rotary_embedding_dim: int = @dim", ", num_heads: int = @heads"

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from posexport.lowering.target import Target
 from posexport.ops.waves import WavesKind
+from posexport.targets.target import Target
 
 
 class Projected:

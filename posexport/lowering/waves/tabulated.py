@@ -11,12 +11,13 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph import constant, is_weight, take_place
-from posexport.lowering.target import Target
+from posexport.graph.edits import take_place
+from posexport.graph.queries import constant, is_weight
 from posexport.lowering.text import lines
 from posexport.lowering.waves.projected import CONSTANTS, projected
 from posexport.ops.operator import DOMAIN, Array
 from posexport.ops.waves import Layout, WavesKind, kinds
+from posexport.targets.target import Target
 
 #: the greatest distance in a table; calls with greater ones project their own
 REACH = 2048
@@ -97,6 +98,6 @@ def table(frequencies: Array, weight: Array, heads: int, layout: Layout) -> Arra
 
 
 def _refusal(target: Target) -> str | None:
-    if target.flat or target.name == "portable":
+    if target.flat or not target.microsoft:
         return "a table makes the file larger; use --target cpu"
-    return "choosing between table and products would wait for the device" if target.name == "cuda" else None
+    return "choosing between table and products would wait for the device" if target.waits_to_branch else None

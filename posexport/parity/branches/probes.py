@@ -16,6 +16,7 @@ from posexport.parity.run.last_call import WrappedSession
 from posexport.parity.run.subject import Runner
 from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import MutableSequence
@@ -67,7 +68,7 @@ class Watched(Runner):
         model: Path | bytes,
         *,
         parts: Sequence[PartSpec] = (),
-        provider: str = "cpu",
+        provider: str = DEFAULT_PROVIDER,
         threads: int = 0,
         **names: Any,
     ) -> None:

@@ -22,6 +22,7 @@ from posexport.parity.run.refusal import Answer
 from posexport.parity.run.subject import RunError, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from posexport.parity.foreign.fit import Foreign
@@ -34,7 +35,9 @@ _QUOTED = 200
 class ForeignRunner(Runner):
     """A `Runner` that is fed by the source's names and conventions, and called by the graph's."""
 
-    def __init__(self, foreign: "Foreign", model: Path | bytes, *, provider: str = "cpu", threads: int = 0) -> None:
+    def __init__(
+        self, foreign: "Foreign", model: Path | bytes, *, provider: str = DEFAULT_PROVIDER, threads: int = 0
+    ) -> None:
         inputs, outputs = list(foreign.declared), list(foreign.outputs)
         super().__init__(model, inputs=inputs, outputs=outputs, provider=provider, threads=threads)
         self._foreign = foreign

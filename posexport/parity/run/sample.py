@@ -28,6 +28,7 @@ from posexport.parity.run.calls import in_calls
 from posexport.parity.run.refusal import refused
 from posexport.parity.run.subject import RunError, Runner
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from posexport.sources.source import Source
@@ -145,7 +146,7 @@ def check_sample(
     directory: Path,
     *,
     parts: Sequence[PartSpec] = (),
-    provider: str = "cpu",
+    provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     tolerance: float | None = None,
 ) -> Report:

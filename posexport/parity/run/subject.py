@@ -17,6 +17,7 @@ from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.spec import Interface, PartSpec
+from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -43,7 +44,7 @@ class Runner:
         inputs: Sequence[str],
         outputs: Sequence[str],
         parts: Sequence[PartSpec] = (),
-        provider: str = "cpu",
+        provider: str = DEFAULT_PROVIDER,
         threads: int = 0,
         level: str = "all",
         make: "Callable[[Path | bytes], InferenceSession] | None" = None,

@@ -1,6 +1,6 @@
 """The checkpoint decides: every tensor must be used and every parameter filled, or the error lists both sides."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources import mapped
-from posexport.sources.huggingface.families.family import AnyFamily
+from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, Origin, Plan
+from posexport.sources.huggingface.transforms import Shape
 from posexport.sources.huggingface.weights import Weights
 
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
@@ -27,7 +28,7 @@ class Names:
         return self.stored.get(name, name.removeprefix(self.prefix))
 
 
-def names_of(weights: Weights, family: AnyFamily) -> Names:
+def names_of(weights: Weights, family: Family) -> Names:
     """Recognise old names and a missing prefix. Raises PosexportError when two tensors have the same name then."""
     prefix = f"{family.prefix}." if family.prefix else ""
     prefixed = any(name.startswith(prefix) for name in weights.shapes)
@@ -43,47 +44,51 @@ def names_of(weights: Weights, family: AnyFamily) -> Names:
     return Names(stored, "" if prefixed else prefix)
 
 
-def check(plan: Plan, weights: Weights, names: Names, family: AnyFamily, *, task: str) -> list[str]:
+def check(plan: Plan, weights: Weights, names: Names, family: Family, *, task: str) -> list[str]:
     """Compare names and shapes: remarks on what is unused and harmless; PosexportError for anything else."""
-    shapes = {name: list(parameter.shape) for name, parameter in plan.model.named_parameters(remove_duplicate=False)}
-    used: set[str] = set()
-    missing: list[str] = []
-    misshapen: list[str] = []
-    for parameter, origin in plan.origins.items():
-        present = [name for name in origin.names if name in names.stored]
-        wanted = [(name, origin.stored_shape(shapes[parameter])) for name in present]
-        if origin.names and not present and not origin.optional:
-            missing.append(names.shown(origin.names[0]))
-        if origin.row is not None:
-            if origin.row[0] in names.stored:
-                wanted.append(origin.row)
-            else:
-                missing.append(names.shown(origin.row[0]))
-        if origin.gain:
-            *others, last = shapes[parameter]
-            present = [name for name in origin.gain if name in names.stored]
-            wanted += [(name, [1] * len(others) + [last]) for name in present]
-            missing += [] if present else [names.shown(origin.gain[0])]
-        for name, shape in wanted:
-            used.add(name)
-            if (got := weights.shapes[names.stored[name]]) != shape:
-                misshapen.append(f"{names.shown(name)} is {got}, needed {shape}")
+    missing, misshapen, used = _compared(plan, weights, names)
     for name, formula in plan.constants.items():
         if name in names.stored:
             used.add(name)
             _check_constant(name, formula, weights, names)
-    used.update(plan.unread)
-    left = [name for name in names.stored if name not in used]
+    unused = [name for name in names.stored if name not in used.union(plan.unread)]
     needed = {name for origin in plan.origins.values() for name in origin.names}
-    remarks, unused = _unused(left, family, {**family.beside, **plan.beside}, needed)
-    if missing or unused or misshapen:
+    remarks, unknown = _unused(unused, family, {**family.beside, **plan.beside}, needed)
+    if missing or unknown or misshapen:
         raise PosexportError(
             f"{weights.label}: the weights do not fit a {family.model_type} for {task}: "
-            f"{_listed('tensors of the file are not used', [names.shown(name) for name in unused])}, "
+            f"{_listed('tensors of the file are not used', [names.shown(name) for name in unknown])}, "
             f"{_listed('needed ones are not in the file', missing)}, {_listed('have another shape', misshapen)}; "
             f"check {', '.join(('model_type', *plan.decides))} and sizes in config.json, or choose another --task"
         )
     return remarks
+
+
+def _compared(plan: Plan, weights: Weights, names: Names) -> tuple[list[str], list[str], set[str]]:
+    """What the parameters need and the file has not, what has another shape there, and what they use."""
+    missing: list[str] = []
+    misshapen: list[str] = []
+    used: set[str] = set()
+    shapes = {name: value.shape for name, value in plan.model.named_parameters(remove_duplicate=False)}
+    for parameter, origin in plan.origins.items():
+        for alternatives, shape, optional in _needed(origin, shapes[parameter]):
+            present = [name for name in alternatives if name in names.stored]
+            used.update(present)
+            if alternatives and not present and not optional:
+                missing.append(names.shown(alternatives[0]))
+            for name in present:
+                if (stored := weights.shapes[names.stored[name]]) != list(shape):
+                    misshapen.append(f"{names.shown(name)} is {stored}, needed {list(shape)}")
+    return missing, misshapen, used
+
+
+def _needed(origin: Origin, parameter: Shape) -> Iterator[tuple[tuple[str, ...], Shape, bool]]:
+    """The tensors of a parameter of this shape: the names that each may have, its shape, whether it may be missing."""
+    stored, *made = origin.shapes(parameter)
+    yield origin.names, stored, origin.optional
+    for transform, shape in zip(origin.transforms, made, strict=True):
+        for alternatives, needed in transform.others(shape).items():
+            yield alternatives, needed, False
 
 
 def _check_constant(name: str, formula: Constant, weights: Weights, names: Names) -> None:
@@ -102,7 +107,7 @@ def _check_constant(name: str, formula: Constant, weights: Weights, names: Names
 
 
 def _unused(
-    left: list[str], family: AnyFamily, beside: Mapping[str, str | None], needed: Collection[str]
+    left: list[str], family: Family, beside: Mapping[str, str | None], needed: Collection[str]
 ) -> tuple[list[str], list[str]]:
     """Remarks on the harmless ones, and the rest. This is the whole list of what may be ignored, with the reasons.
 
@@ -145,80 +150,61 @@ def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:
     by_name = dict(plan.model.named_parameters(remove_duplicate=False))
     size = mapped.size_of(plan.model.parameters())
     large = size > mapped.LARGE
-    formats: set[torch.dtype] = set()
     # the exported weights may go to the same disk
     with mapped.Scratch(room=3 * size if large else None) as scratch:
         for name, origin in plan.origins.items():
-            stored = [names.stored[known] for known in origin.names if known in names.stored]
-            formats |= {dtype for known in stored if (dtype := weights.dtypes[known]) is not None}
+            stored = [names.stored[alternative] for alternative in origin.names if alternative in names.stored]
             shape = by_name[name].shape
-            parameter = weights.as_pages(stored[0]) if large and stored and _as_stored(origin) else None
-            value: Tensor
-            if parameter is not None:
-                value = parameter
-            elif stored:
-                value = _value(weights, stored[0], origin, shape)
-            else:
-                value = torch.zeros(shape, device="cpu")
+            pages = weights.as_pages(stored[0]) if large and stored and not origin.transforms else None
+            value = pages if pages is not None else _value(weights, names, stored, origin, shape)
             for other in stored[1:]:
-                if not torch.equal(value, _value(weights, other, origin, shape)):
+                if not torch.equal(value, _value(weights, names, [other], origin, shape)):
                     raise PosexportError(
                         f"{weights.label}: {stored[0]} and {other} are one weight here, and differ in the file; "
                         f"remove one, or if the model has both set tie_word_embeddings to false in config.json (of two "
                         f"biases transformers 5 alone reads both: transformers_version)"
                     )
-            if parameter is None:
-                _apply(value, origin, weights, names)
-                parameter = scratch.keep(value)
+            parameter = pages if pages is not None else scratch.keep(value)
             mapped.release([parameter])
             filled[id(by_name[name])] = parameter
     for module in plan.model.modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
             setattr(module, leaf, filled[id(parameter)])
-    return [
-        f"the weights are {str(dtype).removeprefix('torch.')} in the file and are used as float32"
-        for dtype in sorted(formats - {torch.float32}, key=str)
-    ]
+    return _formats(plan, weights, names)
 
 
-def _as_stored(origin: Origin) -> bool:
-    """Whether a parameter is a tensor of the file, number for number."""
-    reworked = origin.factor != 1.0 or origin.row or origin.part or origin.shape or origin.transposed or origin.gain
-    return not reworked
+def _value(weights: Weights, names: Names, stored: list[str], origin: Origin, shape: Shape) -> Tensor:
+    """The parameter of the first of the tensors ``stored``, or zeros where there is none."""
+    if not stored:
+        return torch.zeros(tuple(shape), device="cpu")
+
+    def read(alternatives: tuple[str, ...]) -> Tensor:
+        return _float32(weights, next(names.stored[name] for name in alternatives if name in names.stored))
+
+    value = _float32(weights, stored[0])
+    for transform, output in zip(origin.transforms, origin.shapes(shape)[1:], strict=True):
+        value = transform.apply(value, output, read)
+    return value.contiguous()
 
 
 def _float32(weights: Weights, name: str) -> Tensor:
     value = weights.read(name)
-    made = value.to(torch.float32)
-    if value.dtype == torch.float64 and not torch.isfinite(made).all():
+    narrow = value.to(torch.float32)
+    if value.dtype == torch.float64 and not torch.isfinite(narrow).all():
         raise PosexportError(f"{weights.label}: {name} holds numbers that float32 cannot hold")
-    return made
+    return narrow
 
 
-def _value(weights: Weights, name: str, origin: Origin, shape: torch.Size) -> Tensor:
-    value = _float32(weights, name)
-    if origin.transposed:
-        value = value.flatten(1).mT
-    if origin.part is not None:
-        part, heads = origin.part
-        parts: Tensor = value.unflatten(0, (heads, origin.parts, -1))  # type: ignore[no-untyped-call]
-        value = parts[:, part : part + origin.width].flatten(0, 2)
-    return value.reshape(shape).contiguous()
+def _formats(plan: Plan, weights: Weights, names: Names) -> list[str]:
+    """A remark for every format other than float32 of the tensors that were read."""
+    read = {names.stored[name] for origin in plan.origins.values() for name in origin.names if name in names.stored}
+    formats = {dtype for name in read if (dtype := weights.dtypes[name]) not in (None, torch.float32)}
+    return [
+        f"the weights are {str(dtype).removeprefix('torch.')} in the file and are used as float32"
+        for dtype in sorted(formats, key=str)
+    ]
 
 
-def _apply(value: Tensor, origin: Origin, weights: Weights, names: Names) -> None:
-    if origin.factor != 1.0:
-        value.mul_(origin.factor)
-    if origin.row is not None:
-        value.add_(_float32(weights, names.stored[origin.row[0]])[0])
-    if origin.gain:
-        gain = next(names.stored[name] for name in origin.gain if name in names.stored)
-        wide = value.double()
-        norm = wide.flatten(0, -2).norm(dim=0)
-        value.copy_(wide * (_float32(weights, gain).double() / norm))
-
-
-def _listed(what: str, found: Iterable[str], most: int = 5) -> str:
-    items = list(found)
+def _listed(what: str, items: Sequence[str], most: int = 5) -> str:
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return f"{len(items)} {what}" + (f" ({', '.join(items[:most])}{more})" if items else "")

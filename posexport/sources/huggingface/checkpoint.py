@@ -5,16 +5,14 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface import assign, own_code, sentence_transformers
-from posexport.sources.huggingface.build import plan as bert_plan
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
-from posexport.sources.huggingface.families.family import TASKS, AnyFamily, OwnFamily
-from posexport.sources.huggingface.plan import Plan
+from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
-from posexport.sources.huggingface.sentence_transformers import MODULES, Pooling
+from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
@@ -38,12 +36,13 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transforme
     if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
-    config = Config(files, f"{below}config.json", as_transformers=as_transformers)
+    config = Config(files, f"{below}config.json", as_transformers=as_transformers, pooling=pooling)
     family = _family(config)
+    config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
-    chosen, remarks = _task(task, config, family, pooling)
+    chosen, remarks = _task(task, config, family)
     with own_code.explained(config):
-        plan = _plan(family, config, chosen, pooling)
+        plan = family.build(config, chosen)
     remarks += own_code.check(config)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     names = assign.names_of(weights, family)
@@ -65,7 +64,7 @@ def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transforme
     )
 
 
-def _family(config: Config) -> AnyFamily:
+def _family(config: Config) -> Family:
     known = ", ".join(FAMILIES)
     if "model_type" not in config.values:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
@@ -78,21 +77,14 @@ def _family(config: Config) -> AnyFamily:
     return FAMILIES[name]
 
 
-def _plan(family: AnyFamily, config: Config, task: str, pooling: Pooling | None) -> Plan:
-    if not isinstance(family, OwnFamily):
-        return bert_plan(family, config, task, pooling)
-    return family.plan(config, task) if pooling is None or family.pooled is None else family.pooled(config, pooling)
-
-
-def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling | None) -> tuple[str, list[str]]:
+def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[str]]:
     """The task, and remarks on how it was chosen."""
-    more = family.tasks if isinstance(family, OwnFamily) else ()
-    known = list(dict.fromkeys([*family.architectures.values(), *more]))
-    if pooling is not None and isinstance(family, OwnFamily) and family.pooled is None:
+    known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
+    if config.pooling is not None and not family.sentence_embeddings:
         raise PosexportError(
             f"{config.label}: sentence embeddings of {family.model_type} are not read; use --task features"
         )
-    if task == "sentence-embedding" and pooling is None:
+    if task == "sentence-embedding" and config.pooling is None:
         raise PosexportError(
             f"{config.label}: the task sentence-embedding needs the {MODULES} of sentence-transformers, which says "
             f"how to pool; use --task features without it"
@@ -101,20 +93,24 @@ def _task(task: str | None, config: Config, family: AnyFamily, pooling: Pooling 
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
         return task, []
-    if pooling is not None:
+    if config.pooling is not None:
         return "sentence-embedding", []
+    return _task_of_class(config, family, known)
+
+
+def _task_of_class(config: Config, family: Family, known: list[str]) -> tuple[str, list[str]]:
+    """The task of the class that config.json names, and remarks."""
     architecture = config.architecture()
     if architecture is None:
         return "features", [f"{config.label} names no architectures; taken for the task features"]
-    found = next((end for end in family.architectures if architecture.endswith(end)), None)
-    if found is None or (architecture.endswith("LMHeadModel") and found == "Model"):
-        advice = family.advice if isinstance(family, OwnFamily) else None
+    end = next((end for end in family.architectures if architecture.endswith(end)), None)
+    if end is None or (architecture.endswith("LMHeadModel") and end == "Model"):
         raise PosexportError(
             f"{config.label} says architectures = {architecture}, which is no task here; "
-            f"{advice or 'choose --task out of ' + ', '.join(known)}"
+            f"{family.advice or 'choose --task out of ' + ', '.join(known)}"
         )
-    chosen = family.architectures[found]
-    return chosen, [f"{architecture} is taken for the task {chosen}"] if found == "ForPreTraining" else []
+    task = family.architectures[end]
+    return task, [f"{architecture} is taken for the task {task}"] if end == "ForPreTraining" else []
 
 
 def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
@@ -123,8 +119,8 @@ def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> st
         path = files.find(name)
         if path is not None:
             paths[name] = path
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, path in sorted(paths.items()):
         with path.open("rb") as file:
-            found.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
-    return found.hexdigest()
+            digest.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
+    return digest.hexdigest()

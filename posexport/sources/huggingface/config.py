@@ -2,12 +2,14 @@
 
 import math
 from collections import ChainMap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.pooling import Pooling
 
 #: Above any real model, and low enough that sizes multiply without overflow.
 LARGEST = 1 << 24
@@ -48,16 +50,42 @@ class Config:
     """The object in a config.json. ``label`` names the file in messages, ``remarks`` are sentences for the user.
 
     ``as_transformers``: compute what transformers' code does where it differs from the paper (`follows_code`).
+    ``pooling``: what modules.json beside it says of sentences, for the task ``sentence-embedding``. ``spellings``: the
+    names that a key may have in the family's files, those that go first first.
     """
 
-    def __init__(self, directory: Directory, name: str = "config.json", *, as_transformers: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        name: str = "config.json",
+        *,
+        as_transformers: bool = False,
+        pooling: Pooling | None = None,
+    ) -> None:
         self.label = f"{directory.path}/{name}"
         self.as_transformers = as_transformers
+        self.pooling = pooling
+        self.spellings: Mapping[str, tuple[str, ...]] = {}
         self.remarks: list[str] = []
         content = directory.json(name)
         if not isinstance(content, dict):
             raise PosexportError(f"{self.label} holds a {type(content).__name__}; a configuration is a JSON object")
         self.values = Values(content)
+
+    def key(self, name: str) -> str:
+        """The spelling of ``name`` that the file has, else the first one."""
+        known = self.spellings.get(name, (name,))
+        return next((key for key in known if self.values.get(key) is not None), known[0])
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Puts the file's name before what a constructor refuses."""
+        try:
+            yield
+        except PosexportError as err:
+            if self.label in str(err):
+                raise
+            raise PosexportError(f"{self.label}: {err}") from err
 
     def under(self, over: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values, with those of ``over`` in the place of the file's."""
@@ -85,8 +113,9 @@ class Config:
             if self.values.get(key) and key not in allowed:
                 raise PosexportError(f"{self.label} sets {key}: {reason}")
 
-    def size(self, key: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
+    def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
         """A whole number from ``least`` to ``most``; PosexportError when it is missing without a default."""
+        key = self.key(name)
         value = self.values.get(key, default)
         if value is None and key not in self.values:
             raise PosexportError(f"{self.label} has no {key}; it must say a whole number, at least {least}")
@@ -95,6 +124,36 @@ class Config:
                 f"{self.label} says {key} = {value!r:.60}; it must be a whole number from {least} to {most}"
             )
         return value
+
+    def size_or(self, name: str, default: int, *, least: int = 1, most: int = LARGEST) -> int:
+        """As `size`, and ``default`` also where the file says null."""
+        return default if self.values.get(self.key(name)) is None else self.size(name, least=least, most=most)
+
+    def size_or_none(self, name: str) -> int | None:
+        """A whole number from 1 on; None where the file says null or nothing."""
+        return None if self.values.get(self.key(name)) is None else self.size(name)
+
+    def heads(self, hidden: int, heads_name: str = "num_attention_heads", size_name: str = "hidden_size") -> int:
+        """The number of heads, which must divide the model's size ``hidden``."""
+        heads = self.size(heads_name)
+        if hidden % heads:
+            raise PosexportError(
+                f"{self.label} says {self.key(size_name)} = {hidden}, {self.key(heads_name)} = {heads}; the heads must "
+                "divide the size"
+            )
+        return heads
+
+    def padding_id(self, vocab: int, default: int = 0) -> int:
+        """The id that fills padded slots; ``default`` where the file names none or says null."""
+        return self.size_or("pad_token_id", default, least=0, most=vocab - 1)
+
+    def only(self, why: str, **supported: Any) -> None:
+        """PosexportError where a key has another value than the one that is computed here."""
+        for key, value in supported.items():
+            stated = self.values.get(key, value)
+            if stated != value or isinstance(stated, bool) != isinstance(value, bool):
+                needed = "null" if value is None else str(value).lower()
+                raise PosexportError(f"{self.label} says {key} = {stated!r:.60}; only {needed} is read: {why}")
 
     def sizes(self, key: str, *, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
         """A list of whole numbers from ``least`` to ``most``, not empty; it must be there."""
@@ -138,6 +197,7 @@ class Config:
 
     def activation(self, key: str, default: str) -> str:
         """The name of a known activation function."""
+        key = self.key(key)
         name = self.text(key, default)
         try:
             activation(name)

@@ -5,13 +5,13 @@ What a value of config.json decides is remarked where it is read (`Config.remark
 
 from posexport.models.definition import Definition
 from posexport.models.xlnet import LastTokenClassification
-from posexport.sources.huggingface.families.family import AnyFamily
+from posexport.sources.huggingface.families.family import Family
 
 #: families whose padded tokens attend to others in transformers than here, which shows where a head reads one
 _OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert")
 
 
-def difference_remarks(family: AnyFamily, model: Definition) -> list[str]:
+def difference_remarks(family: Family, model: Definition) -> list[str]:
     """A sentence for each."""
     return [*_by_length(model), *_padded(family, model)]
 
@@ -27,7 +27,7 @@ def _by_length(model: Definition) -> list[str]:
     ]
 
 
-def _padded(family: AnyFamily, model: Definition) -> list[str]:
+def _padded(family: Family, model: Definition) -> list[str]:
     """A head that reads its answer at a padded token. The proof leaves these answers out: no tokenizer of these
     families pads on that side by default."""
     if model.reads_first_token and family.model_type in _OTHER_PADDED_TOKENS:

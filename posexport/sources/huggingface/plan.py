@@ -1,16 +1,17 @@
 """A definition without weights, and where each of its weights comes from."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
 from posexport.models.definition import Definition
+from posexport.sources.huggingface.transforms import Shape, Transform
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A formula's numbers, and how far a file's may be from them (its format's rounding): relative and absolute."""
+    """A formula's values, and how far a file's may be from them (its format's rounding): relative and absolute."""
 
     values: Tensor
     rtol: float = 0.0
@@ -19,35 +20,40 @@ class Constant:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a parameter comes from: any of ``names`` (all that are there must be equal), times ``factor``.
+    """The tensor with any of ``names`` (all that the file has must be equal), changed by ``transforms`` in turn.
 
-    ``row``: name and shape of a table whose row 0 is added to every row of the parameter. ``part``: the parameter is
-    the rows of this one of the ``parts`` (query, key, value) which each of so many heads has in the tensor; one head
-    where all of a part stand together. ``width``: it is the rows of so many parts, from that one on (the queries of a
-    group of heads that share a key and a value). ``shape``: the tensor's, where it is not the parameter's although it
-    holds the same numbers in the same order. ``transposed``: the tensor, all its axes but the first taken as one, is
-    turned before anything else. ``gain``: any of the names of the norms [1, .., 1, last axis] that the tensor's slices
-    along the last axis are brought to (weight normalisation, Salimans and Kingma, arXiv:1602.07868, as released for
-    convolutions). No names at all, or ``optional`` and none of them there: zeros.
+    In the tables of families names may be those of modules, below which a parameter's last name is added (`below`).
+    No names at all, or ``optional`` and none of them in the file: zeros.
     """
 
     names: tuple[str, ...]
-    factor: float = 1.0
-    row: tuple[str, list[int]] | None = None
-    part: tuple[int, int] | None = None
-    parts: int = 3
-    width: int = 1
-    shape: tuple[int, ...] | None = None
-    transposed: bool = False
-    gain: tuple[str, ...] = ()
+    transforms: tuple[Transform, ...] = ()
     optional: bool = False
 
-    def stored_shape(self, parameter: list[int]) -> list[int]:
-        """The shape that the tensor must have for a parameter of this shape."""
-        if self.shape is not None:
-            return list(self.shape)
-        whole = parameter if self.part is None else [parameter[0] // self.width * self.parts, *parameter[1:]]
-        return whole[::-1] if self.transposed else whole
+    def shapes(self, parameter: Shape) -> list[Shape]:
+        """For a parameter of this shape: the shape of the tensor, then of what each transform makes of it."""
+        shapes = [parameter]
+        for transform in reversed(self.transforms):
+            shapes.insert(0, transform.shape(shapes[0]))
+        return shapes
+
+    def then(self, *transforms: Transform) -> "Origin":
+        """Changed further."""
+        return replace(self, transforms=(*self.transforms, *transforms))
+
+    def renamed(self, new: Callable[[str], str]) -> "Origin":
+        """The same under other names."""
+        return replace(self, names=tuple(new(name) for name in self.names))
+
+    def below(self, leaf: str) -> "Origin":
+        """That of the parameter ``leaf`` of the modules that are named."""
+        return self.renamed(lambda module: f"{module}.{leaf}")
+
+
+#: of a parameter that checkpoints do not have
+ZEROS = Origin(())
+#: modules or parameters of a definition to the checkpoint's names
+NameMap = Mapping[str, str | Origin]
 
 
 @dataclass(frozen=True)
@@ -58,27 +64,45 @@ class Plan:
     origins: dict[str, Origin]
     #: the longest input where the family says it, not the encoding
     longest: int | None = None
-    #: tensors that a file may have and that must hold these numbers
+    #: tensors that a file may have and that must hold these values
     constants: Mapping[str, Constant] = field(default_factory=dict)
     #: tensors that a file may have and that do not matter at inference
     unread: tuple[str, ...] = ()
-    #: what names of tensors begin with that this task does not use, each with what it is, as `OwnFamily.beside`
+    #: what names of tensors begin with that this task does not use, each with what it is, as `Family.beside`
     beside: Mapping[str, str | None] = field(default_factory=dict)
     #: keys of config.json that decide which tensors there are
     decides: tuple[str, ...] = ()
 
 
-def origins_of(
-    model: nn.Module, stems: Mapping[str, str], special: Mapping[str, Origin] | None = None
-) -> dict[str, Origin]:
-    """The origin of every parameter: ``special``, or by ``stems``, from our modules to the checkpoint's.
+def origin(stored: str | Origin) -> Origin:
+    """The origin that an entry of a `NameMap` stands for."""
+    return Origin((stored,)) if isinstance(stored, str) else stored
 
-    A ``table`` of ours is a ``weight`` there.
+
+def in_layers(count: int, here: str, there: str, names: NameMap) -> dict[str, Origin]:
+    """``names`` of a layer, for every layer: below ``here``, and in the file below ``there``, with ``{i}`` for its
+    number."""
+
+    def numbered(i: int) -> Callable[[str], str]:
+        return lambda name: (there + name).format(i=i)
+
+    return {
+        f"{here}.{i}.{part}": origin(stored).renamed(numbered(i))
+        for i in range(count)
+        for part, stored in names.items()
+    }
+
+
+def origins_of(model: nn.Module, modules: NameMap, parameters: NameMap | None = None) -> dict[str, Origin]:
+    """The origin of every parameter: from ``parameters``, else below its module's in ``modules``.
+
+    A ``table`` of a definition is a ``weight`` of the checkpoint.
     """
-    special = special or {}
-    found: dict[str, Origin] = {}
+    origins: dict[str, Origin] = {}
     for name, _ in model.named_parameters():
         module, _, leaf = name.rpartition(".")
-        stored = "weight" if leaf == "table" else leaf
-        found[name] = special[name] if name in special else Origin((f"{stems[module]}.{stored}",))
-    return found
+        if parameters is not None and name in parameters:
+            origins[name] = origin(parameters[name])
+        else:
+            origins[name] = origin(modules[module]).below("weight" if leaf == "table" else leaf)
+    return origins

@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch
 
 from posexport.models.heads import Features, PooledFeatures
-from posexport.sources.huggingface.families.family import AnyFamily
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Plan, origin
 
 
-def with_pooler(plan: Plan, family: AnyFamily, stored: Container[str]) -> Plan:
+def with_pooler(plan: Plan, family: Family, stored: Container[str]) -> Plan:
     """The plan of a model for features with the pooler, where ``stored`` names its weights; the model is changed.
 
     transformers would give one without weights random ones; here it has no ``pooler_output``.
@@ -25,4 +25,4 @@ def with_pooler(plan: Plan, family: AnyFamily, stored: Container[str]) -> Plan:
         pooled = PooledFeatures(int(head.outputs[0].axes[-1]))
     plan.model.head = pooled
     plan.model.reads_first_token = True
-    return replace(plan, origins={**plan.origins, **{f"head.dense.{leaf}": Origin((n,)) for leaf, n in names.items()}})
+    return replace(plan, origins=plan.origins | {f"head.dense.{leaf}": origin(name) for leaf, name in names.items()})

@@ -1,39 +1,17 @@
 """Reads the modules.json of sentence-transformers: a transformer, a pooling, a normalisation, and nothing else."""
 
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.pooling import Mode, Pooling
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
-Mode = Literal["mean", "cls"]
 #: the flags that versions before 6 write
 _POOLINGS: dict[str, Mode] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-
-
-@dataclass(frozen=True)
-class Pooling:
-    """How a sentence's vector is made. ``below`` is the folder of config.json and weights, empty or ending in ``/``."""
-
-    mode: Mode
-    normalise: bool
-    width: int
-    label: str
-    below: str = ""
-    files: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    width_key: str = "word_embedding_dimension"
-
-    def check_width(self, hidden: int) -> None:
-        """PosexportError unless it pools vectors of size ``hidden``."""
-        if self.width != hidden:
-            raise PosexportError(
-                f"{self.label} says {self.width_key} = {self.width}; config.json says hidden_size = {hidden}"
-            )
 
 
 def read(directory: Directory) -> Pooling:
@@ -70,13 +48,13 @@ def _mode(config: Config) -> Mode:
                 f"{config.label} says pooling_mode = {named!r:.80}; supported is exactly one of "
                 f"{', '.join(get_args(Mode))}"
             )
-        found: Mode = modes[0]
-        if any(_POOLINGS.get(flag) != found for flag in flags):
+        mode: Mode = modes[0]
+        if any(_POOLINGS.get(flag) != mode for flag in flags):
             raise PosexportError(
-                f"{config.label} says pooling_mode = {found} and sets {', '.join(flags)}, which is another pooling; "
+                f"{config.label} says pooling_mode = {mode} and sets {', '.join(flags)}, which is another pooling; "
                 f"remove one of them"
             )
-        return found
+        return mode
     if len(flags) != 1 or flags[0] not in _POOLINGS:
         raise PosexportError(
             f"{config.label} chooses {', '.join(flags) or 'no pooling'}; supported is exactly one of "
@@ -121,18 +99,18 @@ def _folder(label: str, module: dict[str, Any]) -> str:
 
 def _remarks(directory: Directory, below: str) -> list[str]:
     """What sentence-transformers does to texts before the model, which a model cannot hold."""
-    found = []
+    remarks = []
     for name in dict.fromkeys((f"{below}sentence_bert_config.json", "config_sentence_transformers.json")):
         if directory.find(name) is None:
             continue
         config = Config(directory, name)
         if config.values.get("max_seq_length") is not None:
             longest = config.size("max_seq_length")
-            found.append(
+            remarks.append(
                 f"sentence-transformers cuts texts at {longest} tokens; the model itself takes what its table holds"
             )
         if config.values.get("do_lower_case"):
-            found.append("sentence-transformers lowers the case of texts first; do so before the tokenizer")
+            remarks.append("sentence-transformers lowers the case of texts first; do so before the tokenizer")
         if config.values.get("default_prompt_name"):
-            found.append("sentence-transformers puts a prompt before texts by default; the bundle does not")
-    return found
+            remarks.append("sentence-transformers puts a prompt before texts by default; the bundle does not")
+    return remarks

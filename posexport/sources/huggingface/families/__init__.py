@@ -11,7 +11,7 @@ from posexport.sources.huggingface.families.distilbert import DISTILBERT
 from posexport.sources.huggingface.families.electra import ELECTRA
 from posexport.sources.huggingface.families.esm import ESM
 from posexport.sources.huggingface.families.falcon import FALCON
-from posexport.sources.huggingface.families.family import AnyFamily
+from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from posexport.sources.huggingface.families.gpt2 import GPT2, GPT_BIGCODE
 from posexport.sources.huggingface.families.gpt_neox import GPT_NEOX
@@ -41,7 +41,7 @@ from posexport.sources.huggingface.families.whisper import WHISPER
 from posexport.sources.huggingface.families.xglm import XGLM
 from posexport.sources.huggingface.families.xlnet import XLNET
 
-FAMILIES: dict[str, AnyFamily] = {
+FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         BERT,

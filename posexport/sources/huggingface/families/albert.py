@@ -4,32 +4,27 @@ In transformers 4.57.6 its relative scores are added after the scaling by the ro
 everywhere else.
 """
 
-from typing import Any
-
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.bert import EMBEDDINGS
-from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.bert import EMBEDDINGS, POSITIONS
+from posexport.sources.huggingface.families.text_encoder import (
+    ClassifierNames,
+    EncoderNames,
+    FillMaskNames,
+    by_position_type,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
+)
+from posexport.sources.huggingface.plan import Plan
+from posexport.sources.huggingface.transforms import Scale
 
 _LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
 
 
-def _options(config: Config) -> dict[str, Any]:
-    inner = config.size("inner_group_num", 1)
-    if inner != 1:
-        raise PosexportError(f"{config.label} says inner_group_num = {inner}; only groups of one layer are read")
-    groups = config.size("num_hidden_groups", 1, most=MOST_LAYERS)
-    if (layers := config.size("num_hidden_layers", most=MOST_LAYERS)) % groups:
-        raise PosexportError(
-            f"{config.label} says num_hidden_groups = {groups}; it must divide num_hidden_layers = {layers}"
-        )
-    return {"embedding": config.size("embedding_size", 128), "layer_groups": groups}
-
-
-ALBERT = Family(
-    model_type="albert",
+_NAMES = EncoderNames(
     prefix="albert",
-    encoder=EMBEDDINGS | {"embeddings.project": "encoder.embedding_hidden_mapping_in"},
+    once=EMBEDDINGS | POSITIONS | {"embeddings.project": "encoder.embedding_hidden_mapping_in"},
     layer={
         "attention.query": f"{_LAYER}.attention.query",
         "attention.key": f"{_LAYER}.attention.key",
@@ -47,7 +42,34 @@ ALBERT = Family(
         decoder="predictions.decoder",
         bias=("predictions.bias", "predictions.decoder.bias"),
     ),
-    classifier=ClassifierNames(dense="{prefix}.pooler", out="classifier"),
+    classifier=ClassifierNames(dense="albert.pooler", out="classifier"),
+)
+
+
+def _build(config: Config, task: str) -> Plan:
+    inner = config.size("inner_group_num", 1)
+    if inner != 1:
+        raise PosexportError(f"{config.label} says inner_group_num = {inner}; only groups of one layer are read")
+    groups = config.size("num_hidden_groups", 1, most=MOST_LAYERS)
+    if (layers := config.size("num_hidden_layers", most=MOST_LAYERS)) % groups:
+        raise PosexportError(
+            f"{config.label} says num_hidden_groups = {groups}; it must divide num_hidden_layers = {layers}"
+        )
+    settings = encoder_settings(
+        config, default_activation="gelu_new", embedding=config.size("embedding_size", 128), layer_groups=groups
+    )
+    encoding = by_position_type(config, settings)
+    plan = encoder_plan(config, task, _NAMES, settings, encoding, decides=("position_embedding_type",))
+    for name in [name for name in plan.origins if name.endswith("attention.encoding.table")]:
+        # the definition scales these scores with the rest, so that the table gets the scale's inverse
+        plan.origins[name] = plan.origins[name].then(Scale(settings.head_size**0.5))
+    return plan
+
+
+ALBERT = encoder_family(
+    "albert",
+    _build,
+    "albert",
     pooler="pooler",
     other_heads={
         "predictions.": "the fill-mask head",
@@ -55,7 +77,4 @@ ALBERT = Family(
         "classifier.": "a classification head",
         "qa_outputs.": "the question-answering head",
     },
-    options=_options,
-    default_activation="gelu_new",
-    scaled=False,
 )

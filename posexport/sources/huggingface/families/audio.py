@@ -1,7 +1,7 @@
 """What WavLM, Wav2Vec2-Conformer and Wav2Vec2-BERT have in common: their config.json and the names of their weights."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 from posexport.encodings.conformer import Conformer
@@ -13,9 +13,9 @@ from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig
 from posexport.models.heads import Features, Head, TokenClassification
 from posexport.models.speech import StackConfig
-from posexport.nn.activations import activation
 from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
-from posexport.sources.huggingface.plan import Origin
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin
 
 ARCHITECTURES = {"ForCTC": "ctc", "ForPreTraining": "features", "Model": "features"}
 HEADS = {
@@ -31,7 +31,7 @@ ROOTS = ("feature_extractor.", "feature_projection.", "encoder.", "masked_spec_e
 #: what training puts in the place of hidden frames
 BESIDE: dict[str, str | None] = {"masked_spec_embed": None}
 
-#: our names of a Conformer block's parts, below ``encoder.layers.{i}.``, and the checkpoint's
+#: a Conformer block's parts, below ``encoder.layers.{i}.``, to the checkpoint's
 CONFORMER_LAYER = {
     "first_norm": "ffn1_layer_norm",
     "first.inner": "ffn1.intermediate_dense",
@@ -89,26 +89,24 @@ def stack(config: Config) -> StackConfig:
             strides=sizes(config, "conv_stride", (5, 2, 2, 2, 2, 2, 2)),
             norm=cast(Literal["group", "layer"], norm),
             bias=config.flag("conv_bias", False),
-            activation=_activation(config, "feat_extract_activation", "gelu"),
+            activation=config.activation("feat_extract_activation", "gelu"),
         )
     except PosexportError as err:
         raise PosexportError(f"{config.label}: {err}; check conv_dim, conv_kernel and conv_stride") from err
 
 
-def audio_config(config: Config, default_activation: str, **given: Any) -> AudioConfig:
-    """Sizes, which must be said, and what ``given`` says; the rest has transformers' defaults."""
-    try:
+def audio_config(config: Config, default_activation: str, **arrangement: Any) -> AudioConfig:
+    """Sizes, which must be said, and the family's ``arrangement``; the rest has transformers' defaults."""
+    with config.named_in_errors():
         return AudioConfig(
             hidden=config.size("hidden_size"),
             layers=config.size("num_hidden_layers", most=MOST_LAYERS),
             heads=config.size("num_attention_heads"),
             feedforward=config.size("intermediate_size"),
-            activation=_activation(config, "hidden_act", default_activation),
+            activation=config.activation("hidden_act", default_activation),
             eps=config.number("layer_norm_eps", 1e-5),
-            **given,
+            **arrangement,
         )
-    except PosexportError as err:
-        raise err if config.label in str(err) else PosexportError(f"{config.label}: {err}") from err
 
 
 def conformer_kernel(config: Config) -> int:
@@ -156,46 +154,39 @@ def head(config: Config, settings: AudioConfig, task: str) -> Head:
     return Features(settings.hidden)
 
 
-def stack_stems(prefix: str, config: StackConfig) -> dict[str, str]:
-    """Names of the convolutions and their normalisations."""
-    below = f"{prefix}.feature_extractor.conv_layers"
+def named_stack(prefix: str, config: StackConfig) -> dict[str, Origin]:
+    """The convolutions and their normalisations."""
+    names = {"convolution": "conv", "norm": "layer_norm"}
+    return in_layers(len(config.channels), "stack", f"{prefix}.feature_extractor.conv_layers.{{i}}.", names)
+
+
+def named_projection(prefix: str) -> dict[str, Origin]:
+    """What makes hidden states of features, and the head."""
     return {
-        f"stack.{i}.{ours}": f"{below}.{i}.{theirs}"
-        for i in range(len(config.channels))
-        for ours, theirs in (("convolution", "conv"), ("norm", "layer_norm"))
+        "encoder.norm": origin(f"{prefix}.feature_projection.layer_norm"),
+        "encoder.project": origin(f"{prefix}.feature_projection.projection"),
+        "head.out": origin("lm_head"),
     }
 
 
-def projection_stems(prefix: str) -> dict[str, str]:
-    """Names of what makes hidden states of features, and of the head."""
-    return {
-        "encoder.norm": f"{prefix}.feature_projection.layer_norm",
-        "encoder.project": f"{prefix}.feature_projection.projection",
-        "head.out": "lm_head",
-    }
+def named_layers(prefix: str, count: int, names: NameMap) -> dict[str, Origin]:
+    """The parts of every layer, or its parameters."""
+    return in_layers(count, "encoder.layers", f"{prefix}.encoder.layers.{{i}}.", names)
 
 
-def layer_stems(prefix: str, count: int, layer: Mapping[str, str]) -> dict[str, str]:
-    """Names of the parts of every layer; of parameters too, where ``layer`` maps those."""
-    return {
-        f"encoder.layers.{i}.{ours}": f"{prefix}.encoder.layers.{i}.{theirs}"
-        for i in range(count)
-        for ours, theirs in layer.items()
-    }
-
-
-def renamed(prefix: str, count: int, layer: Mapping[str, str]) -> dict[str, Origin]:
-    """Origins of the parameters of every layer whose last names differ."""
-    return {ours: Origin((theirs,)) for ours, theirs in layer_stems(prefix, count, layer).items()}
-
-
-def _activation(config: Config, key: str, default: str) -> str:
-    name = config.text(key, default)
-    try:
-        activation(name)
-    except PosexportError as err:
-        raise PosexportError(f"{config.label} says {key} = {name!r:.60}: {err}") from err
-    return name
+def audio_family(
+    model_type: str, build: Callable[[Config, str], Plan], prefix: str, beside: Mapping[str, str | None] = BESIDE
+) -> Family:
+    """A family of these."""
+    return Family(
+        model_type=model_type,
+        build=build,
+        prefix=prefix,
+        roots=ROOTS,
+        architectures=ARCHITECTURES,
+        other_heads=HEADS,
+        beside=beside,
+    )
 
 
 def _base(config: Config) -> float:

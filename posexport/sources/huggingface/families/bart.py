@@ -7,17 +7,16 @@ import torch
 
 from posexport.encodings.learned import Learned
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.causal import Given
-from posexport.sources.huggingface.families.fairseq import GENERATION, family, text_plan
+from posexport.sources.huggingface.families.fairseq import seq2seq_family, text_plan
 from posexport.sources.huggingface.plan import Plan
 
 #: rows of the tables before position 0
 OFFSET = 2
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     # switches of older files
-    Given(config).only(
+    config.only(
         "its normalisations are BART's",
         normalize_before=False,
         normalize_embedding=True,
@@ -30,11 +29,4 @@ def _plan(config: Config, task: str) -> Plan:
     return text_plan(config, task, (before, after), padding=1, norm="post", embedding_norm=True, final_norm=False)
 
 
-BART = family(
-    "bart",
-    _plan,
-    "ForConditionalGeneration",
-    GENERATION,
-    tasks=("features",),
-    advice="choose --task text2text-generation, or --task features for the encoder's states alone",
-)
+BART = seq2seq_family("bart", _build, "ForConditionalGeneration")

@@ -5,6 +5,8 @@ image modelling, semantic segmentation; both kinds of bias at once; a bias whose
 transformers takes rows for columns.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -15,15 +17,15 @@ from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.models.vision import Vision, VisionConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.families.vit import ARCHITECTURES, ROOTS, origins_of, settings
-from posexport.sources.huggingface.plan import Constant, Origin, Plan
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.families.vit import ARCHITECTURES, ROOTS, origins, settings
+from posexport.sources.huggingface.plan import ZEROS, Constant, NameMap, Plan, origin
 
 _TABLE = "relative_position_bias.relative_position_bias_table"
 _INDEX = "relative_position_bias.relative_position_index"
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     mean = config.flag("use_mean_pooling", True)
     sizes = settings(
         config,
@@ -34,21 +36,19 @@ def _plan(config: Config, task: str) -> Plan:
     )
     encodings = _encodings(config, sizes)
     model = _model(sizes, encodings, config.labels() if task == "image-classification" else None)
-    special: dict[str, str] = {}
-    constants: dict[str, Constant] = {}
+    parameters: NameMap = {
+        "attention_residual.layer_scale": "lambda_1",
+        "feedforward_residual.layer_scale": "lambda_2",
+        "attention.encoding.table": f"attention.attention.{_TABLE}",
+        "attention.key.bias": ZEROS,
+    }
+    plan = Plan(model, origins(model, "beit", parameters))
     index = Constant(_offset_rows(sizes.rows, sizes.columns))
-    for i in range(sizes.layers):
-        here, there = f"layers.{i}", f"beit.encoder.layer.{i}"
-        special[f"{here}.attention_residual.layer_scale"] = f"{there}.lambda_1"
-        special[f"{here}.feedforward_residual.layer_scale"] = f"{there}.lambda_2"
-        special[f"{here}.attention.encoding.table"] = f"{there}.attention.attention.{_TABLE}"
-        constants[f"{there}.attention.attention.{_INDEX}"] = index
+    stems = [f"beit.encoder.layer.{i}.attention.attention" for i in range(sizes.layers)]
     if config.flag("use_shared_relative_position_bias", False):
-        special["layers.0.attention.encoding.table"] = f"beit.encoder.{_TABLE}"
-        constants[f"beit.encoder.{_INDEX}"] = index
-    origins = origins_of(model, "beit", special)
-    origins |= {f"layers.{i}.attention.key.bias": Origin(()) for i in range(sizes.layers)}
-    return Plan(model, origins, constants=constants)
+        plan.origins["layers.0.attention.encoding.table"] = origin(f"beit.encoder.{_TABLE}")
+        stems.append("beit.encoder")
+    return replace(plan, constants={f"{stem}.{_INDEX}": index for stem in stems})
 
 
 def _encodings(config: Config, sizes: VisionConfig) -> list[Encoding]:
@@ -65,13 +65,13 @@ def _encodings(config: Config, sizes: VisionConfig) -> list[Encoding]:
             f"{config.label} says image_size = {config.values.get('image_size')!r:.60}; relative positions are read "
             "for square images only, as transformers takes rows for columns in others"
         )
-    found: list[Encoding] = []
+    encodings: list[Encoding] = []
     with torch.device("meta"):
         if shared or each:
-            found.append(Beit(heads=sizes.heads, rows=sizes.rows, columns=sizes.columns, shared=shared))
+            encodings.append(Beit(heads=sizes.heads, rows=sizes.rows, columns=sizes.columns, shared=shared))
         if config.flag("use_absolute_position_embeddings", False):
-            found.append(VitInterpolated(hidden=sizes.hidden, rows=sizes.rows, columns=sizes.columns))
-    return found
+            encodings.append(VitInterpolated(hidden=sizes.hidden, rows=sizes.rows, columns=sizes.columns))
+    return encodings
 
 
 def _model(sizes: VisionConfig, encodings: list[Encoding], labels: int | None) -> Vision:
@@ -96,15 +96,15 @@ def _offset_rows(rows: int, columns: int) -> Tensor:
         place_PA = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
         offset_PPA = place_PA[:, None] - place_PA[None, :] + torch.tensor([rows - 1, columns - 1])
         last = (2 * rows - 1) * (2 * columns - 1)
-        found_TT = torch.nn.functional.pad(offset_PPA[..., 0] * (2 * columns - 1) + offset_PPA[..., 1], (1, 0, 1, 0))
-        found_TT[0, :], found_TT[:, 0] = last, last + 1
-        found_TT[0, 0] = last + 2
-    return found_TT
+        row_TT = torch.nn.functional.pad(offset_PPA[..., 0] * (2 * columns - 1) + offset_PPA[..., 1], (1, 0, 1, 0))
+        row_TT[0, :], row_TT[:, 0] = last, last + 1
+        row_TT[0, 0] = last + 2
+    return row_TT
 
 
-BEIT = OwnFamily(
+BEIT = Family(
     model_type="beit",
-    plan=_plan,
+    build=_build,
     prefix="beit",
     roots=ROOTS,
     architectures=ARCHITECTURES,

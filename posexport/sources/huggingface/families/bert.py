@@ -1,23 +1,35 @@
 """BERT and the families that kept its names: ERNIE, Megatron-BERT."""
 
-from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.text_encoder import (
+    ClassifierNames,
+    EncoderNames,
+    FillMaskNames,
+    by_position_type,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
+)
+from posexport.sources.huggingface.plan import Plan
+from posexport.sources.huggingface.transforms import AddRow
 
+#: without the table of absolute positions
 EMBEDDINGS = {
     "embeddings.token": "embeddings.word_embeddings",
     "embeddings.token_type": "embeddings.token_type_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
-    "embeddings.encoding": "embeddings.position_embeddings",
 }
-#: a layer without its normalisations, which the families put in different places
+POSITIONS = {"embeddings.encoding": "embeddings.position_embeddings"}
+#: a layer without its normalisations, which the families put in different places, and without its positions
 SUBLAYERS = {
     "attention.query": "encoder.layer.{i}.attention.self.query",
     "attention.key": "encoder.layer.{i}.attention.self.key",
     "attention.value": "encoder.layer.{i}.attention.self.value",
     "attention.output": "encoder.layer.{i}.attention.output.dense",
-    "attention.encoding": "encoder.layer.{i}.attention.self.distance_embedding",
     "feedforward.inner": "encoder.layer.{i}.intermediate.dense",
     "feedforward.outer": "encoder.layer.{i}.output.dense",
 }
+RELATIVE_POSITIONS = {"attention.encoding": "encoder.layer.{i}.attention.self.distance_embedding"}
 POST_NORM = {
     "attention_residual.norm": "encoder.layer.{i}.attention.output.LayerNorm",
     "feedforward_residual.norm": "encoder.layer.{i}.output.LayerNorm",
@@ -28,7 +40,6 @@ FILL_MASK = FillMaskNames(
     decoder="cls.predictions.decoder",
     bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
 )
-CLASSIFIER = ClassifierNames(dense="{prefix}.pooler.dense", out="classifier")
 HEADS = {
     "cls.predictions.": "the fill-mask head",
     "cls.seq_relationship.": "the next-sentence head",
@@ -36,42 +47,56 @@ HEADS = {
     "qa_outputs.": "the question-answering head",
 }
 
-BERT = Family(
-    model_type="bert",
-    prefix="bert",
-    encoder=EMBEDDINGS,
-    layer=SUBLAYERS | POST_NORM,
-    fill_mask=FILL_MASK,
-    classifier=CLASSIFIER,
-    pooler="pooler.dense",
-    other_heads=HEADS,
-)
-#: With ``use_task_id`` every token also gets row 0 of a task table: what transformers adds when no task ids are given.
-ERNIE = Family(
-    model_type="ernie",
-    prefix="ernie",
-    encoder=EMBEDDINGS,
-    layer=SUBLAYERS | POST_NORM,
-    fill_mask=FILL_MASK,
-    classifier=CLASSIFIER,
-    pooler="pooler.dense",
-    other_heads=HEADS,
-    task_table="embeddings.task_type_embeddings",
-)
-#: Normalises before each sublayer and once at the end; the embeddings are not normalised.
-MEGATRON_BERT = Family(
-    model_type="megatron-bert",
-    prefix="bert",
-    encoder={name: stem for name, stem in EMBEDDINGS.items() if name != "embeddings.norm"}
-    | {"final_norm": "encoder.ln"},
-    layer=SUBLAYERS
-    | {
+
+def classifier(prefix: str) -> ClassifierNames:
+    """Its first projection is the pooler."""
+    return ClassifierNames(dense=f"{prefix}.pooler.dense", out="classifier")
+
+
+def _names(prefix: str) -> EncoderNames:
+    return EncoderNames(
+        prefix=prefix,
+        once=EMBEDDINGS | POSITIONS,
+        layer=SUBLAYERS | RELATIVE_POSITIONS | POST_NORM,
+        fill_mask=FILL_MASK,
+        classifier=classifier(prefix),
+    )
+
+
+def _bert(config: Config, task: str, prefix: str = "bert") -> Plan:
+    settings = encoder_settings(config)
+    encoding = by_position_type(config, settings)
+    return encoder_plan(config, task, _names(prefix), settings, encoding, decides=("position_embedding_type",))
+
+
+def _ernie(config: Config, task: str) -> Plan:
+    """With ``use_task_id`` every token also gets row 0 of a task table: what transformers adds without task ids."""
+    plan = _bert(config, task, "ernie")
+    if config.flag("use_task_id", False):
+        row = AddRow("ernie.embeddings.task_type_embeddings.weight", config.size("task_type_vocab_size", 3))
+        types = "encoder.embeddings.token_type.weight"
+        plan.origins[types] = plan.origins[types].then(row)
+    return plan
+
+
+def _megatron_bert(config: Config, task: str) -> Plan:
+    """Normalises before each sublayer and once at the end; the embeddings are not normalised."""
+    settings = encoder_settings(config, norm="pre", embedding_norm=False, final_norm=True)
+    norms = {
         "attention_residual.norm": "encoder.layer.{i}.attention.ln",
         "feedforward_residual.norm": "encoder.layer.{i}.ln",
-    },
-    fill_mask=FILL_MASK,
-    classifier=CLASSIFIER,
-    pooler="pooler.dense",
-    other_heads=HEADS,
-    arrangement={"norm": "pre", "embedding_norm": False, "final_norm": True},
-)
+    }
+    names = EncoderNames(
+        prefix="bert",
+        once=EMBEDDINGS | POSITIONS | {"final_norm": "encoder.ln"},
+        layer=SUBLAYERS | RELATIVE_POSITIONS | norms,
+        fill_mask=FILL_MASK,
+        classifier=classifier("bert"),
+    )
+    encoding = by_position_type(config, settings)
+    return encoder_plan(config, task, names, settings, encoding, decides=("position_embedding_type",))
+
+
+BERT = encoder_family("bert", _bert, "bert", pooler="pooler.dense", other_heads=HEADS)
+ERNIE = encoder_family("ernie", _ernie, "ernie", pooler="pooler.dense", other_heads=HEADS)
+MEGATRON_BERT = encoder_family("megatron-bert", _megatron_bert, "bert", pooler="pooler.dense", other_heads=HEADS)

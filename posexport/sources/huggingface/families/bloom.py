@@ -8,52 +8,51 @@ error with it (at length 2049 in float32 6e-7 of scale instead of 2e-5).
 from posexport.encodings.alibi import Alibi
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, family, fused, plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
 from posexport.sources.huggingface.plan import Plan
 
-_SPELLINGS = {
-    "hidden_size": ("n_embed", "hidden_size"),
-    "num_attention_heads": ("n_head", "num_attention_heads"),
-    "num_hidden_layers": ("n_layer", "num_hidden_layers"),
-}
 _ONCE = {
     "token": "transformer.word_embeddings",
     "embedding_norm": "transformer.word_embeddings_layernorm",
     "final_norm": "transformer.ln_f",
 }
 _LAYER = {
-    "attention.output": "transformer.h.{i}.self_attention.dense",
-    "attention_residual.norm": "transformer.h.{i}.input_layernorm",
-    "feedforward.inner": "transformer.h.{i}.mlp.dense_h_to_4h",
-    "feedforward.outer": "transformer.h.{i}.mlp.dense_4h_to_h",
-    "feedforward_residual.norm": "transformer.h.{i}.post_attention_layernorm",
+    "attention.output": "self_attention.dense",
+    "attention_residual.norm": "input_layernorm",
+    "feedforward.inner": "mlp.dense_h_to_4h",
+    "feedforward.outer": "mlp.dense_4h_to_h",
+    "feedforward_residual.norm": "post_attention_layernorm",
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
-    given = Given(config, _SPELLINGS)
-    given.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
-    hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
+def _build(config: Config, task: str) -> Plan:
+    config.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
     settings = DecoderConfig(
         vocab=vocab,
         hidden=hidden,
-        heads=given.heads(hidden),
-        layers=given.size("num_hidden_layers", most=MOST_LAYERS),
+        heads=config.heads(hidden),
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
         feedforward=4 * hidden,
         activation="gelu_new",
         embedding_norm=True,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=given.padding(vocab),
+        padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", True),
     )
-    rows = fused("transformer.h.{i}.self_attention.query_key_value", groups=settings.heads)
-    names = Names(once=_ONCE, layer=_LAYER | rows)
-    return plan(config, task, settings, lambda: Alibi(heads=settings.heads, variant="causal"), names)
+    qkv = fused_qkv("self_attention.query_key_value", groups=settings.heads)
+    names = DecoderNames(once=_ONCE, layer={**_LAYER, **qkv}, stem="transformer.h.{i}")
+    return decoder_plan(task, settings, Alibi(heads=settings.heads, variant="causal"), names)
 
 
-BLOOM = family(
+BLOOM = decoder_family(
     "bloom",
-    _plan,
+    _build,
     prefix="transformer",
     roots=("word_embeddings.", "word_embeddings_layernorm.", "h.", "ln_f."),
+    spellings={
+        "hidden_size": ("n_embed", "hidden_size"),
+        "num_attention_heads": ("n_head", "num_attention_heads"),
+        "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+    },
 )

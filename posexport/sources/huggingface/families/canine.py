@@ -13,8 +13,8 @@ from posexport.models.canine import PRIMES, UNICODE, Canine, CanineConfig, Canin
 from posexport.models.heads import plain_head
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.bert import POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan, origins_of
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Origin, Plan, in_layers, origin, origins_of
 
 _ONCE = {
     "embeddings.token_type": "char_embeddings.token_type_embeddings",
@@ -25,7 +25,8 @@ _ONCE = {
     "up.conv": "projection.conv",
     "up.norm": "projection.LayerNorm",
 }
-_LAYER = {ours: theirs for ours, theirs in SUBLAYERS.items() if ours != "attention.encoding"} | POST_NORM
+#: of BERT, below a layer
+_LAYER = {part: stored.removeprefix("encoder.layer.{i}.") for part, stored in (SUBLAYERS | POST_NORM).items()}
 _HEADS = {
     "sequence-classification": {"dense": "canine.pooler.dense", "out": "classifier"},
     "token-classification": {"out": "classifier"},
@@ -33,7 +34,7 @@ _HEADS = {
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     settings = _settings(config)
     longest = config.size("max_position_embeddings", 16384)
     if min(longest, settings.buckets) < settings.rate:
@@ -80,23 +81,23 @@ def _settings(config: Config) -> CanineConfig:
 
 
 def _origins(model: CanineModel, settings: CanineConfig, task: str) -> dict[str, Origin]:
-    stems = {f"encoder.{ours}": f"canine.{theirs}" for ours, theirs in _ONCE.items()}
-    stems |= {
-        f"encoder.embeddings.hashed.{i}": f"canine.char_embeddings.HashBucketCodepointEmbedder_{i}"
+    modules = {f"encoder.{part}": origin(f"canine.{stored}") for part, stored in _ONCE.items()}
+    modules |= {
+        f"encoder.embeddings.hashed.{i}": origin(f"canine.char_embeddings.HashBucketCodepointEmbedder_{i}")
         for i in range(settings.hashes)
     }
-    layers = {"first": "initial_char_encoder.layer.0", "last": "final_char_encoder.layer.0"}
-    layers |= {f"deep.{i}": f"encoder.layer.{i}" for i in range(settings.layers)}
-    for ours, theirs in layers.items():
-        for part, stem in _LAYER.items():
-            stems[f"encoder.{ours}.{part}"] = f"canine.{stem.replace('encoder.layer.{i}', theirs)}"
-    stems |= {f"head.{ours}": theirs for ours, theirs in _HEADS.get(task, {}).items()}
-    return origins_of(model, stems)
+    for part, encoder in (("first", "initial_char_encoder"), ("last", "final_char_encoder")):
+        modules |= {
+            f"encoder.{part}.{name}": origin(f"canine.{encoder}.layer.0.{stored}") for name, stored in _LAYER.items()
+        }
+    modules |= in_layers(settings.layers, "encoder.deep", "canine.encoder.layer.{i}.", _LAYER)
+    modules |= {f"head.{part}": origin(stored) for part, stored in _HEADS.get(task, {}).items()}
+    return origins_of(model, modules)
 
 
-CANINE = OwnFamily(
+CANINE = Family(
     model_type="canine",
-    plan=_plan,
+    build=_build,
     prefix="canine",
     roots=(
         "char_embeddings.",

@@ -5,7 +5,7 @@ real token sees. Not read: absolute positions added at the input beside the rela
 version 2's convolution, one of the two position terms alone, talking heads, the decoder of versions 3's pre-training.
 """
 
-from typing import Any
+import torch
 
 from posexport.encodings.deberta import Deberta
 from posexport.encodings.encoding import Encoding
@@ -13,13 +13,21 @@ from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.families.family import ClassifierNames, Family, Fused
+from posexport.sources.huggingface.families.text_encoder import (
+    ClassifierNames,
+    EncoderNames,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
+)
+from posexport.sources.huggingface.plan import ZEROS, Origin, Plan
+from posexport.sources.huggingface.transforms import SplitFused
 
 #: of the table's normalisation in `Deberta`, and of every released checkpoint
 _EPS = 1e-7
 _SELF = "encoder.layer.{i}.attention.self"
-_EMBEDDINGS = {name: stem for name, stem in EMBEDDINGS.items() if name != "embeddings.encoding"}
 _TABLE = {"attention.encoding": "encoder.rel_embeddings", "attention.encoding.table_norm": "encoder.LayerNorm"}
+_CLASSIFIER = ClassifierNames(dense="pooler.dense", out="classifier", activation="gelu")
 _HEADS = {
     "cls.predictions.": "the fill-mask head",
     "lm_predictions.": "the newer fill-mask head",
@@ -30,7 +38,13 @@ _HEADS = {
 }
 
 
-def _options(config: Config) -> dict[str, Any]:
+def _settings(config: Config) -> EncoderConfig:
+    _check(config)
+    return encoder_settings(config, default_eps=_EPS, types=config.size("type_vocab_size", 0, least=0))
+
+
+def _check(config: Config) -> None:
+    """PosexportError for what is not read."""
     for key, needed, reason in (
         ("relative_attention", True, "without relative positions there is nothing of DeBERTa's to read"),
         ("position_biased_input", False, "absolute positions beside the relative ones are not read"),
@@ -62,7 +76,6 @@ def _options(config: Config) -> dict[str, Any]:
         )
     if (pooled := config.text("pooler_hidden_act", "gelu")) != "gelu":
         raise PosexportError(f"{config.label} says pooler_hidden_act = {pooled!r:.60}; only gelu is read")
-    return {"types": config.size("type_vocab_size", 0, least=0)}
 
 
 def _span(config: Config) -> int:
@@ -71,11 +84,7 @@ def _span(config: Config) -> int:
     return config.size("max_position_embeddings") if span < 1 else span
 
 
-def _first(config: Config, settings: EncoderConfig) -> Encoding:
-    return Deberta(hidden=settings.hidden, heads=settings.heads, head_size=settings.head_size, span=_span(config))
-
-
-def _second(config: Config, settings: EncoderConfig) -> Encoding:
+def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
     norms = [word.strip() for word in config.text("norm_rel_ebd", "none").lower().split("|")]
     if not set(norms) <= {"none", "layer_norm"}:
         raise PosexportError(
@@ -100,55 +109,60 @@ def _second(config: Config, settings: EncoderConfig) -> Encoding:
         raise PosexportError(f"{config.label}: position_buckets and max_relative_positions do not fit: {err}") from err
 
 
-def _shared(config: Config) -> dict[str, str]:
-    """With ``share_att_key`` positions go through the maps of the content's keys and queries."""
-    if not config.flag("share_att_key", False):
-        return {}
-    return {"pos_key": "key", "pos_query": "query"}
+def _deberta(config: Config, task: str) -> Plan:
+    settings = _settings(config)
+    qkv = f"{_SELF}.in_proj.weight"
+    names = EncoderNames(
+        prefix="deberta",
+        once=EMBEDDINGS,
+        layer=SUBLAYERS
+        | POST_NORM
+        | _TABLE
+        | {"attention.encoding.pos_key": f"{_SELF}.pos_proj", "attention.encoding.pos_query": f"{_SELF}.pos_q_proj"},
+        # one matrix holds query, key and value of head 0, then of head 1 ...; only queries and values have a bias
+        parameters={
+            "attention.query.weight": Origin((qkv,), (SplitFused(0, groups=settings.heads),)),
+            "attention.key.weight": Origin((qkv,), (SplitFused(1, groups=settings.heads),)),
+            "attention.value.weight": Origin((qkv,), (SplitFused(2, groups=settings.heads),)),
+            "attention.query.bias": f"{_SELF}.q_bias",
+            "attention.value.bias": f"{_SELF}.v_bias",
+            "attention.key.bias": ZEROS,
+            "attention.encoding.pos_key.bias": ZEROS,
+        },
+        fill_mask=FILL_MASK,
+        classifier=_CLASSIFIER,
+    )
+    with torch.device("meta"):
+        encoding = Deberta(
+            hidden=settings.hidden, heads=settings.heads, head_size=settings.head_size, span=_span(config)
+        )
+    return encoder_plan(config, task, names, settings, encoding)
 
 
-DEBERTA = Family(
-    model_type="deberta",
-    prefix="deberta",
-    encoder=_EMBEDDINGS,
-    layer=SUBLAYERS
-    | POST_NORM
-    | _TABLE
-    | {"attention.encoding.pos_key": f"{_SELF}.pos_proj", "attention.encoding.pos_query": f"{_SELF}.pos_q_proj"},
-    # one matrix holds query, key and value of head 0, then of head 1 ...; only queries and values have a bias
-    fused={
-        "attention.query.weight": Fused(f"{_SELF}.in_proj.weight", 0),
-        "attention.key.weight": Fused(f"{_SELF}.in_proj.weight", 1),
-        "attention.value.weight": Fused(f"{_SELF}.in_proj.weight", 2),
-    },
-    renamed={"attention.query.bias": f"{_SELF}.q_bias", "attention.value.bias": f"{_SELF}.v_bias"},
-    zeros=("attention.key.bias", "attention.encoding.pos_key.bias"),
-    fill_mask=FILL_MASK,
-    classifier=ClassifierNames(dense="pooler.dense", out="classifier", activation="gelu"),
-    other_heads=_HEADS,
-    options=_options,
-    default_eps=_EPS,
-    encoding=_first,
-)
-DEBERTA_V2 = Family(
-    model_type="deberta-v2",
-    prefix="deberta",
-    encoder=_EMBEDDINGS,
-    layer=SUBLAYERS
-    | POST_NORM
-    | _TABLE
-    | {
-        "attention.query": f"{_SELF}.query_proj",
-        "attention.key": f"{_SELF}.key_proj",
-        "attention.value": f"{_SELF}.value_proj",
-        "attention.encoding.pos_key": f"{_SELF}.pos_key_proj",
-        "attention.encoding.pos_query": f"{_SELF}.pos_query_proj",
-    },
-    fill_mask=FILL_MASK,
-    classifier=ClassifierNames(dense="pooler.dense", out="classifier", activation="gelu"),
-    other_heads=_HEADS,
-    options=_options,
-    default_eps=_EPS,
-    encoding=_second,
-    shared=_shared,
-)
+def _deberta_v2(config: Config, task: str) -> Plan:
+    settings = _settings(config)
+    names = EncoderNames(
+        prefix="deberta",
+        once=EMBEDDINGS,
+        layer=SUBLAYERS
+        | POST_NORM
+        | _TABLE
+        | {
+            "attention.query": f"{_SELF}.query_proj",
+            "attention.key": f"{_SELF}.key_proj",
+            "attention.value": f"{_SELF}.value_proj",
+            "attention.encoding.pos_key": f"{_SELF}.pos_key_proj",
+            "attention.encoding.pos_query": f"{_SELF}.pos_query_proj",
+        },
+        fill_mask=FILL_MASK,
+        classifier=_CLASSIFIER,
+    )
+    # positions go through the projections of the content's keys and queries
+    shared = {"pos_key": "key", "pos_query": "query"} if config.flag("share_att_key", False) else {}
+    with torch.device("meta"):
+        encoding = _encoding(config, settings)
+    return encoder_plan(config, task, names, settings, encoding, shared=shared)
+
+
+DEBERTA = encoder_family("deberta", _deberta, "deberta", other_heads=_HEADS)
+DEBERTA_V2 = encoder_family("deberta-v2", _deberta_v2, "deberta", other_heads=_HEADS)

@@ -4,32 +4,22 @@ Sanh et al., "DistilBERT" (arXiv:1910.01108), and the code released with it. ``s
 table of positions began: the file holds the table either way (often trained since), and transformers reads it.
 """
 
-from posexport.encodings.absolute import Absolute
-from posexport.encodings.encoding import Encoding
-from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.text_encoder import (
+    ClassifierNames,
+    EncoderNames,
+    FillMaskNames,
+    absolute,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
+)
+from posexport.sources.huggingface.plan import Plan
 
 _LAYER = "transformer.layer.{i}"
-
-
-def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
-    config.flag("sinusoidal_pos_embds", False)
-    return Absolute(max_positions=config.size("max_position_embeddings"), hidden=settings.hidden)
-
-
-DISTILBERT = Family(
-    model_type="distilbert",
+_NAMES = EncoderNames(
     prefix="distilbert",
-    roots=("embeddings.", "transformer."),
-    spellings={
-        "hidden_size": ("dim", "hidden_size"),
-        "num_attention_heads": ("n_heads", "num_attention_heads"),
-        "num_hidden_layers": ("n_layers", "num_hidden_layers"),
-        "intermediate_size": ("hidden_dim",),
-        "hidden_act": ("activation",),
-    },
-    encoder={
+    once={
         "embeddings.token": "embeddings.word_embeddings",
         "embeddings.norm": "embeddings.LayerNorm",
         "embeddings.encoding": "embeddings.position_embeddings",
@@ -51,6 +41,27 @@ DISTILBERT = Family(
         bias=("vocab_projector.bias",),
     ),
     classifier=ClassifierNames(dense="pre_classifier", out="classifier", activation="relu"),
+)
+
+
+def _build(config: Config, task: str) -> Plan:
+    config.flag("sinusoidal_pos_embds", False)
+    settings = encoder_settings(config, types=0, eps=1e-12)  # whatever layer_norm_eps says
+    return encoder_plan(config, task, _NAMES, settings, absolute(config, settings))
+
+
+DISTILBERT = encoder_family(
+    "distilbert",
+    _build,
+    "distilbert",
+    roots=("embeddings.", "transformer."),
+    spellings={
+        "hidden_size": ("dim", "hidden_size"),
+        "num_attention_heads": ("n_heads", "num_attention_heads"),
+        "num_hidden_layers": ("n_layers", "num_hidden_layers"),
+        "intermediate_size": ("hidden_dim",),
+        "hidden_act": ("activation",),
+    },
     other_heads={
         "vocab_transform.": "the fill-mask head",
         "vocab_layer_norm.": "the fill-mask head",
@@ -59,7 +70,4 @@ DISTILBERT = Family(
         "classifier.": "a classification head",
         "qa_outputs.": "the question-answering head",
     },
-    # whatever layer_norm_eps says
-    arrangement={"types": 0, "eps": 1e-12},
-    encoding=_encoding,
 )

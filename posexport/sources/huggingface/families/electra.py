@@ -1,22 +1,29 @@
 """ELECTRA: embeddings may be narrower than the model, with a projection between; its own heads."""
 
-from typing import Any
-
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.bert import EMBEDDINGS, POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.families.family import ARCHITECTURES, ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.bert import (
+    EMBEDDINGS,
+    POSITIONS,
+    POST_NORM,
+    RELATIVE_POSITIONS,
+    SUBLAYERS,
+)
+from posexport.sources.huggingface.families.text_encoder import (
+    ARCHITECTURES,
+    ClassifierNames,
+    EncoderNames,
+    FillMaskNames,
+    by_position_type,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
+)
+from posexport.sources.huggingface.plan import Plan
 
-
-def _options(config: Config) -> dict[str, Any]:
-    width = config.size("embedding_size", 128)
-    return {"embedding": None if width == config.size("hidden_size") else width}
-
-
-ELECTRA = Family(
-    model_type="electra",
+_NAMES = EncoderNames(
     prefix="electra",
-    encoder=EMBEDDINGS | {"embeddings.project": "embeddings_project"},
-    layer=SUBLAYERS | POST_NORM,
+    once=EMBEDDINGS | POSITIONS | {"embeddings.project": "embeddings_project"},
+    layer=SUBLAYERS | RELATIVE_POSITIONS | POST_NORM,
     fill_mask=FillMaskNames(
         dense="generator_predictions.dense",
         norm="generator_predictions.LayerNorm",
@@ -25,6 +32,20 @@ ELECTRA = Family(
         activation="gelu",
     ),
     classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj", activation="gelu"),
+)
+
+
+def _build(config: Config, task: str) -> Plan:
+    width = config.size("embedding_size", 128)
+    settings = encoder_settings(config, embedding=None if width == config.size("hidden_size") else width)
+    encoding = by_position_type(config, settings)
+    return encoder_plan(config, task, _NAMES, settings, encoding, decides=("position_embedding_type",))
+
+
+ELECTRA = encoder_family(
+    "electra",
+    _build,
+    "electra",
     other_heads={
         "generator_predictions.": "the generator's head",
         "generator_lm_head.": "the generator's decoder",
@@ -32,7 +53,6 @@ ELECTRA = Family(
         "classifier.": "a classification head",
         "qa_outputs.": "the question-answering head",
     },
-    options=_options,
     # its pre-training class is the discriminator, which fills no masks
     architectures={**ARCHITECTURES, "ForPreTraining": "features"},
 )

@@ -10,16 +10,15 @@ from typing import Any
 import torch
 
 from posexport.encodings.encoding import Encoding
-from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.heads import Features
 from posexport.models.task import EncoderModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Constant, Origin, Plan, origins_of
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Constant, Origin, Plan, in_layers, origin, origins_of
+from posexport.sources.huggingface.transforms import Reshape
 
 GENERATION = "text2text-generation"
 #: modules of a layer to the checkpoint's
@@ -70,11 +69,12 @@ def text_plan(
     ``decides``: keys that decide which tensors there are; ``arrangement``: what config.json never says.
     """
     if tied:
-        Given(config).only("the head and what it reads have one table", tie_word_embeddings=True)
-    Given(config).only("the halves have layers of their own", tie_encoder_decoder=False)
+        config.only("the head and what it reads have one table", tie_word_embeddings=True)
+    config.only("the halves have layers of their own", tie_encoder_decoder=False)
     arrangement |= text_settings(config, padding)
     vocab = config.size("vocab_size")
-    stems = layers("encoder", "groups", config) | layers("decoder", "layers", config) | {"head.out": "lm_head"}
+    modules = named_layers("encoder", "groups", config) | named_layers("decoder", "layers", config)
+    modules["head.out"] = origin("lm_head")
     both = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     before = both[:2] if shared else both[1:2]
     with torch.device("meta"):
@@ -82,9 +82,9 @@ def text_plan(
         if task != GENERATION:
             special = {"encoder.embeddings.token.weight": _table(before)}
             alone = EncoderModel(encoder, Features(encoder.config.hidden))
-            origins, beside = origins_of(alone, stems, special), {"decoder.": "the decoder"}
+            origins, beside = origins_of(alone, modules, special), {"decoder.": "the decoder"}
             return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside, decides=decides)
-        vocab = vocab if shared else Given(config).size("decoder_vocab_size", vocab)
+        vocab = vocab if shared else config.size_or("decoder_vocab_size", vocab)
         given = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
         decoder = Decoder(DecoderConfig(vocab=vocab, **given), encodings[1])
         head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
@@ -92,9 +92,9 @@ def text_plan(
     special = {
         "encoder.embeddings.token.weight": _table(both, "lm_head.weight") if shared else _table(before),
         "decoder.token.weight": _table(both[2:], "lm_head.weight" if tied else None),
-        "head.out.bias": Origin(("final_logits_bias",), shape=(1, vocab), optional=True),
+        "head.out.bias": Origin(("final_logits_bias",), (Reshape((1, vocab)),), optional=True),
     }
-    return Plan(model, origins_of(model, stems, special), longest, constants or {}, unread=UNREAD, decides=decides)
+    return Plan(model, origins_of(model, modules, special), longest, constants or {}, unread=UNREAD, decides=decides)
 
 
 def _table(names: Sequence[str], head: str | None = None) -> Origin:
@@ -113,14 +113,10 @@ def text_settings(config: Config, padding: int) -> dict[str, Any]:
 
 def half(config: Config, name: str) -> dict[str, Any]:
     """Sizes of the ``encoder`` or the ``decoder``."""
-    hidden, heads = config.size("d_model"), config.size(f"{name}_attention_heads")
-    if hidden % heads:
-        raise PosexportError(
-            f"{config.label} says d_model = {hidden}, {name}_attention_heads = {heads}; the heads must divide the size"
-        )
+    hidden = config.size("d_model")
     return {
         "hidden": hidden,
-        "heads": heads,
+        "heads": config.heads(hidden, f"{name}_attention_heads", "d_model"),
         "layers": config.size(f"{name}_layers", most=MOST_LAYERS),
         "feedforward": config.size(f"{name}_ffn_dim"),
         "activation": config.activation("activation_function", "gelu"),
@@ -128,24 +124,25 @@ def half(config: Config, name: str) -> dict[str, Any]:
     }
 
 
-def layers(name: str, ours: str, config: Config) -> dict[str, str]:
-    """Names of the parts of the ``encoder`` or the ``decoder``; ``ours`` is what its layers are called here."""
-    stems = {f"{name}.{part}": f"model.{name}.{theirs}" for part, theirs in (ENCODER | DECODER).items()}
-    for i in range(config.size(f"{name}_layers", most=MOST_LAYERS)):
-        stems |= {f"{name}.{ours}.{i}.{part}": f"model.{name}.layers.{i}.{theirs}" for part, theirs in LAYER.items()}
-    return stems
+def named_layers(half: str, layers: str, config: Config) -> dict[str, Origin]:
+    """The parts of the ``encoder`` or the ``decoder``; ``layers`` is what its layers are called here."""
+    once = {f"{half}.{part}": origin(f"model.{half}.{stored}") for part, stored in (ENCODER | DECODER).items()}
+    count = config.size(f"{half}_layers", most=MOST_LAYERS)
+    return once | in_layers(count, f"{half}.{layers}", f"model.{half}.layers.{{i}}.", LAYER)
 
 
-def family(
-    model_type: str, plan: Callable[[Config, str], Plan], architecture: str, task: str, **given: Any
-) -> OwnFamily:
+def seq2seq_family(
+    model_type: str, build: Callable[[Config, str], Plan], architecture: str, task: str = GENERATION
+) -> Family:
     """A family whose checkpoints of class ``architecture`` have the head that ``task`` needs."""
-    return OwnFamily(
+    return Family(
         model_type=model_type,
-        plan=plan,
+        build=build,
         prefix="model",
         roots=("shared.", "encoder.", "decoder."),
         architectures={architecture: task},
+        tasks=("features",),
+        advice=f"choose --task {task}, or --task features for the encoder's states alone",
         other_heads={
             "lm_head.": "the language-model head",
             "proj_out.": "the language-model head",
@@ -154,5 +151,4 @@ def family(
             "qa_outputs.": "the question-answering head",
         },
         allowed=("is_encoder_decoder",),
-        **given,
     )

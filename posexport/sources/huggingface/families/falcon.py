@@ -1,4 +1,4 @@
-"""Falcon: rotations or ALiBi, keys and values shared by groups of heads or by all, feed-forward beside attention.
+"""Falcon: rotations or ALiBi, grouped or one KV head, feed-forward beside attention.
 
 Almazrouei et al., "The Falcon Series" (arXiv:2311.16867), released code. ``new_decoder_architecture`` (40B and later)
 has two normalisations and grouped keys and values, the old one a single normalisation and, with ``multi_query``, one
@@ -14,21 +14,14 @@ from posexport.encodings.rope_base import rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, family, fused, plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
 from posexport.sources.huggingface.plan import Plan
 
-_SPELLINGS = {
-    "hidden_size": ("n_embed", "hidden_size"),
-    "num_attention_heads": ("num_attention_heads", "n_head"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layer"),
-    "num_kv_heads": ("num_kv_heads", "n_head_kv"),
-}
 _ONCE = {"token": "transformer.word_embeddings", "final_norm": "transformer.ln_f"}
-_STEM = "transformer.h.{i}"
 _LAYER = {
-    "attention.output": f"{_STEM}.self_attention.dense",
-    "feedforward.inner": f"{_STEM}.mlp.dense_h_to_4h",
-    "feedforward.outer": f"{_STEM}.mlp.dense_4h_to_h",
+    "attention.output": "self_attention.dense",
+    "feedforward.inner": "mlp.dense_h_to_4h",
+    "feedforward.outer": "mlp.dense_4h_to_h",
 }
 #: the two normalisations of a layer, by how many there are side by side (None: one after the other)
 _NORMS = {
@@ -38,48 +31,48 @@ _NORMS = {
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
-    given = Given(config, _SPELLINGS)
-    hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
-    heads = given.heads(hidden)
+def _build(config: Config, task: str) -> Plan:
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    heads = config.heads(hidden)
     new = config.flag("new_decoder_architecture", False)
     bias = config.flag("bias", False)
-    groups = _groups(config, given, heads, new)
-    norms = _parallel_norms(config, given, new)
+    kv_heads = _kv_heads(config, heads, new)
+    norms = _parallel_norms(config, new)
     settings = DecoderConfig(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
-        kv_heads=groups,
-        layers=given.size("num_hidden_layers", most=MOST_LAYERS),
-        feedforward=given.size("ffn_hidden_size", 4 * hidden),
+        kv_heads=kv_heads,
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=config.size_or("ffn_hidden_size", 4 * hidden),
         activation=config.activation("activation", "gelu"),
         attention_bias=bias,
         feedforward_bias=bias,
         parallel_norms=norms,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=given.padding(vocab),
+        padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", True),
     )
     first, second = _NORMS[norms]
-    rows = fused(f"{_STEM}.self_attention.query_key_value", groups=groups, queries=heads // groups)
-    layer = {"attention_residual.norm": f"{_STEM}.{first}", "feedforward_residual.norm": f"{_STEM}.{second}"}
-    names = Names(once=_ONCE, layer=_LAYER | rows | layer)
-    return plan(config, task, settings, lambda: _encoding(config, settings), names)
+    qkv = fused_qkv("self_attention.query_key_value", groups=kv_heads, queries=heads // kv_heads)
+    layer = {"attention_residual.norm": first, "feedforward_residual.norm": second}
+    names = DecoderNames(once=_ONCE, layer=_LAYER | qkv | layer, stem="transformer.h.{i}")
+    with config.named_in_errors():
+        return decoder_plan(task, settings, _encoding(config, settings), names)
 
 
-def _groups(config: Config, given: Given, heads: int, new: bool) -> int:
+def _kv_heads(config: Config, heads: int, new: bool) -> int:
     if not new:
         return 1 if config.flag("multi_query", True) else heads
-    groups = given.size("num_kv_heads", heads)
-    if heads % groups:
+    kv_heads = config.size_or("num_kv_heads", heads)
+    if heads % kv_heads:
         raise PosexportError(
-            f"{config.label} says {given.key('num_kv_heads')} = {groups}; it must divide the {heads} heads"
+            f"{config.label} says {config.key('num_kv_heads')} = {kv_heads}; it must divide the {heads} heads"
         )
-    return groups
+    return kv_heads
 
 
-def _parallel_norms(config: Config, given: Given, new: bool) -> int | None:
+def _parallel_norms(config: Config, new: bool) -> int | None:
     """How many normalisations stand side by side; None: attention first. The new architecture is always parallel."""
     if not config.flag("parallel_attn", True):
         if new:
@@ -88,14 +81,14 @@ def _parallel_norms(config: Config, given: Given, new: bool) -> int | None:
                 "parallel; remove one of the keys"
             )
         return None
-    if not new and given.size("num_ln_in_parallel_attn", 1) != 1:
+    if not new and config.size_or("num_ln_in_parallel_attn", 1) != 1:
         raise PosexportError(
             f"{config.label} says num_ln_in_parallel_attn = {config.values['num_ln_in_parallel_attn']!r:.60} without "
             "new_decoder_architecture, which has one; remove one of the keys"
         )
     if not new:
         return 1
-    return given.size("num_ln_in_parallel_attn", 2, most=2)
+    return config.size_or("num_ln_in_parallel_attn", 2, most=2)
 
 
 def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
@@ -110,4 +103,15 @@ def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
     return rotation(schedule, head_size=settings.head_size)
 
 
-FALCON = family("falcon", _plan, prefix="transformer", roots=("word_embeddings.", "h.", "ln_f."))
+FALCON = decoder_family(
+    "falcon",
+    _build,
+    prefix="transformer",
+    roots=("word_embeddings.", "h.", "ln_f."),
+    spellings={
+        "hidden_size": ("n_embed", "hidden_size"),
+        "num_attention_heads": ("num_attention_heads", "n_head"),
+        "num_hidden_layers": ("num_hidden_layers", "n_layer"),
+        "num_kv_heads": ("num_kv_heads", "n_head_kv"),
+    },
+)

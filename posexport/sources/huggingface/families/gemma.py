@@ -1,7 +1,7 @@
 """Gemma, Gemma 2 and Gemma 3 (text): embeddings scaled by the root of their size, RMS factors stored without their 1.
 
-Gemma 2 has a window in every other layer, normalises a sublayer's answer too, and caps scores and logits. Gemma 3 has a
-window in five layers of six, which turn by a base of their own (``rope_local_base_freq``, or a table of
+Gemma 2 has a window in every other layer, normalises a sublayer's output too, and caps scores and logits. Gemma 3 has a
+window in five layers of six, which rotate by a base of their own (``rope_local_base_freq``, or a table of
 ``rope_parameters``), and normalises queries and keys. In half precision transformers rounds the embeddings' factor to
 that precision; here it is exact.
 
@@ -14,20 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 from posexport.encodings.compose import ByLayer
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary_decoder import (
+from posexport.sources.huggingface.families.rotary import (
     FULL,
     LAYER,
     SLIDING,
     by_layer,
-    family,
+    in_window,
     layer_kinds,
-    near,
-    plan,
     rotary,
-    settings,
+    rotary_family,
+    rotary_plan,
+    rotary_settings,
     window,
 )
 from posexport.sources.huggingface.plan import Plan
@@ -44,32 +45,34 @@ _PATTERN = 6
 
 
 def _gemma(config: Config, task: str) -> Plan:
-    given = _settings(config, activation=_activation(config))
-    return plan(task, given, rotary(config, given.head_size))
+    settings = _settings(config, activation=_activation(config))
+    return rotary_plan(task, settings, rotary(config, settings.head_size))
 
 
 def _gemma2(config: Config, task: str) -> Plan:
-    given = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
-    if given.score_cap is not None:
+    settings = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
+    if settings.score_cap is not None:
         config.remark(
-            f"caps scores at {given.score_cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 leaves "
-            "it out unless attn_implementation=eager"
+            f"caps scores at {settings.score_cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 "
+            "leaves it out unless attn_implementation=eager"
         )
-    kinds = layer_kinds(config, given.layers, [FULL if i % 2 else SLIDING for i in range(given.layers)])
-    turned = rotary(config, given.head_size)
-    return plan(task, given, by_layer(config, turned, kinds, window(config, 4096)), layer=_FOUR_NORMS)
+    kinds = layer_kinds(config, settings.layers, [FULL if i % 2 else SLIDING for i in range(settings.layers)])
+    encoding = by_layer(config, rotary(config, settings.head_size), kinds, window(config, 4096))
+    return rotary_plan(task, settings, encoding, layer=_FOUR_NORMS)
 
 
 def _gemma3(config: Config, task: str) -> Plan:
     if config.positive("attn_logit_softcapping") is not None:
         config.remark("sets attn_logit_softcapping, which transformers ignores in gemma3_text: scores are not capped")
-    given = _settings(config, **_second(config) | {"score_cap": None}, head_norm="shared")
+    settings = _settings(config, **_second(config) | {"score_cap": None}, head_norm="shared")
     every = config.size("sliding_window_pattern", _PATTERN)
-    default = [SLIDING if (i + 1) % every else FULL for i in range(given.layers)]
-    kinds = layer_kinds(config, given.layers, default)
-    far = rotary(config, given.head_size, default_base=1_000_000.0)
-    local = near(config, _local(config, given.head_size), window(config, 4096)) if SLIDING in kinds else far
-    return plan(task, given, ByLayer(far if kind == FULL else local for kind in kinds), layer=_FOUR_NORMS)
+    default = [SLIDING if (i + 1) % every else FULL for i in range(settings.layers)]
+    kinds = layer_kinds(config, settings.layers, default)
+    far: Encoding = rotary(config, settings.head_size, default_base=1_000_000.0)
+    near = far
+    if SLIDING in kinds:
+        near = in_window(config, _local(config, settings.head_size), window(config, 4096))
+    return rotary_plan(task, settings, ByLayer(far if kind == FULL else near for kind in kinds), layer=_FOUR_NORMS)
 
 
 def _local(config: Config, size: int) -> Any:
@@ -86,7 +89,7 @@ def _settings(config: Config, **fixed: Any) -> DecoderConfig:
         raise PosexportError(
             f"{config.label} sets use_bidirectional_attention: tokens see later ones, which no decoder computes here"
         )
-    return settings(
+    return rotary_settings(
         config,
         tied=True,
         head_width=config.size("head_dim", 256),
@@ -125,5 +128,5 @@ def _activation(config: Config) -> str:
     return name
 
 
-_PLANS: dict[str, Callable[[Config, str], Plan]] = {"gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3}
-GEMMA, GEMMA2, GEMMA3_TEXT = (family(name, make) for name, make in _PLANS.items())
+_BUILDS: dict[str, Callable[[Config, str], Plan]] = {"gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3}
+GEMMA, GEMMA2, GEMMA3_TEXT = (rotary_family(name, build) for name, build in _BUILDS.items())

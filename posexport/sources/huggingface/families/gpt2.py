@@ -1,88 +1,92 @@
-"""GPT-2, and GPT-BigCode with its one head of keys and values: learned positions, normalisation before each sublayer.
+"""GPT-2, and GPT-BigCode with its one KV head: learned positions, normalisation before each sublayer.
 
-GPT-2 stores its maps input by output. ``scale_attn_by_inverse_layer_idx`` divides a layer's scores by its number, which
-is done to its queries here; transformers 4.57 does it with ``attn_implementation=eager`` only.
+GPT-2 stores its linear projections as [inputs, outputs]. ``scale_attn_by_inverse_layer_idx`` divides a layer's scores
+by its number, which is done to its queries here; transformers 4.57 does it with ``attn_implementation=eager`` only.
 """
 
+import functools
 from dataclasses import replace
+
+import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, Rows, family, fused, plan
-from posexport.sources.huggingface.plan import Plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.plan import NameMap, Plan, origin
+from posexport.sources.huggingface.transforms import Scale, Transpose
 
-_SPELLINGS = {
-    "hidden_size": ("n_embd", "hidden_size"),
-    "num_attention_heads": ("n_head", "num_attention_heads"),
-    "num_hidden_layers": ("n_layer", "num_hidden_layers"),
-    "max_position_embeddings": ("n_positions", "max_position_embeddings"),
-}
 _ONCE = {"token": "transformer.wte", "encoding": "transformer.wpe", "final_norm": "transformer.ln_f"}
-_LAYER: dict[str, str | Rows] = {
-    "attention.output": "transformer.h.{i}.attn.c_proj",
-    "attention_residual.norm": "transformer.h.{i}.ln_1",
-    "feedforward.inner": "transformer.h.{i}.mlp.c_fc",
-    "feedforward.outer": "transformer.h.{i}.mlp.c_proj",
-    "feedforward_residual.norm": "transformer.h.{i}.ln_2",
+_PROJECTIONS = {
+    "attention.output": "attn.c_proj",
+    "feedforward.inner": "mlp.c_fc",
+    "feedforward.outer": "mlp.c_proj",
 }
-_FUSED = "transformer.h.{i}.attn.c_attn"
-_MASKS = ("transformer.h.{i}.attn.bias", "transformer.h.{i}.attn.masked_bias")
-
-
-def _settings(config: Config, activation: str) -> DecoderConfig:
-    given = Given(config, _SPELLINGS)
-    hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
-    return DecoderConfig(
-        vocab=vocab,
-        hidden=hidden,
-        heads=given.heads(hidden),
-        layers=given.size("num_hidden_layers", most=MOST_LAYERS),
-        feedforward=given.size("n_inner", 4 * hidden),
-        activation=config.activation("activation_function", activation),
-        scaled=config.flag("scale_attn_weights", True),
-        eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=given.padding(vocab),
-        tied=config.flag("tie_word_embeddings", True),
-    )
-
-
-def _encoding(config: Config, settings: DecoderConfig) -> Absolute:
-    return Absolute(
-        max_positions=Given(config, _SPELLINGS).size("max_position_embeddings", 1024), hidden=settings.hidden
-    )
+_NORMS = {"attention_residual.norm": "ln_1", "feedforward_residual.norm": "ln_2"}
+_FUSED = "attn.c_attn"
 
 
 def _gpt2(config: Config, task: str) -> Plan:
-    settings = _settings(config, "gelu_new")
-    # cross attention is refused where config.json tells; a file may have it all the same
-    names = Names(
-        once=_ONCE, layer=_LAYER | fused(_FUSED), transposed=True, masks=_MASKS, decides=("add_cross_attention",)
-    )
-    made = plan(config, task, settings, lambda: _encoding(config, settings), names)
+    stored: NameMap = {**_PROJECTIONS, **fused_qkv(_FUSED)}
+    projections = {
+        part: replace(origin(name), transforms=(Transpose(), *origin(name).transforms)) for part, name in stored.items()
+    }
+    plan = _plan(config, task, _settings(config, "gelu_new"), projections)
     if config.flag("scale_attn_by_inverse_layer_idx", False):
         config.remark(
             "sets scale_attn_by_inverse_layer_idx, which is computed; transformers 4.57 does so with "
             "attn_implementation=eager only, transformers 5 always"
         )
-        for i in range(settings.layers):
+        for i in range(config.size("num_hidden_layers")):
             for leaf in ("weight", "bias"):
                 query = f"decoder.layers.{i}.attention.query.{leaf}"
-                made.origins[query] = replace(made.origins[query], factor=1 / (i + 1))
-    return made
+                plan.origins[query] = plan.origins[query].then(Scale(1 / (i + 1)))
+    return plan
 
 
 def _gpt_bigcode(config: Config, task: str) -> Plan:
     settings = _settings(config, "gelu_pytorch_tanh")
-    heads = settings.heads
-    shared = config.flag("multi_query", True)
-    settings = replace(settings, kv_heads=1 if shared else None)
-    rows = fused(_FUSED, queries=heads) if shared else fused(_FUSED, groups=heads)
-    names = Names(once=_ONCE, layer=_LAYER | rows, masks=_MASKS)
-    return plan(config, task, settings, lambda: _encoding(config, settings), names)
+    if config.flag("multi_query", True):
+        qkv = fused_qkv(_FUSED, queries=settings.heads)
+        return _plan(config, task, replace(settings, kv_heads=1), {**_PROJECTIONS, **qkv})
+    return _plan(config, task, settings, {**_PROJECTIONS, **fused_qkv(_FUSED, groups=settings.heads)})
 
 
-GPT2 = family("gpt2", _gpt2, prefix="transformer", roots=("wte.", "wpe.", "h.", "ln_f."))
-GPT_BIGCODE = family(
-    "gpt_bigcode", _gpt_bigcode, prefix="transformer", roots=("wte.", "wpe.", "h.", "ln_f."), beside={"bias": None}
+def _settings(config: Config, activation: str) -> DecoderConfig:
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    return DecoderConfig(
+        vocab=vocab,
+        hidden=hidden,
+        heads=config.heads(hidden),
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=config.size_or("n_inner", 4 * hidden),
+        activation=config.activation("activation_function", activation),
+        scaled=config.flag("scale_attn_weights", True),
+        eps=config.number("layer_norm_epsilon", 1e-5),
+        padding_id=config.padding_id(vocab),
+        tied=config.flag("tie_word_embeddings", True),
+    )
+
+
+def _plan(config: Config, task: str, settings: DecoderConfig, projections: NameMap) -> Plan:
+    with config.named_in_errors(), torch.device("meta"):
+        encoding = Absolute(max_positions=config.size_or("max_position_embeddings", 1024), hidden=settings.hidden)
+    masks = ("attn.bias", "attn.masked_bias")
+    names = DecoderNames(once=_ONCE, layer={**_NORMS, **projections}, stem="transformer.h.{i}", unread=masks)
+    # cross attention is refused where config.json tells; a file may have it all the same
+    return decoder_plan(task, settings, encoding, names, decides=("add_cross_attention",))
+
+
+_family = functools.partial(
+    decoder_family,
+    prefix="transformer",
+    roots=("wte.", "wpe.", "h.", "ln_f."),
+    spellings={
+        "hidden_size": ("n_embd", "hidden_size"),
+        "num_attention_heads": ("n_head", "num_attention_heads"),
+        "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+        "max_position_embeddings": ("n_positions", "max_position_embeddings"),
+    },
 )
+GPT2 = _family("gpt2", _gpt2)
+GPT_BIGCODE = _family("gpt_bigcode", _gpt_bigcode, beside={"bias": None})

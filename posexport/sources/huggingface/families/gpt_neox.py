@@ -9,40 +9,39 @@ from posexport.encodings.frequencies.config import from_config
 from posexport.encodings.rope_base import rotation
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, family, fused, plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm"}
-_STEM = "gpt_neox.layers.{i}"
 _LAYER = {
-    "attention.output": f"{_STEM}.attention.dense",
-    "attention_residual.norm": f"{_STEM}.input_layernorm",
-    "feedforward.inner": f"{_STEM}.mlp.dense_h_to_4h",
-    "feedforward.outer": f"{_STEM}.mlp.dense_4h_to_h",
-    "feedforward_residual.norm": f"{_STEM}.post_attention_layernorm",
+    "attention.output": "attention.dense",
+    "attention_residual.norm": "input_layernorm",
+    "feedforward.inner": "mlp.dense_h_to_4h",
+    "feedforward.outer": "mlp.dense_4h_to_h",
+    "feedforward_residual.norm": "post_attention_layernorm",
 }
-_MASKS = tuple(f"{_STEM}.attention.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq"))
+_UNREAD = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq")
 
 
-def _plan(config: Config, task: str) -> Plan:
-    given = Given(config)
+def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
     settings = DecoderConfig(
         vocab=vocab,
         hidden=hidden,
-        heads=given.heads(hidden),
+        heads=config.heads(hidden),
         layers=config.size("num_hidden_layers", most=MOST_LAYERS),
         feedforward=config.size("intermediate_size"),
         activation=config.activation("hidden_act", "gelu"),
         attention_bias=config.flag("attention_bias", True),
         parallel_norms=2 if config.flag("use_parallel_residual", True) else None,
         eps=config.number("layer_norm_eps", 1e-5),
-        padding_id=given.padding(vocab),
+        padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", False),
     )
-    rows = fused(f"{_STEM}.attention.query_key_value", groups=settings.heads)
-    names = Names(once=_ONCE, layer=_LAYER | rows, head="embed_out", masks=_MASKS)
-    return plan(config, task, settings, lambda: _encoding(config, settings), names)
+    layer = _LAYER | fused_qkv("attention.query_key_value", groups=settings.heads)
+    names = DecoderNames(once=_ONCE, layer=layer, stem="gpt_neox.layers.{i}", head="embed_out", unread=_UNREAD)
+    with config.named_in_errors():
+        return decoder_plan(task, settings, _encoding(config, settings), names)
 
 
 def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
@@ -55,6 +54,6 @@ def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
     return rotation(schedule, head_size=settings.head_size)
 
 
-GPT_NEOX = family(
-    "gpt_neox", _plan, prefix="gpt_neox", roots=("embed_in.", "layers.", "final_layer_norm.", "rotary_emb.")
+GPT_NEOX = decoder_family(
+    "gpt_neox", _build, prefix="gpt_neox", roots=("embed_in.", "layers.", "final_layer_norm.", "rotary_emb.")
 )

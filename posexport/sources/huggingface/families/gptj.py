@@ -7,47 +7,40 @@ Wang and Komatsuzaki, "GPT-J-6B" (2021, released code). The head has a bias. tra
 from posexport.encodings.rope import Rope
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, family, plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan
 from posexport.sources.huggingface.plan import Plan
 
-_SPELLINGS = {
-    "hidden_size": ("n_embd", "hidden_size"),
-    "num_attention_heads": ("n_head", "num_attention_heads"),
-    "num_hidden_layers": ("n_layer", "num_hidden_layers"),
-}
 _ONCE = {"token": "transformer.wte", "final_norm": "transformer.ln_f"}
-_STEM = "transformer.h.{i}"
 _LAYER = {
-    "attention.query": f"{_STEM}.attn.q_proj",
-    "attention.key": f"{_STEM}.attn.k_proj",
-    "attention.value": f"{_STEM}.attn.v_proj",
-    "attention.output": f"{_STEM}.attn.out_proj",
-    "attention_residual.norm": f"{_STEM}.ln_1",
-    "feedforward.inner": f"{_STEM}.mlp.fc_in",
-    "feedforward.outer": f"{_STEM}.mlp.fc_out",
+    "attention.query": "attn.q_proj",
+    "attention.key": "attn.k_proj",
+    "attention.value": "attn.v_proj",
+    "attention.output": "attn.out_proj",
+    "attention_residual.norm": "ln_1",
+    "feedforward.inner": "mlp.fc_in",
+    "feedforward.outer": "mlp.fc_out",
 }
-_MASKS = tuple(f"{_STEM}.attn.{name}" for name in ("bias", "masked_bias"))
+_NAMES = DecoderNames(once=_ONCE, layer=_LAYER, stem="transformer.h.{i}", unread=("attn.bias", "attn.masked_bias"))
 
 
-def _plan(config: Config, task: str) -> Plan:
-    given = Given(config, _SPELLINGS)
-    hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
+def _build(config: Config, task: str) -> Plan:
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
     settings = DecoderConfig(
         vocab=vocab,
         hidden=hidden,
-        heads=given.heads(hidden),
-        layers=given.size("num_hidden_layers", most=MOST_LAYERS),
-        feedforward=given.size("n_inner", 4 * hidden),
+        heads=config.heads(hidden),
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+        feedforward=config.size_or("n_inner", 4 * hidden),
         activation=config.activation("activation_function", "gelu_new"),
         attention_bias=False,
         parallel_norms=1,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=given.padding(vocab),
+        padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", False),
         head_bias=True,
     )
-    names = Names(once=_ONCE, layer=_LAYER, masks=_MASKS)
-    return plan(config, task, settings, lambda: _encoding(config, settings), names)
+    with config.named_in_errors():
+        return decoder_plan(task, settings, _encoding(config, settings), _NAMES)
 
 
 def _encoding(config: Config, settings: DecoderConfig) -> Rope:
@@ -58,4 +51,14 @@ def _encoding(config: Config, settings: DecoderConfig) -> Rope:
     return Rope(head_size=size, rotary_dim=rotated, layout="interleaved")
 
 
-GPTJ = family("gptj", _plan, prefix="transformer", roots=("wte.", "h.", "ln_f."))
+GPTJ = decoder_family(
+    "gptj",
+    _build,
+    prefix="transformer",
+    roots=("wte.", "h.", "ln_f."),
+    spellings={
+        "hidden_size": ("n_embd", "hidden_size"),
+        "num_attention_heads": ("n_head", "num_attention_heads"),
+        "num_hidden_layers": ("n_layer", "num_hidden_layers"),
+    },
+)

@@ -10,11 +10,11 @@ import torch
 
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.fairseq import GENERATION, family, text_plan
+from posexport.sources.huggingface.families.fairseq import seq2seq_family, text_plan
 from posexport.sources.huggingface.plan import Constant, Plan
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     longest, hidden = config.size("max_position_embeddings"), config.size("d_model")
     encoding = Sinusoidal(hidden=hidden, layout="half")
     # files in half precision have it rounded, bfloat16 to eight bits
@@ -37,11 +37,4 @@ def _plan(config: Config, task: str) -> Plan:
     )
 
 
-MARIAN = family(
-    "marian",
-    _plan,
-    "MTModel",
-    GENERATION,
-    tasks=("features",),
-    advice="choose --task text2text-generation, or --task features for the encoder's states alone",
-)
+MARIAN = seq2seq_family("marian", _build, "MTModel")

@@ -15,35 +15,52 @@ from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope_base import rotation
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import Features, Head, QuestionAnswering, SentenceEmbedding, TokenClassification
+from posexport.models.heads import Features, Head, QuestionAnswering, TokenClassification
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
 from posexport.models.task import EncoderModel
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan
-from posexport.sources.huggingface.sentence_transformers import Pooling
+from posexport.sources.huggingface.families.decoder import fused_qkv
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
+from posexport.sources.huggingface.transforms import SplitFused
 
 _KINDS = ("full_attention", "sliding_attention")
+#: modules of the encoder and of a layer to the checkpoint's
+_ONCE = {
+    "encoder.embeddings.token": "model.embeddings.tok_embeddings",
+    "encoder.embeddings.norm": "model.embeddings.norm",
+    "encoder.final_norm": "model.final_norm",
+}
+_LAYER: NameMap = {
+    "attention.output": "attn.Wo",
+    "attention_residual.norm": "attn_norm",
+    "feedforward.inner": Origin(("mlp.Wi",), (SplitFused(0, parts=2),)),
+    "feedforward.gate": Origin(("mlp.Wi",), (SplitFused(1, parts=2),)),
+    "feedforward.outer": "mlp.Wo",
+    "feedforward_residual.norm": "mlp_norm",
+    **fused_qkv("attn.Wqkv"),
+}
 
 
-def _plan(config: Config, task: str, pooling: Pooling | None = None) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     settings = _settings(config)
     with torch.device("meta"):
         encoder = Encoder(settings, _encoding(config, settings))
-        model = EncoderModel(encoder, _head(config, settings, task, pooling))
-    origins = {name: _origin(name, task) for name, _ in model.named_parameters()}
+        model = EncoderModel(encoder, _head(config, settings, task))
+    modules = {name: origin(stored) for name, stored in _ONCE.items()}
+    modules |= in_layers(settings.layers, "encoder.groups", "model.layers.{i}.", _LAYER)
+    modules |= {f"head.prediction.{part}": origin(f"head.{part}") for part in ("dense", "norm")}
+    out = origin("decoder" if task == "fill-mask" else "classifier")
+    modules |= {"head.head.out": out, "head.out": out}
+    parameters: dict[str, Origin] = {}
     if task == "fill-mask":
         if config.flag("tie_word_embeddings", True):
-            token, decoder = "encoder.embeddings.token.weight", "head.head.out.weight"
-            origins[token] = Origin((*origins[token].names, *origins.pop(decoder).names))
             model.get_submodule("head.head.out").weight = encoder.embeddings.token.weight
+            token = Origin((_ONCE["encoder.embeddings.token"], "decoder"))
+            parameters["encoder.embeddings.token.weight"] = token.below("weight")
         if not config.flag("decoder_bias", True):
-            origins["head.head.out.bias"] = Origin(())
-    return Plan(model, origins)
-
-
-def _pooled(config: Config, pooling: Pooling) -> Plan:
-    return _plan(config, "sentence-embedding", pooling)
+            parameters["head.head.out.bias"] = ZEROS
+    return Plan(model, origins_of(model, modules, parameters))
 
 
 def _settings(config: Config) -> EncoderConfig:
@@ -90,21 +107,19 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
     near_base = config.values.get("local_rope_theta", 10000.0)
     rotations = {}
     for kind, base in zip(_KINDS, (far_base, far_base if near_base is None else near_base), strict=True):
-        try:
+        with config.named_in_errors():
             schedule = from_config(config.under({"rope_theta": base}), head_size=settings.head_size, layer_type=kind)
-        except PosexportError as err:
-            raise PosexportError(f"{config.label}: {err}") from err
         rotations[kind] = rotation(schedule, head_size=settings.head_size)
     side = config.size("local_attention", 128) // 2
     near = RotationAndTerm(rotations["sliding_attention"], LocalWindow(left=side, right=side))
     return ByLayer(rotations[kind] if kind == "full_attention" else near for kind in kinds)
 
 
-def _head(config: Config, settings: EncoderConfig, task: str, pooling: Pooling | None) -> Head:
+def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     hidden = settings.hidden
-    if pooling is not None:
-        pooling.check_width(hidden)
-        return SentenceEmbedding(hidden, pooling.mode, pooling.normalise)
+    if task == "sentence-embedding":
+        assert config.pooling is not None
+        return config.pooling.head(hidden)
     if task == "features":
         return Features(hidden)
     name = config.activation("classifier_activation", "gelu")
@@ -121,53 +136,10 @@ def _head(config: Config, settings: EncoderConfig, task: str, pooling: Pooling |
     return PooledClassification(prediction, hidden, config.labels(), "mean" if kind == "mean" else "cls")
 
 
-#: modules of the encoder and of a layer to the checkpoint's
-_ONCE = {
-    "embeddings.token": "model.embeddings.tok_embeddings",
-    "embeddings.norm": "model.embeddings.norm",
-    "final_norm": "model.final_norm",
-}
-_LAYER = {
-    "attention.output": "attn.Wo",
-    "attention_residual.norm": "attn_norm",
-    "feedforward.outer": "mlp.Wo",
-    "feedforward_residual.norm": "mlp_norm",
-}
-#: those that are a part of a larger one: its name, which part, of how many
-_FUSED = {
-    "attention.query": ("attn.Wqkv", 0, 3),
-    "attention.key": ("attn.Wqkv", 1, 3),
-    "attention.value": ("attn.Wqkv", 2, 3),
-    "feedforward.inner": ("mlp.Wi", 0, 2),
-    "feedforward.gate": ("mlp.Wi", 1, 2),
-}
-
-
-def _origin(parameter: str, task: str) -> Origin:
-    module, _, leaf = parameter.rpartition(".")
-    where, _, below = module.partition(".")
-    if where == "head":
-        return Origin((f"{_head_name(below, task)}.{leaf}",))
-    if below in _ONCE:
-        return Origin((f"{_ONCE[below]}.{leaf}",))
-    _, index, part = below.split(".", 2)
-    stem = f"model.layers.{index}"
-    if part in _LAYER:
-        return Origin((f"{stem}.{_LAYER[part]}.{leaf}",))
-    name, which, parts = _FUSED[part]
-    return Origin((f"{stem}.{name}.{leaf}",), part=(which, 1), parts=parts)
-
-
-def _head_name(module: str, task: str) -> str:
-    if module.startswith("prediction."):
-        return f"head.{module.removeprefix('prediction.')}"
-    return "decoder" if task == "fill-mask" else "classifier"
-
-
-MODERNBERT = OwnFamily(
+MODERNBERT = Family(
     model_type="modernbert",
-    plan=_plan,
-    pooled=_pooled,
+    build=_build,
+    sentence_embeddings=True,
     prefix="model",
     roots=("embeddings.", "layers.", "final_norm."),
     architectures={
@@ -178,7 +150,7 @@ MODERNBERT = OwnFamily(
         "Model": "features",
     },
     other_heads={
-        "head.": "a head's first map",
+        "head.": "a head's first linear projection",
         "decoder.": "the fill-mask head",
         "classifier.": "a classification head",
     },

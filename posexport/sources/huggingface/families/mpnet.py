@@ -1,16 +1,53 @@
 """MPNet: RoBERTa's numbering and heads, no token types, absolute positions and T5's bias by distance together."""
 
+import torch
+
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.mpnet import Mpnet
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.family import ClassifierNames, Family, FillMaskNames
+from posexport.sources.huggingface.families.roberta import CLASSIFIER, FILL_MASK, HEADS
+from posexport.sources.huggingface.families.text_encoder import (
+    EncoderNames,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
+)
+from posexport.sources.huggingface.plan import Plan
 
 #: whatever pad_token_id says, transformers counts positions from the token after this one
 _PADDING = 1
 _BUCKETS = 32
 _LAYER = "encoder.layer.{i}"
+_NAMES = EncoderNames(
+    prefix="mpnet",
+    once={
+        "embeddings.token": "embeddings.word_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "embeddings.encoding": "embeddings.position_embeddings",
+        "embeddings.encoding.bias": "encoder.relative_attention_bias",
+    },
+    layer={
+        "attention.query": f"{_LAYER}.attention.attn.q",
+        "attention.key": f"{_LAYER}.attention.attn.k",
+        "attention.value": f"{_LAYER}.attention.attn.v",
+        "attention.output": f"{_LAYER}.attention.attn.o",
+        "attention_residual.norm": f"{_LAYER}.attention.LayerNorm",
+        "feedforward.inner": f"{_LAYER}.intermediate.dense",
+        "feedforward.outer": f"{_LAYER}.output.dense",
+        "feedforward_residual.norm": f"{_LAYER}.output.LayerNorm",
+    },
+    fill_mask=FILL_MASK,
+    classifier=CLASSIFIER,
+)
+
+
+def _build(config: Config, task: str) -> Plan:
+    settings = encoder_settings(config, padding_id=_PADDING, after_padding=True, types=0)
+    with torch.device("meta"):
+        encoding = _encoding(config, settings)
+    return encoder_plan(config, task, _NAMES, settings, encoding, after_padding=True)
 
 
 def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
@@ -34,41 +71,4 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
     return Mpnet(max_positions=longest, hidden=settings.hidden, heads=settings.heads, buckets=buckets)
 
 
-MPNET = Family(
-    model_type="mpnet",
-    prefix="mpnet",
-    encoder={
-        "embeddings.token": "embeddings.word_embeddings",
-        "embeddings.norm": "embeddings.LayerNorm",
-        "embeddings.encoding": "embeddings.position_embeddings",
-        "embeddings.encoding.bias": "encoder.relative_attention_bias",
-    },
-    layer={
-        "attention.query": f"{_LAYER}.attention.attn.q",
-        "attention.key": f"{_LAYER}.attention.attn.k",
-        "attention.value": f"{_LAYER}.attention.attn.v",
-        "attention.output": f"{_LAYER}.attention.attn.o",
-        "attention_residual.norm": f"{_LAYER}.attention.LayerNorm",
-        "feedforward.inner": f"{_LAYER}.intermediate.dense",
-        "feedforward.outer": f"{_LAYER}.output.dense",
-        "feedforward_residual.norm": f"{_LAYER}.output.LayerNorm",
-    },
-    fill_mask=FillMaskNames(
-        dense="lm_head.dense",
-        norm="lm_head.layer_norm",
-        decoder="lm_head.decoder",
-        bias=("lm_head.bias", "lm_head.decoder.bias"),
-        activation="gelu",
-    ),
-    classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),
-    pooler="pooler.dense",
-    other_heads={
-        "lm_head.": "the fill-mask head",
-        "classifier.": "a classification head",
-        "qa_outputs.": "the question-answering head",
-    },
-    arrangement={"types": 0},
-    encoding=_encoding,
-    after_padding=True,
-    padding_id=_PADDING,
-)
+MPNET = encoder_family("mpnet", _build, "mpnet", pooler="pooler.dense", other_heads=HEADS)

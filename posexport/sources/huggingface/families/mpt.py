@@ -13,22 +13,16 @@ from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, family, fused, plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "transformer.wte", "final_norm": "transformer.norm_f"}
-_STEM = "transformer.blocks.{i}"
 _LAYER = {
-    "attention.output": f"{_STEM}.attn.out_proj",
-    "attention_residual.norm": f"{_STEM}.norm_1",
-    "feedforward.inner": f"{_STEM}.ffn.up_proj",
-    "feedforward.outer": f"{_STEM}.ffn.down_proj",
-    "feedforward_residual.norm": f"{_STEM}.norm_2",
-}
-_SPELLINGS = {
-    "hidden_size": ("d_model", "hidden_size"),
-    "num_attention_heads": ("n_heads", "num_attention_heads"),
-    "num_hidden_layers": ("n_layers", "num_hidden_layers"),
+    "attention.output": "attn.out_proj",
+    "attention_residual.norm": "norm_1",
+    "feedforward.inner": "ffn.up_proj",
+    "feedforward.outer": "ffn.down_proj",
+    "feedforward_residual.norm": "norm_2",
 }
 #: keys of attn_config with the one value that is computed
 _ATTENTION = {
@@ -41,25 +35,24 @@ _ATTENTION = {
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
-    given = Given(config, _SPELLINGS)
-    given.only("maps and normalisations have no biases", no_bias=True)
-    given.only("logits are not scaled", logit_scale=None)
-    given.only("the feed-forward is four times as wide", expansion_ratio=4)
+def _build(config: Config, task: str) -> Plan:
+    config.only("linear projections and normalisations have no biases", no_bias=True)
+    config.only("logits are not scaled", logit_scale=None)
+    config.only("the feed-forward is four times as wide", expansion_ratio=4)
     attention = _attention(config)
-    hidden, vocab = given.size("hidden_size"), config.size("vocab_size")
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
     settings = DecoderConfig(
         vocab=vocab,
         hidden=hidden,
-        heads=given.heads(hidden),
-        layers=given.size("num_hidden_layers", most=MOST_LAYERS),
+        heads=config.heads(hidden),
+        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
         feedforward=4 * hidden,
         activation="gelu",
         attention_bias=False,
         feedforward_bias=False,
         norm_bias=False,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=given.padding(vocab),
+        padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", True),
     )
     if (scale := attention.get("softmax_scale")) is not None:
@@ -70,26 +63,22 @@ def _plan(config: Config, task: str) -> Plan:
         code="transformers has that key and takes 2^-8 all the same",
     ):
         bias_max = 8.0
-    names = Names(once=_ONCE, layer=_LAYER | fused(f"{_STEM}.attn.Wqkv"))
-    return plan(
-        config,
-        task,
-        settings,
-        lambda: Alibi(heads=settings.heads, variant="causal", bias_max=bias_max),
-        names,
-    )
+    names = DecoderNames(once=_ONCE, layer={**_LAYER, **fused_qkv("attn.Wqkv")}, stem="transformer.blocks.{i}")
+    with config.named_in_errors():
+        encoding = Alibi(heads=settings.heads, variant="causal", bias_max=bias_max)
+    return decoder_plan(task, settings, encoding, names)
 
 
 def _attention(config: Config) -> dict[str, Any]:
     """``attn_config``, which must ask for nothing else than what is computed."""
-    found = config.values.get("attn_config") or {}
-    if not isinstance(found, dict):
-        raise PosexportError(f"{config.label} says attn_config = {found!r:.60}; it must be an object")
+    stated = config.values.get("attn_config") or {}
+    if not isinstance(stated, dict):
+        raise PosexportError(f"{config.label} says attn_config = {stated!r:.60}; it must be an object")
     for key, value in _ATTENTION.items():
-        if (got := found.get(key, value)) != value and not (key == "clip_qkv" and got == 0):
+        if (got := stated.get(key, value)) != value and not (key == "clip_qkv" and got == 0):
             needed = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
             raise PosexportError(f"{config.label} says attn_config.{key} = {got!r:.60}; only {needed} is read")
-    return found
+    return stated
 
 
 def _positive(config: Config, key: str, value: object) -> float:
@@ -98,4 +87,14 @@ def _positive(config: Config, key: str, value: object) -> float:
     return float(value)
 
 
-MPT = family("mpt", _plan, prefix="transformer", roots=("wte.", "blocks.", "norm_f."))
+MPT = decoder_family(
+    "mpt",
+    _build,
+    prefix="transformer",
+    roots=("wte.", "blocks.", "norm_f."),
+    spellings={
+        "hidden_size": ("d_model", "hidden_size"),
+        "num_attention_heads": ("n_heads", "num_attention_heads"),
+        "num_hidden_layers": ("n_layers", "num_hidden_layers"),
+    },
+)

@@ -1,30 +1,31 @@
 """NEZHA: BERT with fixed sinusoids of the clipped distance, on keys and on values; no absolute positions."""
 
-import torch
-
-from posexport.encodings.encoding import Encoding
 from posexport.encodings.nezha import Nezha
-from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.bert import CLASSIFIER, EMBEDDINGS, FILL_MASK, HEADS, POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.families.family import Family
-
-
-def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
-    # it has numbers and no parameters: it is made whole, while the rest is made without weights
-    with torch.device("cpu"):
-        return Nezha(clip=config.size("max_relative_position", 64), head_size=settings.head_size)
-
-
-NEZHA = Family(
-    model_type="nezha",
-    prefix="nezha",
-    encoder={name: stem for name, stem in EMBEDDINGS.items() if name != "embeddings.encoding"},
-    layer={name: stem for name, stem in SUBLAYERS.items() if name != "attention.encoding"} | POST_NORM,
-    fill_mask=FILL_MASK,
-    classifier=CLASSIFIER,
-    pooler="pooler.dense",
-    other_heads=HEADS,
-    encoding=_encoding,
-    fixed_length=True,
+from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, HEADS, POST_NORM, SUBLAYERS, classifier
+from posexport.sources.huggingface.families.text_encoder import (
+    EncoderNames,
+    encoder_family,
+    encoder_plan,
+    encoder_settings,
 )
+from posexport.sources.huggingface.plan import Plan
+
+_NAMES = EncoderNames(
+    prefix="nezha",
+    once=EMBEDDINGS,
+    layer=SUBLAYERS | POST_NORM,
+    fill_mask=FILL_MASK,
+    classifier=classifier("nezha"),
+)
+
+
+def _build(config: Config, task: str) -> Plan:
+    settings = encoder_settings(config)
+    # it has values and no parameters: it is not made on the meta device as the rest is
+    encoding = Nezha(clip=config.size("max_relative_position", 64), head_size=settings.head_size)
+    # transformers keeps them in a table, where inputs end
+    return encoder_plan(config, task, _NAMES, settings, encoding, longest=config.size("max_position_embeddings"))
+
+
+NEZHA = encoder_family("nezha", _build, "nezha", pooler="pooler.dense", other_heads=HEADS)

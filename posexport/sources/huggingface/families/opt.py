@@ -1,14 +1,16 @@
 """OPT: learned positions that begin at the table's third row, normalisation before or after each sublayer.
 
 Zhang et al., "OPT" (arXiv:2205.01068), released code. ``word_embed_proj_dim`` below ``hidden_size`` gives narrower
-token embeddings, mapped to the model's width before positions are added, and hidden states mapped back. Some older
-files have no final normalisation (``_remove_final_layer_norm``).
+token embeddings, projected to the model's width before positions are added, and hidden states projected back. Some
+older files have no final normalisation (``_remove_final_layer_norm``).
 """
+
+import torch
 
 from posexport.encodings.learned import Learned
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given, Names, family, plan
+from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan
 from posexport.sources.huggingface.plan import Plan
 
 #: rows of the table before position 0
@@ -20,29 +22,27 @@ _ONCE = {
     "project_out": "model.decoder.project_out",
     "final_norm": "model.decoder.final_layer_norm",
 }
-_STEM = "model.decoder.layers.{i}"
 _LAYER = {
-    "attention.query": f"{_STEM}.self_attn.q_proj",
-    "attention.key": f"{_STEM}.self_attn.k_proj",
-    "attention.value": f"{_STEM}.self_attn.v_proj",
-    "attention.output": f"{_STEM}.self_attn.out_proj",
-    "attention_residual.norm": f"{_STEM}.self_attn_layer_norm",
-    "feedforward.inner": f"{_STEM}.fc1",
-    "feedforward.outer": f"{_STEM}.fc2",
-    "feedforward_residual.norm": f"{_STEM}.final_layer_norm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.out_proj",
+    "attention_residual.norm": "self_attn_layer_norm",
+    "feedforward.inner": "fc1",
+    "feedforward.outer": "fc2",
+    "feedforward_residual.norm": "final_layer_norm",
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
-    given = Given(config)
+def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
     before = config.flag("do_layer_norm_before", True)
     bias = config.flag("enable_bias", True)
-    width = given.size("word_embed_proj_dim", hidden)
+    width = config.size_or("word_embed_proj_dim", hidden)
     settings = DecoderConfig(
         vocab=vocab,
         hidden=hidden,
-        heads=given.heads(hidden),
+        heads=config.heads(hidden),
         layers=config.size("num_hidden_layers", most=MOST_LAYERS),
         feedforward=config.size("ffn_dim"),
         embedding=width if width != hidden else None,
@@ -58,8 +58,10 @@ def _plan(config: Config, task: str) -> Plan:
         tied=config.flag("tie_word_embeddings", True),
     )
     longest = config.size("max_position_embeddings")
-    names = Names(once=_ONCE, layer=_LAYER)
-    return plan(config, task, settings, lambda: Learned(max_positions=longest, hidden=hidden, offset=OFFSET), names)
+    with config.named_in_errors(), torch.device("meta"):
+        encoding = Learned(max_positions=longest, hidden=hidden, offset=OFFSET)
+    names = DecoderNames(once=_ONCE, layer=_LAYER, stem="model.decoder.layers.{i}")
+    return decoder_plan(task, settings, encoding, names)
 
 
-OPT = family("opt", _plan, prefix="model", roots=("decoder.",))
+OPT = decoder_family("opt", _build, prefix="model", roots=("decoder.",))

@@ -1,12 +1,18 @@
-"""Phi (1, 1.5, 2): half of a head's channels turn; attention and feed-forward read the same normalised tokens."""
-
-from typing import Any
+"""Phi (1, 1.5, 2): half of a head's channels are rotated; both sublayers read the same normalised tokens."""
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary_decoder import LAYER, ONCE, family, plan, rotary, settings
+from posexport.sources.huggingface.families.rotary import (
+    LAYER,
+    ONCE,
+    partial_factor,
+    rotary,
+    rotary_family,
+    rotary_plan,
+    rotary_settings,
+)
 from posexport.sources.huggingface.plan import Plan
 
-_ONCE = ONCE | {"decoder.final_norm": "model.final_layernorm"}
+_ONCE = ONCE | {"final_norm": "model.final_layernorm"}
 _LAYER = LAYER | {
     "attention.output": "self_attn.dense",
     "attention.query_norm": "self_attn.q_layernorm",
@@ -17,7 +23,7 @@ _LAYER = LAYER | {
 
 
 def _phi(config: Config, task: str) -> Plan:
-    given = settings(
+    settings = rotary_settings(
         config,
         eps=("layer_norm_eps", 1e-5),
         activation=config.activation("hidden_act", "gelu_new"),
@@ -29,13 +35,8 @@ def _phi(config: Config, task: str) -> Plan:
         head_bias=True,
         head_norm="shared" if config.flag("qk_layernorm", False) else "none",
     )
-    turned = rotary(config, given.head_size, partial=True, **share(config, 0.5))
-    return plan(task, given, turned, once=_ONCE, layer=_LAYER)
+    rotation = rotary(config, settings.head_size, partial=True, **partial_factor(config, 0.5))
+    return rotary_plan(task, settings, rotation, once=_ONCE, layer=_LAYER)
 
 
-def share(config: Config, default: float) -> dict[str, Any]:
-    """The family's ``partial_rotary_factor`` where the file has none."""
-    return {} if config.values.get("partial_rotary_factor") is not None else {"partial_rotary_factor": default}
-
-
-PHI = family("phi", _phi)
+PHI = rotary_family("phi", _phi)

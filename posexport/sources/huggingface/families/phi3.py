@@ -1,6 +1,6 @@
-"""Phi-3 and Phi-4-mini: Llama's layers with fused maps, LongRoPE, and a window in all layers.
+"""Phi-3 and Phi-4-mini: Llama's layers with fused projections, LongRoPE, and a window in all layers.
 
-Which of LongRoPE's two lists turns a row is decided row by row, by its length in the call at hand; transformers takes
+Which of LongRoPE's two lists rotates a row is decided row by row, by its length in the call at hand; transformers takes
 the batch's largest length. A ``rope_scaling`` called ``su`` or, with LongRoPE's lists, ``yarn`` is what early files
 call ``longrope``.
 """
@@ -9,40 +9,39 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary_decoder import (
+from posexport.sources.huggingface.families.rotary import (
     FULL,
     LAYER,
     SLIDING,
     by_layer,
-    family,
-    plan,
     rotary,
-    settings,
+    rotary_family,
+    rotary_plan,
+    rotary_settings,
     window,
 )
 from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.transforms import SplitFused
 
 #: of config.json where it does not say
 _LENGTH = 4096
 
 
 def _phi3(config: Config, task: str) -> Plan:
-    given = settings(config, eps=("rms_norm_eps", 1e-5))
-    turned = rotary(config, given.head_size, partial=True, **_lengths(config), **_tables(config))
+    settings = rotary_settings(config, eps=("rms_norm_eps", 1e-5))
+    rotation = rotary(config, settings.head_size, partial=True, **_lengths(config), **_tables(config))
     tokens = window(config)
-    kinds = [FULL if tokens is None else SLIDING] * given.layers
-    groups = given.kv_heads or given.heads
-    parts = given.heads + 2 * groups
-    fused = "model.layers.{i}.self_attn.qkv_proj.weight"
-    joined = "model.layers.{i}.mlp.gate_up_proj.weight"
-    special = {
-        "attention.query.weight": Origin((fused,), part=(0, 1), parts=parts, width=given.heads),
-        "attention.key.weight": Origin((fused,), part=(given.heads, 1), parts=parts, width=groups),
-        "attention.value.weight": Origin((fused,), part=(given.heads + groups, 1), parts=parts, width=groups),
-        "feedforward.inner.weight": Origin((joined,), part=(0, 1), parts=2),
-        "feedforward.gate.weight": Origin((joined,), part=(1, 1), parts=2),
+    kinds = [FULL if tokens is None else SLIDING] * settings.layers
+    heads, kv_heads = settings.heads, settings.kv_heads or settings.heads
+    qkv, gate_up, parts = ("self_attn.qkv_proj",), ("mlp.gate_up_proj",), heads + 2 * kv_heads
+    layer = LAYER | {
+        "attention.query": Origin(qkv, (SplitFused(0, parts, width=heads),)),
+        "attention.key": Origin(qkv, (SplitFused(heads, parts, width=kv_heads),)),
+        "attention.value": Origin(qkv, (SplitFused(heads + kv_heads, parts, width=kv_heads),)),
+        "feedforward.inner": Origin(gate_up, (SplitFused(0, 2),)),
+        "feedforward.gate": Origin(gate_up, (SplitFused(1, 2),)),
     }
-    return plan(task, given, by_layer(config, turned, kinds, tokens), layer=LAYER, special=special)
+    return rotary_plan(task, settings, by_layer(config, rotation, kinds, tokens), layer=layer)
 
 
 def _lengths(config: Config) -> dict[str, Any]:
@@ -65,13 +64,13 @@ def _lengths(config: Config) -> dict[str, Any]:
 
 def _tables(config: Config) -> dict[str, Any]:
     """The tables that early files call ``yarn`` although they hold LongRoPE's lists."""
-    found = {}
+    tables = {}
     for name in ("rope_parameters", "rope_scaling"):
         table = config.values.get(name)
         if isinstance(table, dict) and "long_factor" in table:
             early = {key: table[key] for key in ("rope_type", "type") if table.get(key) == "yarn"}
-            found[name] = {**table, **dict.fromkeys(early, "longrope")}
-    return found
+            tables[name] = {**table, **dict.fromkeys(early, "longrope")}
+    return tables
 
 
-PHI3 = family("phi3", _phi3)
+PHI3 = rotary_family("phi3", _phi3)

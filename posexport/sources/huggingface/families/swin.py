@@ -17,8 +17,8 @@ from posexport.encodings.swin import Swin
 from posexport.errors import PosexportError
 from posexport.models.windowed import Windowed, WindowedConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Constant, Origin, Plan, origins_of
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Constant, Origin, Plan, in_layers, origin, origins_of
 
 ARCHITECTURES = {"ForImageClassification": "image-classification", "Model": "features"}
 ROOTS = ("embeddings.", "encoder.", "layernorm.")
@@ -55,7 +55,7 @@ def settings(config: Config, **arrangement: Any) -> WindowedConfig:
     ratio = config.values.get("mlp_ratio", 4.0)
     if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not math.isfinite(ratio) or ratio <= 0:
         raise PosexportError(f"{config.label} says mlp_ratio = {ratio!r:.60}; it must be a number above 0")
-    try:
+    with config.named_in_errors():
         return WindowedConfig(
             channels=config.size("num_channels", 3),
             patch=config.size("patch_size"),
@@ -69,8 +69,6 @@ def settings(config: Config, **arrangement: Any) -> WindowedConfig:
             qkv_bias=config.flag("qkv_bias", True),
             **arrangement,
         )
-    except PosexportError as err:
-        raise PosexportError(f"{config.label}: {err}") from err
 
 
 def plan_of(config: Config, settings: WindowedConfig, encodings: list[Encoding], task: str, prefix: str) -> Plan:
@@ -78,43 +76,41 @@ def plan_of(config: Config, settings: WindowedConfig, encodings: list[Encoding],
     with torch.device("meta"):
         model = Windowed(settings, encodings, config.labels() if task == "image-classification" else None)
     modules = {
-        "projection": f"{prefix}.embeddings.patch_embeddings.projection",
-        "embedding_norm": f"{prefix}.embeddings.norm",
-        "final_norm": f"{prefix}.layernorm",
-        "classifier": "classifier",
+        "projection": origin(f"{prefix}.embeddings.patch_embeddings.projection"),
+        "embedding_norm": origin(f"{prefix}.embeddings.norm"),
+        "final_norm": origin(f"{prefix}.layernorm"),
+        "classifier": origin("classifier"),
     }
-    parameters: dict[str, str] = {}
+    merging = {f"merging.{part}": f"downsample.{part}" for part in ("norm", "reduction")}
+    modules |= in_layers(len(settings.depths), "stages", f"{prefix}.encoder.layers.{{i}}.", merging)
+    parameters: dict[str, Origin] = {}
     constants: dict[str, Constant] = {}
     for stage, depth in enumerate(settings.depths):
-        for part in ("norm", "reduction"):
-            modules[f"stages.{stage}.merging.{part}"] = f"{prefix}.encoder.layers.{stage}.downsample.{part}"
-        for block in range(depth):
-            here, there = f"stages.{stage}.blocks.{block}", f"{prefix}.encoder.layers.{stage}.blocks.{block}"
-            modules |= {f"{here}.{ours}": f"{there}.{theirs}" for ours, theirs in _BLOCK.items()}
-            parameters |= {f"{here}.{ours}": f"{there}.{theirs}" for ours, theirs in _PARAMETERS.items()}
-            index = Constant(_offset_rows(settings.window_of(stage)))
-            constants[f"{there}.attention.self.relative_position_index"] = index
-    special = {name: Origin((stored,)) for name, stored in parameters.items()}
-    return Plan(model, origins_of(model, modules, special), constants=constants)
+        here, there = f"stages.{stage}.blocks", f"{prefix}.encoder.layers.{stage}.blocks"
+        modules |= in_layers(depth, here, f"{there}.{{i}}.", _BLOCK)
+        parameters |= in_layers(depth, here, f"{there}.{{i}}.", _PARAMETERS)
+        index = Constant(_offset_rows(settings.window_of(stage)))
+        constants |= {f"{there}.{i}.attention.self.relative_position_index": index for i in range(depth)}
+    return Plan(model, origins_of(model, modules, parameters), constants=constants)
 
 
 def _offset_rows(window: int) -> Tensor:
-    """The row of the biases for every pair of places, which files hold although it is a formula."""
+    """The row of the biases for every pair of patches, which files hold although it is a formula."""
     place_PA = torch.cartesian_prod(*[torch.arange(window)] * 2).view(-1, 2)
     offset_PPA = place_PA[:, None] - place_PA[None, :] + window - 1
     return offset_PPA[..., 0] * (2 * window - 1) + offset_PPA[..., 1]
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     sizes = settings(config)
     with torch.device("meta"):
         encodings: list[Encoding] = [Swin(window=sizes.window, heads=heads) for heads in sizes.heads]
     return plan_of(config, sizes, encodings, task, "swin")
 
 
-SWIN = OwnFamily(
+SWIN = Family(
     model_type="swin",
-    plan=_plan,
+    build=_build,
     prefix="swin",
     roots=ROOTS,
     architectures=ARCHITECTURES,

@@ -14,12 +14,12 @@ from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError
 from posexport.models.windowed import WindowedConfig
 from posexport.sources.huggingface.config import LARGEST, Config
-from posexport.sources.huggingface.families.family import OwnFamily
+from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.families.swin import ARCHITECTURES, BESIDE, HEADS, ROOTS, plan_of, settings
 from posexport.sources.huggingface.plan import Constant, Plan
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     sizes = settings(config, norm="res-post", cosine=True, dropped=-200.0)
     height = config.sizes("image_size")[0] if isinstance(config.values.get("image_size"), list) else None
     rows = (config.size("image_size", 224) if height is None else height) // sizes.patch
@@ -53,9 +53,9 @@ def _encodings(config: Config, sizes: WindowedConfig) -> list[Encoding]:
         ]
 
 
-SWINV2 = OwnFamily(
+SWINV2 = Family(
     model_type="swinv2",
-    plan=_plan,
+    build=_build,
     prefix="swinv2",
     roots=ROOTS,
     architectures=ARCHITECTURES,

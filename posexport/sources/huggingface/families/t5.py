@@ -5,8 +5,8 @@ the first; UMT5 has one in every layer. ``--task features`` reads the encoder al
 """
 
 import functools
-from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
@@ -18,14 +18,12 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.heads import Features, Head, SentenceEmbedding, TokenClassification
+from posexport.models.heads import Features, Head, TokenClassification
 from posexport.models.task import EncoderModel
 from posexport.nn.activations import ACTIVATIONS
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.causal import Given
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan, origins_of
-from posexport.sources.huggingface.sentence_transformers import Pooling
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Origin, Plan, in_layers, origin, origins_of
 
 GENERATION = "text2text-generation"
 #: modules of a layer to the checkpoint's
@@ -52,48 +50,41 @@ _GATED = {"feedforward.inner": "DenseReluDense.wi_0", "feedforward.gate": "Dense
 _UNREAD = ("transformer.decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
 
 
-def _plan(
-    config: Config,
-    task: str,
-    pooling: Pooling | None = None,
-    *,
-    feedforward: str,
-    table_in_every_layer: bool,
-    tied: bool,
+def _build(
+    config: Config, task: str, *, feedforward: str, table_in_every_layer: bool = False, tied: bool = True
 ) -> Plan:
+    """``tied``: the head has the embeddings' weights where config.json does not say."""
     settings = _settings(config, feedforward)
-    stems = {"head.out": "lm_head" if task == GENERATION else "classifier"}
+    modules = {"head.out": origin("lm_head" if task == GENERATION else "classifier")}
     model: EncoderModel | EncoderDecoderModel
     with torch.device("meta"):
         encoder = Encoder(settings, _encoding(config, settings, table_in_every_layer, bidirectional=True))
-        stems |= _stems("encoder", "groups", settings)
-        stems["encoder.embeddings.encoding"] = stems["encoder.groups.0.attention.encoding"]
+        modules |= _modules("encoder", "groups", settings)
+        modules["encoder.embeddings.encoding"] = modules["encoder.groups.0.attention.encoding"]
         if task == GENERATION:
             after = _after(config, settings, tied)
             decoder = Decoder(after, _encoding(config, after, table_in_every_layer, bidirectional=False))
-            stems |= _stems("decoder", "layers", after)
-            stems["decoder.encoding"] = stems["decoder.layers.0.attention.encoding"]
+            modules |= _modules("decoder", "layers", after)
+            modules["decoder.encoding"] = modules["decoder.layers.0.attention.encoding"]
             model = EncoderDecoderModel(encoder, decoder, LanguageModel(after, encoder.embeddings.token))
         else:
             after = None
-            model = EncoderModel(encoder, _head(config, settings, task, pooling))
+            model = EncoderModel(encoder, _head(config, settings, task))
     tables = ["shared.weight", "encoder.embed_tokens.weight", *(["decoder.embed_tokens.weight"] if after else [])]
     tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if after and after.tied else [])
     special = {"encoder.embeddings.token.weight": Origin(tuple(tokens))}
     beside = {} if after else {"decoder.": "the decoder"}
-    return Plan(model, origins_of(model, stems, special), unread=_UNREAD, beside=beside)
+    return Plan(model, origins_of(model, modules, special), unread=_UNREAD, beside=beside)
 
 
-def _stems(ours: str, layers: str, settings: EncoderConfig) -> dict[str, str]:
-    """Names of the parts of one stack."""
-    stems = {f"{ours}.final_norm": f"transformer.{ours}.final_layer_norm"}
-    attentions: Mapping[str, str] = {**_LAYER, **(_CROSS if settings.cross_attention else {})}
+def _modules(half: str, layers: str, settings: EncoderConfig) -> dict[str, Origin]:
+    """The parts of the ``encoder`` or the ``decoder``; ``layers`` is what its layers are called here."""
     last = 2 if settings.cross_attention else 1
     feedforward = _FEEDFORWARD | (_GATED if settings.gated else _PLAIN)
-    for i in range(settings.layers):
-        names = {**attentions, **{name: f"layer.{last}.{theirs}" for name, theirs in feedforward.items()}}
-        stems |= {f"{ours}.{layers}.{i}.{name}": f"transformer.{ours}.block.{i}.{names[name]}" for name in names}
-    return stems
+    names = _LAYER | (_CROSS if settings.cross_attention else {})
+    names |= {name: f"layer.{last}.{stored}" for name, stored in feedforward.items()}
+    norm = {f"{half}.final_norm": origin(f"transformer.{half}.final_layer_norm")}
+    return norm | in_layers(settings.layers, f"{half}.{layers}", f"transformer.{half}.block.{{i}}.", names)
 
 
 def _after(config: Config, settings: EncoderConfig, default: bool) -> DecoderConfig:
@@ -102,7 +93,7 @@ def _after(config: Config, settings: EncoderConfig, default: bool) -> DecoderCon
     What the head reads is scaled where it is tied. transformers 5 says tied in any case: there T5 has a key for that,
     and mT5 never does it. ``default``: whether it is tied where the file does not say.
     """
-    layers = Given(config).size("num_decoder_layers", settings.layers, most=MOST_LAYERS)
+    layers = config.size_or("num_decoder_layers", settings.layers, most=MOST_LAYERS)
     tied = config.flag("tie_word_embeddings", default)
     never = config.values.get("model_type") == "mt5" and (release_of(config.values) or 4) >= 5
     scaled = config.flag("scale_decoder_outputs", tied and not never)
@@ -178,26 +169,20 @@ def _table(config: Config, settings: EncoderConfig, bidirectional: bool) -> Enco
         ) from err
 
 
-def _head(config: Config, settings: EncoderConfig, task: str, pooling: Pooling | None) -> Head:
-    if pooling is not None:
-        pooling.check_width(settings.hidden)
-        return SentenceEmbedding(settings.hidden, pooling.mode, pooling.normalise)
+def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
+    if task == "sentence-embedding":
+        assert config.pooling is not None
+        return config.pooling.head(settings.hidden)
     if task == "token-classification":
         return TokenClassification(settings.hidden, config.labels())
     return Features(settings.hidden)
 
 
-def _family(model_type: str, *, feedforward: str, table_in_every_layer: bool = False, tied: bool = True) -> OwnFamily:
-    """``tied``: the head has the embeddings' weights where config.json does not say."""
-    plan = functools.partial(_plan, feedforward=feedforward, table_in_every_layer=table_in_every_layer, tied=tied)
-
-    def pooled(config: Config, pooling: Pooling) -> Plan:
-        return plan(config, "sentence-embedding", pooling)
-
-    return OwnFamily(
+def _family(model_type: str, **options: Any) -> Family:
+    return Family(
         model_type=model_type,
-        plan=plan,
-        pooled=pooled,
+        build=functools.partial(_build, **options),
+        sentence_embeddings=True,
         prefix="transformer",
         roots=("shared.", "encoder.", "decoder."),
         architectures={

@@ -13,15 +13,18 @@ from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.models.vision import Vision, VisionConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan
-from posexport.sources.huggingface.plan import origins_of as by_stem
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
+from posexport.sources.huggingface.transforms import Reshape
 
 ARCHITECTURES = {"ForImageClassification": "image-classification", "Model": "features"}
 ROOTS = ("embeddings.", "encoder.", "layernorm.", "pooler.")
 #: below the prefix
-_MODULES = {"patches": "embeddings.patch_embeddings.projection", "final_norm": "layernorm"}
-_PARAMETERS = {"prefix": "embeddings.cls_token", "added.0.table": "embeddings.position_embeddings"}
+_MODULES = {
+    "patches": "embeddings.patch_embeddings.projection",
+    "final_norm": "layernorm",
+    "pooled.norm": "pooler.layernorm",
+}
 #: module of a layer here to its name in the checkpoint
 _LAYER = {
     "attention.query": "attention.attention.query",
@@ -48,7 +51,7 @@ def settings(config: Config, **arrangement: Any) -> VisionConfig:
             f"{config.label} says image_size = {config.values.get('image_size', 224)!r:.60}, "
             f"patch_size = {patch_height}; an image must hold a patch at least"
         )
-    try:
+    with config.named_in_errors():
         return VisionConfig(
             hidden=config.size("hidden_size"),
             layers=config.size("num_hidden_layers", most=MOST_LAYERS),
@@ -62,25 +65,19 @@ def settings(config: Config, **arrangement: Any) -> VisionConfig:
             eps=config.number("layer_norm_eps", 1e-12),
             **arrangement,
         )
-    except PosexportError as err:
-        raise PosexportError(f"{config.label}: {err}") from err
 
 
-def origins_of(model: Vision, prefix: str, special: dict[str, str]) -> dict[str, Origin]:
-    """Where the weights come from; ``special``: parameters with names of their own, whole."""
-    modules = {ours: f"{prefix}.{theirs}" for ours, theirs in _MODULES.items()}
-    modules |= {"pooled.out": "classifier", "pooled.norm": f"{prefix}.pooler.layernorm"}
-    for i in range(model.config.layers):
-        modules |= {f"layers.{i}.{ours}": f"{prefix}.encoder.layer.{i}.{theirs}" for ours, theirs in _LAYER.items()}
-    parameters = {ours: f"{prefix}.{theirs}" for ours, theirs in _PARAMETERS.items()} | special
-    ours = dict(model.named_parameters())
-    table = "added.0.table"  # stored for a batch of one
-    named = {
-        name: Origin((stored,), shape=(1, *ours[name].shape) if name == table else None)
-        for name, stored in parameters.items()
-        if name in ours
-    }
-    return by_stem(model, modules, named)
+def origins(model: Vision, prefix: str, layer_parameters: NameMap) -> dict[str, Origin]:
+    """Where the weights come from; ``layer_parameters``: parameters of a layer, or of them all, with own names."""
+    count, there = model.config.layers, f"{prefix}.encoder.layer.{{i}}."
+    modules = {part: origin(f"{prefix}.{stored}") for part, stored in _MODULES.items()}
+    modules |= in_layers(count, "layers", there, _LAYER) | {"pooled.out": origin("classifier")}
+    parameters = in_layers(count, "layers", there, layer_parameters)
+    parameters["prefix"] = origin(f"{prefix}.embeddings.cls_token")
+    if (table := dict(model.named_parameters()).get("added.0.table")) is not None:
+        for_one_image = Reshape((1, *table.shape))
+        parameters["added.0.table"] = Origin((f"{prefix}.embeddings.position_embeddings",), (for_one_image,))
+    return origins_of(model, modules, parameters)
 
 
 def _sides(config: Config, key: str, default: int) -> tuple[int, int]:
@@ -94,21 +91,18 @@ def _sides(config: Config, key: str, default: int) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     sizes = settings(config)
     with torch.device("meta"):
         encoding = VitInterpolated(hidden=sizes.hidden, rows=sizes.rows, columns=sizes.columns)
         model = Vision(sizes, encoding, config.labels() if task == "image-classification" else None)
-    origins = origins_of(model, "vit", {})
-    if not config.flag("qkv_bias", True):
-        for i in range(sizes.layers):
-            origins |= {f"layers.{i}.attention.{part}.bias": Origin(()) for part in ("query", "key", "value")}
-    return Plan(model, origins)
+    without = () if config.flag("qkv_bias", True) else ("query", "key", "value")
+    return Plan(model, origins(model, "vit", {f"attention.{part}.bias": ZEROS for part in without}))
 
 
-VIT = OwnFamily(
+VIT = Family(
     model_type="vit",
-    plan=_plan,
+    build=_build,
     prefix="vit",
     roots=ROOTS,
     architectures=ARCHITECTURES,

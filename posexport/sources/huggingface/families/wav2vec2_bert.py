@@ -8,13 +8,12 @@ import torch
 from posexport.models.audio import AudioEncoder, AudioModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
-from posexport.sources.huggingface.families.family import OwnFamily
 from posexport.sources.huggingface.plan import Plan, origins_of
 
 _PREFIX = "wav2vec2_bert"
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     audio.refuse_adapter(config)
     settings = audio.audio_config(
         config,
@@ -29,17 +28,9 @@ def _plan(config: Config, task: str) -> Plan:
         encoding = audio.conformer_encoding(config, settings, "relative_key", clipped=True)
         model = AudioModel(AudioEncoder(settings, encoding), audio.head(config, settings, task))
     layer = audio.CONFORMER_LAYER | {"convolution.depthwise_norm": "conv_module.depthwise_layer_norm"}
-    stems = audio.projection_stems(_PREFIX) | audio.layer_stems(_PREFIX, settings.layers, layer)
-    special = audio.renamed(_PREFIX, settings.layers, audio.CONFORMER_RENAMED)
-    return Plan(model, origins_of(model, stems, special))
+    modules = audio.named_projection(_PREFIX) | audio.named_layers(_PREFIX, settings.layers, layer)
+    special = audio.named_layers(_PREFIX, settings.layers, audio.CONFORMER_RENAMED)
+    return Plan(model, origins_of(model, modules, special))
 
 
-WAV2VEC2_BERT = OwnFamily(
-    model_type="wav2vec2-bert",
-    plan=_plan,
-    prefix=_PREFIX,
-    roots=audio.ROOTS,
-    architectures=audio.ARCHITECTURES,
-    other_heads=audio.HEADS,
-    beside=audio.BESIDE,
-)
+WAV2VEC2_BERT = audio.audio_family("wav2vec2-bert", _build, _PREFIX)

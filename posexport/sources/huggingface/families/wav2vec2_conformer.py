@@ -13,8 +13,7 @@ from posexport.models.audio import AudioEncoder
 from posexport.models.speech import SpeechModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Constant, Plan, origins_of
+from posexport.sources.huggingface.plan import Constant, Plan, origin, origins_of
 
 _PREFIX = "wav2vec2_conformer"
 _NORM = "conv_module.batch_norm"
@@ -24,7 +23,7 @@ _RENAMED = audio.CONFORMER_RENAMED | {
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     audio.refuse_adapter(config)
     stack = audio.stack(config)
     settings = audio.audio_config(
@@ -42,10 +41,9 @@ def _plan(config: Config, task: str) -> Plan:
         encoding = audio.conformer_encoding(config, settings, "relative", clipped=False)
         model = SpeechModel(stack, AudioEncoder(settings, encoding), audio.head(config, settings, task))
     layer = audio.CONFORMER_LAYER | {"convolution.depthwise_norm": _NORM}
-    stems = audio.stack_stems(_PREFIX, stack) | audio.projection_stems(_PREFIX)
-    stems |= audio.layer_stems(_PREFIX, settings.layers, layer) | {
-        "encoder.final_norm": f"{_PREFIX}.encoder.layer_norm"
-    }
+    modules = audio.named_stack(_PREFIX, stack) | audio.named_projection(_PREFIX)
+    modules |= audio.named_layers(_PREFIX, settings.layers, layer)
+    modules["encoder.final_norm"] = origin(f"{_PREFIX}.encoder.layer_norm")
     constants = {}
     if isinstance(encoding, Rope):
         base = float(encoding.parameters_given["base"] or 0)
@@ -53,18 +51,12 @@ def _plan(config: Config, task: str) -> Plan:
         constants = {f"{_PREFIX}.encoder.embed_positions.inv_freq": Constant(values, rtol=0.01)}
     return Plan(
         model,
-        origins_of(model, stems, audio.renamed(_PREFIX, settings.layers, _RENAMED)),
+        origins_of(model, modules, audio.named_layers(_PREFIX, settings.layers, _RENAMED)),
         constants=constants,
         unread=tuple(f"{_PREFIX}.encoder.layers.{i}.{_NORM}.num_batches_tracked" for i in range(settings.layers)),
     )
 
 
-WAV2VEC2_CONFORMER = OwnFamily(
-    model_type="wav2vec2-conformer",
-    plan=_plan,
-    prefix=_PREFIX,
-    roots=audio.ROOTS,
-    architectures=audio.ARCHITECTURES,
-    other_heads=audio.HEADS,
-    beside=audio.BESIDE | {"encoder.pos_conv_embed.": None},
+WAV2VEC2_CONFORMER = audio.audio_family(
+    "wav2vec2-conformer", _build, _PREFIX, audio.BESIDE | {"encoder.pos_conv_embed.": None}
 )

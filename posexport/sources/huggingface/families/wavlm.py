@@ -8,8 +8,8 @@ from posexport.models.audio import AudioEncoder
 from posexport.models.speech import SpeechModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import audio
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan, origins_of
+from posexport.sources.huggingface.plan import Origin, Plan, origin, origins_of
+from posexport.sources.huggingface.transforms import Reshape, WeightNorm
 
 _PREFIX = "wavlm"
 _LAYER = {
@@ -25,7 +25,7 @@ _LAYER = {
 }
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     audio.refuse_adapter(config)
     stack = audio.stack(config)
     stable = config.flag("do_stable_layer_norm", False)
@@ -51,32 +51,23 @@ def _plan(config: Config, task: str) -> Plan:
                 f"{config.label} says num_buckets = {buckets}, max_bucket_distance = {farthest}: {err}"
             ) from err
         model = SpeechModel(stack, AudioEncoder(settings, encoding), audio.head(config, settings, task))
-    stems = audio.stack_stems(_PREFIX, stack) | audio.projection_stems(_PREFIX)
-    stems |= audio.layer_stems(_PREFIX, settings.layers, _LAYER)
-    stems |= {f"encoder.{which}_norm": f"{_PREFIX}.encoder.layer_norm" for which in ("first", "final")}
-    convolution, attention = f"{_PREFIX}.encoder.pos_conv_embed.conv", "{below}.attention.{leaf}"
-    special = {
-        "encoder.positional.convolution.bias": Origin((f"{convolution}.bias",)),
-        "encoder.positional.convolution.weight": Origin(
-            (f"{convolution}.parametrizations.weight.original1", f"{convolution}.weight_v"),
-            gain=(f"{convolution}.parametrizations.weight.original0", f"{convolution}.weight_g"),
-        ),
-        "encoder.layers.0.attention.encoding.table": Origin(
-            (attention.format(below=f"{_PREFIX}.encoder.layers.0", leaf="rel_attn_embed.weight"),)
-        ),
-    }
-    for i in range(settings.layers):
-        stored = attention.format(below=f"{_PREFIX}.encoder.layers.{i}", leaf="gru_rel_pos_const")
-        special[f"encoder.layers.{i}.attention.encoding.constant"] = Origin((stored,), shape=(1, settings.heads, 1, 1))
-    return Plan(model, origins_of(model, stems, special))
+    modules = audio.named_stack(_PREFIX, stack) | audio.named_projection(_PREFIX)
+    modules |= audio.named_layers(_PREFIX, settings.layers, _LAYER)
+    convolution = "encoder.positional.convolution"
+    names = {"encoder.first_norm": "layer_norm", "encoder.final_norm": "layer_norm", convolution: "pos_conv_embed.conv"}
+    modules |= {part: origin(f"{_PREFIX}.encoder.{stored}") for part, stored in names.items()}
+    constant = Origin(("attention.gru_rel_pos_const",), (Reshape((1, settings.heads, 1, 1)),))
+    parameters = audio.named_layers(_PREFIX, settings.layers, {"attention.encoding.constant": constant})
+    # one table, which stands in the first layer
+    table = {"attention.encoding.table": "attention.rel_attn_embed.weight"}
+    parameters |= audio.named_layers(_PREFIX, 1, table)
+    # weight normalisation as PyTorch stores it now, and before
+    norms, values = (
+        tuple(f"{_PREFIX}.encoder.pos_conv_embed.conv.{name}" for name in (f"parametrizations.weight.original{i}", old))
+        for i, old in enumerate(("weight_g", "weight_v"))
+    )
+    parameters[f"{convolution}.weight"] = Origin(values, (WeightNorm(norms),))
+    return Plan(model, origins_of(model, modules, parameters))
 
 
-WAVLM = OwnFamily(
-    model_type="wavlm",
-    plan=_plan,
-    prefix=_PREFIX,
-    roots=audio.ROOTS,
-    architectures=audio.ARCHITECTURES,
-    other_heads=audio.HEADS,
-    beside=audio.BESIDE,
-)
+WAVLM = audio.audio_family("wavlm", _build, _PREFIX)

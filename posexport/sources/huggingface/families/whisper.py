@@ -14,17 +14,16 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.spectrogram import SpectrogramConfig, SpectrogramEncoder, SpectrogramModel
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.causal import Given
-from posexport.sources.huggingface.families.fairseq import family, half, layers
-from posexport.sources.huggingface.plan import Origin, Plan, origins_of
+from posexport.sources.huggingface.families.fairseq import half, named_layers, seq2seq_family
+from posexport.sources.huggingface.plan import Origin, Plan, origin, origins_of
 
 RECOGNITION = "automatic-speech-recognition"
 _FIRST = {"encoder.first": "model.encoder.conv1", "encoder.second": "model.encoder.conv2"}
 _TOKENS = ("model.decoder.embed_tokens.weight", "proj_out.weight")
 
 
-def _plan(config: Config, task: str) -> Plan:
-    Given(config).only("the head is the table of tokens", tie_word_embeddings=True)
+def _build(config: Config, task: str) -> Plan:
+    config.only("the head is the table of tokens", tie_word_embeddings=True)
     hidden, vocab = config.size("d_model"), config.size("vocab_size")
     arrangement: dict[str, Any] = {
         "types": 0,
@@ -33,8 +32,9 @@ def _plan(config: Config, task: str) -> Plan:
         "embedding_norm": False,
         "final_norm": True,
     }
-    stems = layers("encoder", "layers", config) | layers("decoder", "layers", config) | _FIRST
-    stems["encoder.shared"] = stems["encoder.embeddings.encoding"]
+    modules = named_layers("encoder", "layers", config) | named_layers("decoder", "layers", config)
+    modules |= {part: origin(stored) for part, stored in _FIRST.items()}
+    modules["encoder.shared"] = modules["encoder.embeddings.encoding"]
     before = SpectrogramConfig(
         frequencies=config.size("num_mel_bins", 80),
         tokens=config.size("max_source_positions", 1500),
@@ -51,18 +51,11 @@ def _plan(config: Config, task: str) -> Plan:
         encoder = SpectrogramEncoder(before, Absolute(max_positions=before.tokens, hidden=hidden))
         if task == "features":
             model = SpectrogramModel(encoder)
-            return Plan(model, origins_of(model, stems), beside={"decoder.": "the decoder"})
+            return Plan(model, origins_of(model, modules), beside={"decoder.": "the decoder"})
         longest = config.size("max_target_positions", 448)
         decoder = Decoder(after, Absolute(max_positions=longest, hidden=hidden))
         whole = EncoderDecoderModel(encoder, decoder, LanguageModel(after, decoder.token))
-    return Plan(whole, origins_of(whole, stems, {"decoder.token.weight": Origin(_TOKENS)}))
+    return Plan(whole, origins_of(whole, modules, {"decoder.token.weight": Origin(_TOKENS)}))
 
 
-WHISPER = family(
-    "whisper",
-    _plan,
-    "ForConditionalGeneration",
-    RECOGNITION,
-    tasks=("features",),
-    advice="choose --task automatic-speech-recognition, or --task features for the encoder's states alone",
-)
+WHISPER = seq2seq_family("whisper", _build, "ForConditionalGeneration", RECOGNITION)

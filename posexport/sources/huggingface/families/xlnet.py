@@ -13,11 +13,12 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
 from posexport.models.xlnet import LastTokenClassification, XLNet
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.family import OwnFamily
-from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Origin, Plan, in_layers, origin, origins_of
+from posexport.sources.huggingface.transforms import Reshape, Transpose
 
 
-def _plan(config: Config, task: str) -> Plan:
+def _build(config: Config, task: str) -> Plan:
     settings = _settings(config)
     clip = config.size("clamp_len", -1, least=-1)
     with torch.device("meta"):
@@ -28,7 +29,14 @@ def _plan(config: Config, task: str) -> Plan:
             clip=clip if clip > 0 else None,
         )
         model = XLNet(settings, encoding, _head(config, settings, task))
-    return Plan(model, {name: _origin(name, settings, task) for name, _ in model.named_parameters()})
+    layer, parameters = _layer(settings)
+    out = {"sequence-classification": "logits_proj", "token-classification": "classifier"}.get(task, "qa_outputs")
+    once = {"token": "transformer.word_embedding", "head.dense": "sequence_summary.summary", "head.out": out}
+    modules = {part: origin(stored) for part, stored in once.items()}
+    modules |= in_layers(settings.layers, "layers", "transformer.layer.{i}.", layer)
+    return Plan(
+        model, origins_of(model, modules, in_layers(settings.layers, "layers", "transformer.layer.{i}.", parameters))
+    )
 
 
 def _settings(config: Config) -> EncoderConfig:
@@ -74,8 +82,8 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     for key, needed in (("summary_use_proj", True), ("summary_proj_to_labels", False)):
         if config.flag(key, needed) is not needed:
             raise PosexportError(
-                f"{config.label} says {key} = {str(not needed).lower()}; only a summary through a linear map of the "
-                f"model's size is read, it must be {str(needed).lower()}"
+                f"{config.label} says {key} = {str(not needed).lower()}; only a summary through a linear projection of "
+                f"the model's size is read, it must be {str(needed).lower()}"
             )
     name = config.activation("summary_activation", "tanh")
     kind = config.text("summary_type", "last")
@@ -86,48 +94,31 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     raise PosexportError(f"{config.label} says summary_type = {kind!r:.60}; it must be last or first")
 
 
-_LAYER = {
-    "attention.query.weight": "rel_attn.q",
-    "attention.key.weight": "rel_attn.k",
-    "attention.value.weight": "rel_attn.v",
-    "attention.output.weight": "rel_attn.o",
-    "attention.encoding.project.weight": "rel_attn.r",
-    "attention.encoding.key_bias": "rel_attn.r_w_bias",
-    "attention.encoding.query_bias": "rel_attn.r_r_bias",
-    "attention.segments": "rel_attn.seg_embed",
-    "attention.segment_bias": "rel_attn.r_s_bias",
-}
-_MODULES = {
-    "attention_residual.norm": "rel_attn.layer_norm",
-    "feedforward.inner": "ff.layer_1",
-    "feedforward.outer": "ff.layer_2",
-    "feedforward_residual.norm": "ff.layer_norm",
-}
+def _layer(settings: EncoderConfig) -> tuple[dict[str, str], dict[str, Origin]]:
+    """The modules of a layer, and its parameters whose last names differ."""
+    # all projections are stored as [model size, heads, head size], which is how only the last one is used
+    stored = Reshape((settings.hidden, settings.heads, settings.head_size))
+    projections = {"query": "q", "key": "k", "value": "v", "encoding.project": "r"}
+    parameters = {
+        f"attention.{part}.weight": Origin((f"rel_attn.{name}",), (stored, Transpose()))
+        for part, name in projections.items()
+    }
+    parameters["attention.output.weight"] = Origin(("rel_attn.o",), (stored,))
+    biases = {"encoding.key_bias": "r_w_bias", "encoding.query_bias": "r_r_bias", "segment_bias": "r_s_bias"}
+    for part, name in {**biases, "segments": "seg_embed"}.items():
+        parameters[f"attention.{part}"] = Origin((f"rel_attn.{name}",))
+    modules = {
+        "attention_residual.norm": "rel_attn.layer_norm",
+        "feedforward.inner": "ff.layer_1",
+        "feedforward.outer": "ff.layer_2",
+        "feedforward_residual.norm": "ff.layer_norm",
+    }
+    return modules, parameters
 
 
-def _origin(parameter: str, settings: EncoderConfig, task: str) -> Origin:
-    module, _, leaf = parameter.rpartition(".")
-    if parameter == "token.weight":
-        return Origin(("transformer.word_embedding.weight",))
-    if module == "head.dense":
-        return Origin((f"sequence_summary.summary.{leaf}",))
-    if module == "head.out":
-        head = {"sequence-classification": "logits_proj", "token-classification": "classifier"}
-        return Origin((f"{head.get(task, 'qa_outputs')}.{leaf}",))
-    _, index, part = parameter.split(".", 2)
-    stem = f"transformer.layer.{index}"
-    if part not in _LAYER:
-        return Origin((f"{stem}.{_MODULES[part.rpartition('.')[0]]}.{leaf}",))
-    if not part.endswith(".weight"):
-        return Origin((f"{stem}.{_LAYER[part]}",))
-    # all maps stand as [model size, heads, head size], which is how only the last one is used
-    shape = (settings.hidden, settings.heads, settings.head_size)
-    return Origin((f"{stem}.{_LAYER[part]}",), shape=shape, transposed=part != "attention.output.weight")
-
-
-XLNET = OwnFamily(
+XLNET = Family(
     model_type="xlnet",
-    plan=_plan,
+    build=_build,
     prefix="transformer",
     roots=("word_embedding.", "mask_emb", "layer."),
     architectures={

@@ -1,0 +1,222 @@
+"""Writes the body of an ONNX function: one call per operator, with scopes for the branches of If and the body of Scan.
+
+    g = Builder(18)
+    x, y = g.input("x"), g.input("y")
+    scaled = g.Mul(x, g.CastLike(g.attribute("scale", float), x))
+    small = g.scalar(g.LessOrEqual(g.size(x, 1), [128]))
+    out = g.if_(small, lambda: g.MatMul(scaled, y), lambda: x, branches=("small", "large"), name="out")
+    g.function("example", "Product", [x, y], {"out": out})
+
+Numbers as operands become constants. All operators used here are pure, so one that is asked for again with the same
+operands and attributes, in the same scope or one around it, is not written again: bodies may ask for what they need
+where they need it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import onnx_ir as ir
+
+_TYPES = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, list: ir.AttributeType.INTS}
+_CONSTANTS = {int: "value_int", float: "value_float", list: "value_ints"}
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of the function: ``type`` is int, float, or list (of integers)."""
+
+    name: str
+    type: type
+
+
+Operand = ir.Value | Attribute | int | float | Sequence[int] | None
+#: what a branch returns: one value or several
+Results = TypeVar("Results", ir.Value, tuple[ir.Value, ...])
+
+
+class Callee(Protocol):
+    """What `Builder.call` calls: an operator with a function of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass
+class _Scope:
+    """A function's body, a branch or a loop's body: its nodes, and what they compute."""
+
+    nodes: list[ir.Node] = field(default_factory=list)
+    known: dict[object, tuple[ir.Value, ...]] = field(default_factory=dict)
+
+
+class Builder:
+    """A function's body, in the making.
+
+    Attributes:
+        opset: version of the standard operators.
+        calls: operators called by `call`, by the name of their function, each with whether it is the ``whole`` one.
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.calls: dict[str, tuple[Any, bool]] = {}
+        self._scopes = [_Scope()]
+        self._names: set[str] = set()
+        self._domains: dict[str, int] = {"": opset}
+        self._attributes: dict[str, None] = {}
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        """A standard operator with one output: ``g.Transpose(x, perm=[1, 0])``."""
+        if not op_type[0].isupper():
+            raise AttributeError(op_type)
+        return partial(self.op, op_type)
+
+    def op(self, op_type: str, *operands: Operand, domain: str = "", name: str = "", **attributes: Any) -> ir.Value:
+        """An operator's only output; ``name`` is what the value is called in the file."""
+        return self.several(op_type, [name], *operands, domain=domain, **attributes)[0]
+
+    def several(
+        self, op_type: str, names: Sequence[str], *operands: Operand, domain: str = "", **attributes: Any
+    ) -> tuple[ir.Value, ...]:
+        """The outputs of an operator, one for each of ``names`` ("" for any name)."""
+        inputs = tuple(self._value(operand) for operand in operands)
+        key = (domain, op_type, len(names), inputs, tuple((k, _hashable(v)) for k, v in sorted(attributes.items())))
+        for scope in self._scopes:
+            if key in scope.known:
+                return scope.known[key]
+        node = ir.node(
+            op_type,
+            inputs,
+            {key: self._attribute(key, value) for key, value in attributes.items()},
+            domain=domain,
+            outputs=[ir.Value(name=self._unused(name or op_type.lower())) for name in names],
+        )
+        if domain:
+            self._domains[domain] = 1
+        return self._add(node, key)
+
+    def call(self, operator: Callee, *operands: Operand, domain: str, whole: str = "", name: str = "") -> ir.Value:
+        """The output of an operator's function; ``whole``: begins the name of its variant for whole chunks."""
+        function = whole + operator.name
+        self.calls[function] = (operator, bool(whole))
+        return self.op(function, *operands, domain=domain, name=name)
+
+    def attribute(self, name: str, kind: type) -> Attribute:
+        """The function's attribute ``name``, as an operand or as another operator's attribute."""
+        self._attributes[name] = None
+        return Attribute(name, kind)
+
+    def if_(
+        self,
+        condition: ir.Value,
+        then: Callable[[], Results],
+        orelse: Callable[[], Results],
+        *,
+        branches: tuple[str, str],
+        name: str | Sequence[str],
+    ) -> Results:
+        """What ``then`` or ``orelse`` returns, by a bool scalar; ``branches`` and ``name`` are for the file."""
+        names = [name] if isinstance(name, str) else list(name)
+        graphs = [self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)]
+        values = [ir.Value(name=self._unused(each)) for each in names]
+        bodies = dict(zip(("then_branch", "else_branch"), graphs, strict=True))
+        outputs: Any = self._add(ir.node("If", [condition], bodies, outputs=values))
+        return outputs[0] if isinstance(name, str) else outputs  # type: ignore[no-any-return]  # as many as a branch's
+
+    def scan(
+        self, body: Callable[..., ir.Value], scanned: Mapping[str, ir.Value], *, body_name: str, name: str
+    ) -> ir.Value:
+        """Stacks what ``body`` returns for each slice along axis 0 of ``scanned``, by the slices' names."""
+        slices = [ir.Value(name=self._unused(each)) for each in scanned]
+        graph = self._graph(body_name, [name], lambda: body(*slices), slices)
+        value = ir.Value(name=self._unused(name))
+        attributes: dict[str, Any] = {"num_scan_inputs": len(slices), "body": graph}
+        return self._add(ir.node("Scan", list(scanned.values()), attributes, outputs=[value]))[0]
+
+    def input(self, name: str) -> ir.Value:
+        """An input of the function."""
+        return ir.Value(name=self._unused(name))
+
+    def function(
+        self, domain: str, name: str, inputs: Sequence[ir.Value], outputs: Mapping[str, ir.Value]
+    ) -> ir.Function:
+        """The finished function; it has the attributes that its body refers to."""
+        results = self._results(outputs, outputs.values())
+        graph = ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, opset_imports=self._domains)
+        attributes = [ir.Attr(each, ir.AttributeType.UNDEFINED, None) for each in self._attributes]
+        return ir.Function(domain, name, graph=graph, attributes=attributes)
+
+    def size(self, x: ir.Value, axis: int) -> ir.Value:
+        """The size along ``axis``, int64 [1]."""
+        return self.Shape(x, start=axis) if axis == -1 else self.Shape(x, start=axis, end=axis + 1)
+
+    def scalar(self, x: ir.Value) -> ir.Value:
+        """[1] -> []."""
+        return self.Squeeze(x, [0])
+
+    def slice(self, x: ir.Value, start: Operand, end: Operand, axis: int, *, name: str = "") -> ir.Value:
+        """``x`` from ``start`` to before ``end`` along ``axis``."""
+        return self.Slice(x, start, end, [axis], name=name)
+
+    def range(self, start: ir.Value, end: ir.Value, *, name: str = "") -> ir.Value:
+        """Integers from ``start`` to before ``end``, int64 [1] both."""
+        return self.Range(self.scalar(start), self.scalar(end), 1, name=name)
+
+    def shape(self, *sizes: Operand) -> ir.Value:
+        """A shape from parts of one axis or several."""
+        return self.Concat(*sizes, axis=0)
+
+    def _graph(
+        self, branch: str, names: Sequence[str], build: Callable[[], Any], inputs: Sequence[ir.Value] = ()
+    ) -> ir.Graph:
+        self._scopes.append(_Scope())
+        built = build()
+        results = self._results([f"{name}_{branch}" for name in names], built if isinstance(built, tuple) else (built,))
+        return ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, name=branch)
+
+    def _results(self, names: Any, values: Any) -> list[ir.Value]:
+        """Outputs of the innermost scope, under these names; a value from elsewhere by an Identity."""
+        inside = {id(output) for node in self._scopes[-1].nodes for output in node.outputs}
+        results: list[ir.Value] = []
+        for name, value in zip(names, values, strict=True):
+            if id(value) in inside and value not in results:
+                results.append(value)
+            else:
+                results += self._add(ir.node("Identity", [value], num_outputs=1))
+            if results[-1].name != name:
+                results[-1].name = self._unused(name)
+        return results
+
+    def _value(self, operand: Operand) -> ir.Value | None:
+        if operand is None or isinstance(operand, ir.Value):
+            return operand
+        if isinstance(operand, Attribute):
+            name, kind = f"{operand.name}_value", operand.type
+        else:
+            name, kind = "", list if isinstance(operand, Sequence) else type(operand)
+        constant: dict[str, Any] = {_CONSTANTS[kind]: operand}
+        return self.op("Constant", name=name, **constant)
+
+    def _attribute(self, name: str, value: Any) -> Any:
+        return ir.RefAttr(name, value.name, _TYPES[value.type]) if isinstance(value, Attribute) else value
+
+    def _add(self, node: ir.Node, key: object = None) -> tuple[ir.Value, ...]:
+        self._scopes[-1].nodes.append(node)
+        outputs = tuple(node.outputs)
+        if key is not None:
+            self._scopes[-1].known[key] = outputs
+        return outputs
+
+    def _unused(self, name: str) -> str:
+        free, count = name, 1
+        while free in self._names:
+            count += 1
+            free = f"{name}_{count}"
+        self._names.add(free)
+        return free
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,61 @@
+"""Small changes of a graph of onnx_ir."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+
+def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:
+    """A new initialiser; a number is put behind ``name`` where that is taken."""
+    free, count = name, 0
+    while free in graph.initializers:
+        count += 1
+        free = f"{name}_{count}"
+    tensor.name = free
+    value = ir.Value(name=free, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)  # type: ignore[arg-type]
+    graph.register_initializer(value)
+    return value
+
+
+def integers(graph: ir.Graph, values: Sequence[int]) -> ir.Value:
+    """An initialiser of int64 numbers, one and the same for the same numbers."""
+    name = "ints_" + "_".join(str(value).replace("-", "minus") for value in values)
+    found = graph.initializers.get(name)
+    return found or initializer(graph, name, ir.tensor(np.asarray(values, np.int64)))
+
+
+def put(node: ir.Node, before: ir.Node, like: Iterable[ir.Node]) -> None:
+    """Insert ``node``; the modules that it was traced in are those of the first of ``like`` that says so."""
+    assert before.graph is not None
+    for other in like:
+        for key, value in other.metadata_props.items():
+            node.metadata_props.setdefault(key, value)
+    before.graph.insert_before(before, node)
+
+
+def put_after(graph: ir.Graph, before: ir.Node | None, node: ir.Node) -> None:
+    """Insert ``node`` after ``before``; at the graph's start where that is None, for what an input or weight gives."""
+    if before is None:
+        graph.insert_before(graph[0], node)
+    else:
+        graph.insert_after(before, node)
+
+
+def replace(old: ir.Value, new: ir.Value) -> None:
+    """Let all readers of ``old`` read ``new``, which takes its name, shape and type; an output of the graph too."""
+    name = old.name
+    new.shape, new.type = old.shape, old.type
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name = f"{name}_before"
+    new.name = name
+
+
+def take_place(node: ir.Node, of: ir.Node) -> None:
+    """Put a node where another stands, whose outputs its first outputs become."""
+    assert of.graph is not None
+    of.graph.insert_before(of, node)
+    for old, new in zip(of.outputs, node.outputs, strict=False):
+        new.name, new.type, new.shape = old.name, old.type, old.shape
+        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    of.graph.remove(of, safe=True)

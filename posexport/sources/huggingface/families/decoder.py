@@ -1,0 +1,86 @@
+"""What families of causal decoders share: from a checkpoint's names for the parts to a plan."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from posexport.encodings.encoding import Encoding
+from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
+from posexport.models.decoder_task import DecoderModel
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin, origins_of
+from posexport.sources.huggingface.transforms import SplitFused
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderNames:
+    """Modules of a `Decoder` to the checkpoint's, with its prefix.
+
+    Attributes:
+        once: those that exist once: ``token``, ``final_norm`` ...
+        layer: those of a layer, below ``stem``.
+        stem: of a layer, with ``{i}`` for its number.
+        parameters: parameters of a layer whose last names differ, below ``stem``.
+        head: the projection to the vocabulary.
+        unread: tensors of a layer that older files hold: masks, or a formula's values.
+    """
+
+    once: Mapping[str, str]
+    layer: NameMap
+    stem: str
+    parameters: NameMap = field(default_factory=dict)
+    head: str = "lm_head"
+    unread: tuple[str, ...] = ()
+
+
+def fused_qkv(name: str, *, groups: int = 1, queries: int = 1) -> dict[str, Origin]:
+    """Q, K and V in one projection: in each of ``groups`` groups so many parts of Q, then one of K, one of V."""
+    parts = queries + 2
+    return {
+        "attention.query": Origin((name,), (SplitFused(0, parts, groups, queries),)),
+        "attention.key": Origin((name,), (SplitFused(queries, parts, groups),)),
+        "attention.value": Origin((name,), (SplitFused(queries + 1, parts, groups),)),
+    }
+
+
+def decoder_plan(
+    task: str, settings: DecoderConfig, encoding: Encoding, names: DecoderNames, *, decides: tuple[str, ...] = ()
+) -> Plan:
+    """The model for ``task`` on the meta device, and the origins of its weights."""
+    with torch.device("meta"):
+        decoder = Decoder(settings, encoding)
+        head = LanguageModel(settings, decoder.token) if task == "text-generation" else None
+        model = DecoderModel(decoder, head)
+    here, there = "decoder.layers", f"{names.stem}."
+    modules = {f"decoder.{part}": origin(stored) for part, stored in names.once.items()}
+    modules |= {"head.out": origin(names.head)} | in_layers(settings.layers, here, there, names.layer)
+    parameters = in_layers(settings.layers, here, there, names.parameters)
+    if settings.tied:
+        parameters["decoder.token.weight"] = Origin((names.once["token"], names.head)).below("weight")
+    unread = tuple(f"{names.stem}.{name}".format(i=i) for i in range(settings.layers) for name in names.unread)
+    return Plan(model, origins_of(model, modules, parameters), unread=unread, decides=decides)
+
+
+def decoder_family(
+    model_type: str, build: Callable[[Config, str], Plan], *, prefix: str, roots: tuple[str, ...], **fields: Any
+) -> Family:
+    """A family whose heads are those of text generation alone."""
+    return Family(
+        model_type=model_type,
+        build=build,
+        prefix=prefix,
+        roots=roots,
+        architectures={"ForCausalLM": "text-generation", "LMHeadModel": "text-generation", "Model": "features"},
+        other_heads={
+            "lm_head.": "the language-model head",
+            "embed_out.": "the language-model head",
+            "score.": "a classification head",
+            "classifier.": "a classification head",
+            "qa_outputs.": "the question-answering head",
+        },
+        allowed=("is_decoder",),
+        **fields,
+    )

@@ -1,0 +1,60 @@
+"""Element types of tensors, and what ONNX, ONNX Runtime and safetensors call each. Imports no NumPy and no torch."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class DType:
+    """One element type.
+
+    Attributes:
+        name: NumPy's and PyTorch's, which manifests record.
+        onnx: its name in ``TensorProto.DataType``.
+        ort: its name in ONNX Runtime's type strings, such as ``tensor(float)``.
+        safetensors: its name in a safetensors header.
+        in_bundles: a bundle's inputs may have it and, if it is a floating-point type, its weights and activations.
+        precision: what reports and manifests call a model of it; empty for a type that no model is compared in.
+        eps: the distance from 1 to the next larger value; 0 for integers and truth values.
+    """
+
+    name: str
+    onnx: str
+    ort: str
+    safetensors: str
+    in_bundles: bool = False
+    precision: str = ""
+    eps: float = 0.0
+
+    @property
+    def ort_type(self) -> str:
+        """The type string that an ONNX Runtime session shows for a tensor of it."""
+        return f"tensor({self.ort})"
+
+
+INT64 = DType(name="int64", onnx="INT64", ort="int64", safetensors="I64", in_bundles=True)
+FLOAT32 = DType(
+    name="float32", onnx="FLOAT", ort="float", safetensors="F32", in_bundles=True, precision="fp32", eps=2.0**-23
+)
+DTYPES = (
+    INT64,
+    FLOAT32,
+    DType(name="float16", onnx="FLOAT16", ort="float16", safetensors="F16", precision="fp16", eps=2.0**-10),
+    DType(name="bfloat16", onnx="BFLOAT16", ort="bfloat16", safetensors="BF16", precision="bf16", eps=2.0**-7),
+    DType(name="float64", onnx="DOUBLE", ort="double", safetensors="F64", eps=2.0**-52),
+    DType(name="int32", onnx="INT32", ort="int32", safetensors="I32"),
+    DType(name="bool", onnx="BOOL", ort="bool", safetensors="BOOL"),
+)
+BY_ORT_TYPE = {dtype.ort_type: dtype for dtype in DTYPES}
+#: the floating-point types that a model may be compared in, by what reports call it then
+BY_PRECISION = {dtype.precision: dtype for dtype in DTYPES if dtype.precision}
+
+if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by them
+    PortType = str
+    Precision = str
+    BundlePrecision = str
+else:
+    #: the type of a bundle's input
+    PortType = Literal[tuple(dtype.name for dtype in DTYPES if dtype.in_bundles)]
+    Precision = Literal[tuple(BY_PRECISION)]
+    BundlePrecision = Literal[tuple(precision for precision, dtype in BY_PRECISION.items() if dtype.in_bundles)]

@@ -1,0 +1,119 @@
+"""Which operators an execution provider computes itself, and in which element types: a table per ONNX Runtime version.
+
+``ci/kernels`` writes a table from the registries of an installed wheel; a lowering can refuse by element type without a
+GPU. Operators that no provider has a kernel for may still run: by their ONNX function, or on the CPU.
+"""
+
+import importlib.metadata
+from collections import defaultdict
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from posexport.extras import installed_runtimes
+from posexport.targets.dtypes import DType
+
+_FOLDER = files("posexport.targets").joinpath("kernel_tables")
+
+
+class Kernels(msgspec.Struct, array_like=True, frozen=True):
+    """Kernels of one provider for one operator.
+
+    Attributes:
+        since, until: the first and the last version of the operator that they compute; ``until`` None: ``since`` alone,
+            and with it every opset up to the operator's next version.
+        dtypes: ONNX Runtime's names of the element types of the first input; where that is a condition, of the first
+            output.
+    """
+
+    operator: str
+    domain: str
+    since: int
+    until: int | None
+    dtypes: tuple[str, ...]
+
+    def computes(self, version: int) -> bool:
+        """Whether nodes of that version of the operator are computed, as ONNX Runtime decides it."""
+        return version == self.since or (self.until is not None and self.since < version <= self.until)
+
+
+class ProviderKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The kernels of a provider.
+
+    Attributes:
+        source: where the rows were read.
+        disagreements: by another account of the same kernels, which is named, what it says that the rows do not.
+    """
+
+    source: str
+    disagreements: dict[str, list[str]]
+    kernels: list[Kernels]
+
+
+class KernelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All kernels of one ONNX Runtime, by its names of providers."""
+
+    onnxruntime: str
+    providers: dict[str, ProviderKernels]
+
+
+def has_kernel(provider: str, operator: str, domain: str, opset: int, dtype: DType) -> bool:
+    """Whether ``provider``, by ONNX Runtime's name, has a kernel for ``operator`` of ``domain`` at ``opset``.
+
+    By the table of the installed ONNX Runtime, or of the version before it that has one. False for a provider that the
+    table does not have.
+    """
+    rows = _by_operator(version_for(installed_version())).get((provider, domain, operator), [])
+    version = _since(operator, domain, opset)
+    return any(dtype.ort in row.dtypes and row.computes(version) for row in rows)
+
+
+def _since(operator: str, domain: str, opset: int) -> int:
+    """The version of ``operator`` in ``opset``; of operators that ONNX does not have there is one version."""
+    import onnx.defs
+
+    try:
+        return int(onnx.defs.get_schema(operator, opset, domain).since_version)
+    except onnx.defs.SchemaError:
+        return opset
+
+
+@cache
+def installed_version() -> str | None:
+    """The version of the installed ONNX Runtime; None where there is none."""
+    return next((importlib.metadata.version(name) for name in installed_runtimes()), None)
+
+
+def versions() -> list[str]:
+    """The versions of ONNX Runtime that there is a table of, in order."""
+    names = (path.name.removesuffix(".json") for path in _FOLDER.iterdir() if path.name.endswith(".json"))
+    return sorted(names, key=_number)
+
+
+def version_for(version: str | None) -> str:
+    """The newest version with a table that is not newer than ``version``, else the oldest; for None the newest."""
+    known = versions()
+    fitting = [name for name in known if version is None or _number(name) <= _number(version)]
+    return (fitting or known[:1])[-1]
+
+
+@cache
+def load_table(version: str) -> KernelTable:
+    """The table of one version."""
+    return msgspec.json.decode(_FOLDER.joinpath(f"{version}.json").read_bytes(), type=KernelTable)
+
+
+@cache
+def _by_operator(version: str) -> dict[tuple[str, str, str], list[Kernels]]:
+    """The rows of a table by provider, domain and operator."""
+    rows = defaultdict(list)
+    for provider, table in load_table(version).providers.items():
+        for row in table.kernels:
+            rows[provider, row.domain, row.operator].append(row)
+    return dict(rows)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """``1.31.1`` and ``1.32.0.dev2026`` as what can be compared."""
+    return tuple(int(part) for part in version.split(".")[:3])

@@ -1,0 +1,109 @@
+"""ONNX Runtime's execution providers, a record each: what graphs and sessions for a provider depend on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from posexport.errors import PosexportError
+from posexport.targets import cuda, kernels
+from posexport.targets.dtypes import DType
+
+#: the device of the host's memory, as ONNX Runtime calls it
+HOST = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """One execution provider.
+
+    Attributes:
+        name: what ``--target`` and ``--provider`` accept.
+        label: what sentences call it.
+        ort_name: ONNX Runtime's name for it.
+        package: the wheel that is built with it.
+        options: of every session on it.
+        device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
+        built_in: every build of ONNX Runtime has it, and it always loads.
+        preferred: by family of lowerings (`posexport.lowering.plan`), their names in order of preference; a family
+            that is not named keeps its own order.
+        unprofitable: graph passes that apply and are left out for it -> why.
+        prepare: called before a session is made.
+        load_failure: what ONNX Runtime raised -> why the provider does not load and what to do, where that is known.
+    """
+
+    name: str
+    label: str
+    ort_name: str
+    package: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    device: str = HOST
+    built_in: bool = False
+    preferred: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unprofitable: Mapping[str, str] = field(default_factory=dict)
+    prepare: Callable[[], None] = lambda: None
+    load_failure: Callable[[str], str | None] = lambda _: None
+
+    @property
+    def waits_to_branch(self) -> bool:
+        """The host waits for the device before it takes a branch of an ``If`` whose condition was computed there."""
+        return self.device != HOST
+
+    def has_kernel(self, operator: str, domain: str, opset: int, dtype: DType) -> bool:
+        """Whether it computes nodes of ``operator`` in ``dtype`` itself, by the kernel table.
+
+        ``opset``: the version of ``domain`` that the graph imports.
+        """
+        return kernels.has_kernel(self.ort_name, operator, domain, opset, dtype)
+
+
+PROVIDERS: dict[str, Provider] = {}
+
+
+def register(provider: Provider) -> Provider:
+    """Make a provider known by its name; ValueError where the name is taken."""
+    if provider.name in (*PROVIDERS, "portable"):
+        raise ValueError(f"there is a provider or target {provider.name} already")
+    PROVIDERS[provider.name] = provider
+    return provider
+
+
+CPU = register(
+    Provider(
+        name="cpu",
+        label="the CPU",
+        ort_name="CPUExecutionProvider",
+        package="onnxruntime",
+        built_in=True,
+        # measured with onnxruntime 1.31, 768 channels; without means (RMSNormalization) 1 to 4 times
+        unprofitable={
+            "skip-norm": "its CPU kernel takes 2 to 5 times as long as Add and LayerNormalization, and sums one by one "
+            "in float32"
+        },
+    )
+)
+CUDA = register(
+    Provider(
+        name="cuda",
+        label="CUDA",
+        ort_name="CUDAExecutionProvider",
+        package="onnxruntime-gpu",
+        # TF32 keeps 10 bits of a factor's 23: PyTorch leaves it off for matrix products too
+        options={"use_tf32": "0"},
+        device="cuda",
+        preferred={"attention": ("group-query", "static", "multi-head", "attention", "formula")},
+        unprofitable={
+            "packing": "not measured on CUDA",
+            "rows": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",
+        },
+        prepare=cuda.preload,
+        load_failure=cuda.load_failure,
+    )
+)
+#: the provider where nobody asks for one
+DEFAULT_PROVIDER = CPU.name
+
+
+def provider_named(name: str) -> Provider:
+    """The provider that users call ``name``; PosexportError lists the known ones."""
+    if name not in PROVIDERS:
+        raise PosexportError(f"unknown provider {name!r}; known: {', '.join(PROVIDERS)}")
+    return PROVIDERS[name]

@@ -1,0 +1,85 @@
+"""What a graph is made for: a provider or any runtime, an element type, an opset."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from posexport.errors import PosexportError
+from posexport.targets.dtypes import FLOAT32, DType
+from posexport.targets.providers import PROVIDERS, Provider
+
+#: the domain of ONNX Runtime's own operators
+MICROSOFT = "com.microsoft"
+#: the version of that domain: there is one
+MICROSOFT_OPSET = 1
+#: the first opset with Attention, RotaryEmbedding and RMSNormalization
+ATTENTION_OPSET = 23
+#: the target of graphs of standard operators, for any runtime
+PORTABLE = "portable"
+#: what ``--target`` accepts
+TARGETS = (PORTABLE, *PROVIDERS)
+if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by it
+    TargetName = str
+else:
+    TargetName = Literal[TARGETS]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What lowerings and graph passes decide by.
+
+    Attributes:
+        name: ``portable``, for any runtime of standard ONNX operators, or a provider of ONNX Runtime.
+        flat: the graph is for runtimes that know neither functions nor Scan, such as OpenVINO.
+        steps: most calls are decode steps, one new token behind a cache.
+        longest, shortest: the most (None: any number) and the fewest queries of a row, so that no branch is written for
+            other numbers.
+        dtype: of the floating-point weights and activations.
+    """
+
+    name: TargetName = PORTABLE
+    opset: int = 18
+    flat: bool = False
+    steps: bool = False
+    longest: int | None = None
+    shortest: int = 1
+    dtype: DType = FLOAT32
+
+    def __post_init__(self) -> None:
+        if self.name not in (PORTABLE, *PROVIDERS):
+            raise PosexportError(f"unknown target {self.name!r}; known: {', '.join((PORTABLE, *PROVIDERS))}")
+
+    @property
+    def provider(self) -> Provider | None:
+        """The provider that the graph is for; None for a portable one."""
+        return PROVIDERS.get(self.name)
+
+    @property
+    def microsoft(self) -> bool:
+        """ONNX Runtime's own operators may be in the graph."""
+        return self.provider is not None
+
+    @property
+    def waits_to_branch(self) -> bool:
+        """A condition that the device computes makes the host wait for it."""
+        return self.provider is not None and self.provider.waits_to_branch
+
+    def needs(self, opset: int, what: str) -> str | None:
+        """Why an operator of a later opset cannot be used; None where it can."""
+        return None if self.opset >= opset else f"{what} needs opset {opset}, the graph has {self.opset}"
+
+    def needs_microsoft(self, what: str) -> str | None:
+        """Why an operator of ONNX Runtime's cannot be used; None where it can."""
+        if self.microsoft:
+            return None
+        return f"{what} is ONNX Runtime's own operator; use --target {' or '.join(PROVIDERS)}"
+
+    def needs_kernel(self, operator: str, domain: str = "") -> str | None:
+        """Why the provider cannot compute ``operator`` in the graph's type; None where it can, and for any runtime."""
+        opset = MICROSOFT_OPSET if domain == MICROSOFT else self.opset
+        if self.provider is None or self.provider.has_kernel(operator, domain, opset, self.dtype):
+            return None
+        return f"on {self.provider.label} ONNX Runtime has no {self.dtype.name} kernel for {operator}"
+
+    def unprofitable(self, graph_pass: str) -> str | None:
+        """Why a pass that applies is left out for the provider; None where it pays, or where nothing is known."""
+        return None if self.provider is None else self.provider.unprofitable.get(graph_pass)
