@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from posexport.bundle import manifest as bundle
-from posexport.parity.report import report as parity
+from posexport.parity.report import points as records
 from posexport.recipe import Recipe
 from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 
@@ -117,7 +117,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "gives": "what each of its outputs is called in the whole model",
         "when": "in every call, only in calls without past tokens, or only in calls with some",
     },
-    parity.Point: {
+    records.Point: {
         "batch": "rows",
         "length": "tokens of a row, cached ones included",
         "past": "tokens in the cache before the call",
@@ -172,7 +172,7 @@ TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.LoweringSpec: "lowering",
     bundle.ParitySummary: "parity summary",
     bundle.BranchRun: "branch",
-    parity.Point: "point",
+    records.Point: "point",
 }
 
 
@@ -190,13 +190,13 @@ def _table(struct: type[msgspec.Struct]) -> str:
 
 def manifest() -> str:
     """``posexport.json``, object by object."""
-    shown = [struct for struct in TITLES if struct is not parity.Point]
+    shown = [struct for struct in TITLES if struct is not records.Point]
     return "\n\n".join(f"### {TITLES[struct].capitalize()}\n\n{_table(struct)}" for struct in shown)
 
 
 def points() -> str:
     """A point of ``parity.json``."""
-    return _table(parity.Point)
+    return _table(records.Point)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"manifest": manifest, "points": points}

@@ -11,12 +11,7 @@ from posexport.parity.report.points import NAMES, Invariant, MedianRatio, Point
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
-    """Every check of a proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
-
-    ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
-    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the
-    first failure starts, in words. ``tolerance``: the user's, in place of the criterion.
-    """
+    """Every check of a proof; `posexport.parity.report.report` says what its fields are."""
 
     scope: Literal["grid", "sample"]
     provider: str

@@ -11,7 +11,12 @@ from posexport.parity.report.verdict import verdict
 
 
 class Report(Proof, frozen=True, kw_only=True, rename=NAMES):
-    """A whole proof, and how it reads. ``scope`` is ``sample`` where only a bundle's stored sample was looked at."""
+    """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
+
+    ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
+    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the
+    first failure starts, in words. ``tolerance``: the user's, in place of the criterion.
+    """
 
     @property
     def verdict(self) -> str:
