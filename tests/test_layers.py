@@ -9,7 +9,20 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest", "targets"},
+    {
+        "errors",
+        "example_inputs",
+        "extras",
+        "spec",
+        "settings",
+        "files",
+        "bounds",
+        "graph",
+        "machine",
+        "recipe",
+        "suggest",
+        "targets",
+    },
     {"ops"},
     {"encodings"},
     {"nn"},

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.parity.grid.inputs import Feeds, ids
+from posexport.example_inputs import example_input
+from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.feeds import limit_sentence, prepare
 from posexport.spec import (
     BATCH,
@@ -66,14 +67,8 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
 def draw(inputs: Sequence[InputSpec], envelope: LengthContract, named: dict[str, int]) -> Feeds:
     """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
     rng = np.random.default_rng(0)
-    given: Feeds = {}
-    for spec in inputs:
-        shape = [axis if isinstance(axis, int) else named[axis] for axis in spec.axes]
-        if spec.role == "tokens":
-            given[spec.name] = ids(spec, shape, rng)
-        elif spec.role in ("values", "cache"):
-            given[spec.name] = rng.standard_normal(shape, dtype=np.float32)
-        elif spec.role == "mask":
-            given[spec.name] = np.ones(shape, dtype=spec.dtype)
+    shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
+    fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask")]
+    given = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}
     positions = {spec.name for spec in inputs if spec.role == "positions"}
     return {name: array for name, array in prepare(given, inputs, envelope).items() if name not in positions}

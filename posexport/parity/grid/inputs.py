@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.example_inputs import example_input
 from posexport.parity.criterion import Array
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.spec import (
@@ -49,7 +50,7 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         # what has one size at every point is the same at every point: an encoder need not read another sound each time
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
         own = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
-        found[spec.name] = _one(spec, point, own)
+        found[spec.name] = _input(spec, point, own)
     return found
 
 
@@ -112,24 +113,21 @@ def sequence_axis(spec: InputSpec) -> int | None:
     return places[-1] if places else None
 
 
-def _one(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
+def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
     shape = [size_of(axis, point) for axis in spec.axes]
     axis = sequence_axis(spec)
     real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
-    if spec.role == "mask":
-        found: Array = real
-    elif spec.role == "flags":
-        found = real & (rng.random(shape) < _FLAGGED)
-    elif spec.role == "cache" and CAPACITY in spec.axes:
+    if spec.role == "positions" and point.numbered:
+        return _numbers(shape, spec.size)
+    values = example_input(spec, shape, rng)
+    if spec.role in ("mask", "flags"):
+        values = real if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
+    elif CAPACITY in spec.axes:
         # no token is written yet: all slots are unused
-        found = unused_slots(rng.standard_normal(shape), unused_kind(point))
-    elif spec.role in ("values", "cache"):
-        found = rng.standard_normal(shape)
-    elif spec.role == "positions":
-        found = _numbers(shape, spec.size) if point.numbered else np.full(shape, -1)
-    else:
-        found = np.where(real, ids(spec, shape, rng), spec.padding if spec.role == "tokens" else 0)
-    return np.ascontiguousarray(found, dtype=spec.dtype)
+        values = unused_slots(values, unused_kind(point))
+    elif spec.role in ("tokens", "types"):
+        values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
+    return np.ascontiguousarray(values, dtype=spec.dtype)
 
 
 def unused_kind(point: GridPoint) -> str:
@@ -158,16 +156,6 @@ def _numbers(shape: Sequence[int], limit: int | None) -> NDArray[np.int64]:
     room = batch if limit is None else limit - length
     found: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
     return found
-
-
-def ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Random ids below the input's size; tokens are never the padding id."""
-    if spec.size is None or spec.size < 1:
-        raise PosexportError(f"input {spec.name} holds ids but its size is {spec.size}: say how many ids there are")
-    if spec.role == "types" or spec.size == 1:
-        return rng.integers(0, spec.size, shape)
-    found = rng.integers(0, spec.size - 1, shape)
-    return np.where(found >= spec.padding, found + 1, found) if 0 <= spec.padding < spec.size else found
 
 
 def size_of(axis: Axis, point: GridPoint) -> int:

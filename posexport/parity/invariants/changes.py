@@ -3,8 +3,9 @@
 import msgspec
 import numpy as np
 
+from posexport.example_inputs import random_ids
 from posexport.parity.criterion import Array, RealTokens
-from posexport.parity.grid.inputs import draw, ids, kept, sequence_axis, spread
+from posexport.parity.grid.inputs import draw, kept, sequence_axis, spread
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants.promise import Changes, Promise, all_tokens, compared, real_tokens, take, take_tokens
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, OutputSpec, samples
@@ -82,7 +83,7 @@ def content(promise: Promise, point: GridPoint) -> Changes:
         if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions"):
             array = feeds[spec.name]
             real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
-            other = rng.standard_normal(array.shape) if spec.role == "values" else ids(spec, array.shape, rng)
+            other = rng.standard_normal(array.shape) if spec.role == "values" else random_ids(spec, array.shape, rng)
             changed[spec.name] = np.where(real, array, other).astype(array.dtype)
 
     def keep(spec: OutputSpec) -> RealTokens:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.example_inputs import random_ids
 from posexport.parity.criterion import Array, Precision, measure
 from posexport.parity.criterion import tolerance as allowed
-from posexport.parity.grid.inputs import Feeds, draw, ids
+from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.report.points import Invariant, Outcome
 from posexport.parity.run.subject import RunError, Runner
@@ -116,7 +117,7 @@ def sizes(envelope: LengthContract) -> tuple[int, int]:
 def draw_prompts(tokens: InputSpec, envelope: LengthContract, length: int) -> list[list[int]]:
     """Random ids: rows of different lengths where the model takes padding on the left."""
     rng = np.random.default_rng([length, STEPS])
-    drawn = ids(tokens, (_ROWS, length), rng).tolist()
+    drawn = random_ids(tokens, (_ROWS, length), rng).tolist()
     ragged = "left" in envelope.paddings
     return [row[: max(1, length - number * length // _ROWS)] if ragged else row for number, row in enumerate(drawn)]
 
