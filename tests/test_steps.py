@@ -18,6 +18,7 @@ from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.run.reference import Reference
+from posexport.parity.run.setup import Setup
 from posexport.parity.run.subject import Runner
 from posexport.sources import builtin
 from posexport.sources.source import Source
@@ -68,14 +69,14 @@ def test_positions_left_out_take_the_tokens_sizes(tmp_path: Path) -> None:
 
 def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     source = decoder("absolute")
-    of = steps.ports(source.inputs, source.outputs)
+    of = steps.ports_of(source.inputs, source.outputs)
     assert of is not None
     prompts = steps.draw_prompts(of.tokens, source.envelope, 17)
     assert [len(prompt) for prompt in prompts] == [17, 12, 6]
     run = Reference(source.module, torch.float32, outputs=len(source.outputs))
-    walked = steps.walk(run, of, prompts, 64, [spec.name for spec in source.outputs])
+    walked = steps.rollout(run, of, prompts, 64, [spec.name for spec in source.outputs])
     assert all(len(set(row[-20:])) >= 10 for row in walked.tokens_BK.tolist())
-    # logits of one pass over everything are those of the walk
+    # logits of one pass over everything are those of the rollout
     whole = [*prompts[1], *walked.tokens_BK[1].tolist()]
     with torch.inference_mode():
         logits = source.module(input_ids=torch.tensor([whole]))[0][0].numpy()
@@ -113,16 +114,8 @@ def test_a_drift_that_only_many_steps_show_is_found(by: float, free: str, tmp_pa
     runner = Runner(model, inputs=[s.name for s in source.inputs], outputs=[s.name for s in source.outputs], threads=1)
     drifting = Drifting(source.module, 60, by)
     truth, own = (Reference(drifting, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32))
-    logits, choice = steps.check(
-        runner,
-        truth=truth,
-        own=own,
-        inputs=source.inputs,
-        outputs=source.outputs,
-        envelope=source.envelope,
-        precision="fp32",
-        provider="cpu",
-    )
+    setup = Setup(source=source, subject=runner, provider="cpu", precision="fp32", progress=lambda *_: None)
+    logits, choice = steps.check(setup, truth, own)
     assert logits.verdict == "fail"
     assert "exceeds" in logits.note
     assert choice.verdict == free, choice.note

@@ -175,18 +175,7 @@ def _rollout(setup: Setup, fresh: bool) -> Iterator[Invariant]:
     if not source.envelope.cached:
         return iter(())
     setup.progress(0, 0, f"{rollout.STEPS} greedy steps")
-    truth, baseline = setup.references(fresh=fresh)
-    return rollout.check(
-        setup.subject,
-        truth=truth,
-        own=baseline,
-        inputs=source.inputs,
-        outputs=source.outputs,
-        envelope=source.envelope,
-        precision=setup.precision,
-        provider=setup.provider,
-        tolerance=setup.tolerance,
-    )
+    return rollout.check(setup, *setup.references(fresh=fresh))
 
 
 def _spread(lengths: Sequence[int]) -> list[int]:

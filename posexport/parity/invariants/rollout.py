@@ -1,8 +1,8 @@
-"""64 greedy steps behind a prompt, with the cache: logits on PyTorch's tokens, and tokens chosen freely.
+"""Greedy rollout, 64 decode steps behind a prefill: logits on PyTorch's tokens, and tokens chosen freely.
 
 Two right programs may part where two tokens are almost equally likely: free tokens are compared up to the first step
 at which the two best logits lie nearer to each other than `MARGIN` times the error. Rows of different lengths are
-padded on the left, as `posexport.runtime.generate` pads them, which also chooses the free tokens. Imports no torch.
+padded on the left, as `posexport.runtime.generate` pads them, which also chooses the free tokens.
 
 Shape letters: B batch, T tokens, K steps, V vocabulary.
 """
@@ -14,16 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.example_inputs import random_ids
-from posexport.parity.criterion import Array, Precision, measure
+from posexport.parity.criterion import Array, measure
 from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.report.points import Invariant, Outcome
+from posexport.parity.run.setup import Setup
 from posexport.parity.run.subject import RunError, Runner
-from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, ports
+from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded
+from posexport.runtime.cache import ports as ports_of
 from posexport.runtime.generate import Plan, drain, generate
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, OutputSpec
+from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract
 
 Run = Callable[[Feeds], list[Array]]
 STEPS = 64
@@ -36,68 +38,58 @@ _LONGEST = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walk:
-    """``tokens_BK`` were read one by one after a prompt; ``logits_BKV`` are those before each of them."""
+class Rollout:
+    """``tokens_BK`` were read one by one after a prefill; ``logits_BKV`` are those before each of them."""
 
     tokens_BK: Ids
     logits_BKV: Array
 
 
-def check(
-    runner: Runner,
-    *,
-    truth: Run,
-    own: Run,
-    inputs: Sequence[InputSpec],
-    outputs: Sequence[OutputSpec],
-    envelope: LengthContract,
-    precision: Precision,
-    provider: str,
-    tolerance: float | None = None,
-) -> Iterator[Invariant]:
+def check(setup: Setup, truth: Run, baseline: Run) -> Iterator[Invariant]:
     """Both comparisons; none for a model without a cache or without logits.
 
-    ``truth`` runs the definition in float64, ``own`` in the model's precision.
+    ``truth`` runs the definition in float64, ``baseline`` in the model's precision.
     """
-    of = ports(inputs, outputs)
-    if of is None or not envelope.cached:
+    source, subject = setup.source, setup.subject
+    ports = ports_of(source.inputs, source.outputs)
+    if ports is None or not source.envelope.cached:
         return
-    length, steps = sizes(envelope)
-    prompts = draw_prompts(of.tokens, envelope, length)
-    fixed = draw_fixed(of.fixed, envelope)
-    names = [spec.name for spec in outputs]
+    length, steps = sizes(source.envelope)
+    prompts = draw_prompts(ports.tokens, source.envelope, length)
+    fixed = draw_fixed(ports.fixed, source.envelope)
+    names = [spec.name for spec in source.outputs]
+    axes = source.outputs[names.index(LOGITS)].axes
 
-    def walked(run: Run, tokens_BK: Ids | None = None) -> Walk:
-        return walk(run, of, prompts, steps, names, tokens_BK, fixed)
+    def rolled(run: Run, tokens_BK: Ids | None = None) -> Rollout:
+        return rollout(run, ports, prompts, steps, names, tokens_BK, fixed)
 
-    own_walk = walked(own)
-    wanted = walked(truth, own_walk.tokens_BK).logits_BKV
-    axes = outputs[names.index(LOGITS)].axes
-    own_error = measure(own_walk.logits_BKV, wanted, axes, None)
-    baseline = own_error.error if np.isfinite(own_error.error) else 0.0
-    limit = allowed(precision, LOGITS, baseline, chosen=tolerance)
+    greedy = rolled(baseline)
+    y64 = rolled(truth, greedy.tokens_BK).logits_BKV
+    torch_error = measure(greedy.logits_BKV, y64, axes, None)
+    largest = torch_error.error if np.isfinite(torch_error.error) else 0.0
+    limit = allowed(setup.precision, LOGITS, largest, chosen=setup.tolerance)
     total = length + steps - 1
     name = f"logits of {steps} decode steps on PyTorch's greedy tokens"
     try:
-        got = measure(walked(runner, own_walk.tokens_BK).logits_BKV, wanted, axes, None)
+        error = measure(rolled(subject, greedy.tokens_BK).logits_BKV, y64, axes, None)
     except RunError as failure:
         yield _judged(name, total, "fail", note=f"ONNX Runtime failed: {failure}")
         return
-    good = bool(got.error <= limit)
+    good = bool(error.error <= limit)
     yield _judged(
         name,
         total,
         "pass" if good else "fail",
-        error=got.error if np.isfinite(got.error) else None,
+        error=error.error if np.isfinite(error.error) else None,
         tolerance=limit,
-        note=got.note or ("" if good else f"error {got.error:.1e} exceeds {limit:.1e}"),
+        note=error.note or ("" if good else f"error {error.error:.1e} exceeds {limit:.1e}"),
     )
-    if not np.isfinite(max(got.error, own_error.error)):
+    if not np.isfinite(max(error.error, torch_error.error)):
         return
     # logits that miss the criterion excuse no token
-    least = MARGIN * min(max(got.error, own_error.error), limit) * got.scale
-    free = free_tokens(runner, of, prompts, steps, envelope, provider, fixed)
-    verdict, note = compare(free, own_walk.tokens_BK, gaps(wanted), least)
+    least = MARGIN * min(max(error.error, torch_error.error), limit) * error.scale
+    free = free_tokens(subject, ports, prompts, steps, source.envelope, setup.provider, fixed)
+    verdict, note = compare(free, greedy.tokens_BK, gaps(y64), least)
     yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
 
 
@@ -128,41 +120,44 @@ def draw_fixed(fixed: Sequence[InputSpec], envelope: LengthContract) -> Feeds:
     return draw(GridPoint(batch=_ROWS, length=1, memory=longest, padding=envelope.ragged or "none"), fixed)
 
 
-def walk(
+def rollout(
     run: Run,
-    of: Ports,
+    ports: Ports,
     prompts: Sequence[Sequence[int]],
     steps: int,
     names: Sequence[str],
     tokens_BK: Ids | None = None,
     fixed: Feeds | None = None,
-) -> Walk:
-    """Read the prompts in one call, then a token at a time: those of ``tokens_BK``, or the best ones.
+) -> Rollout:
+    """Prefill in one call, then a decode step for each token: those of ``tokens_BK``, or the best ones.
 
-    ``names``: of what ``run`` gives.
+    ``names``: of the outputs of ``run``.
     """
-    given, mask = left_padded(prompts, of.tokens.padding)
-    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: given.shape[1] + steps}
+    ids, mask = left_padded(prompts, ports.tokens.padding)
+    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps}
     # nothing is in a cache yet: what a static one holds must not matter
-    held = {s.name: np.full([sizes[a] if isinstance(a, str) else a for a in s.axes], np.nan, s.dtype) for s in of.past}
+    past = {
+        spec.name: np.full([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], np.nan, spec.dtype)
+        for spec in ports.past
+    }
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
-        numbers = {} if of.positions is None else {of.positions.name: np.full_like(given, -1)}
-        outputs = run({**(fixed or {}), of.tokens.name: given, of.mask.name: mask, **numbers, **held})
-        found = dict(zip(names, outputs, strict=True))
-        logits.append(found[LOGITS][:, -1].copy())
+        positions = {} if ports.positions is None else {ports.positions.name: np.full_like(ids, -1)}
+        outputs = run({**(fixed or {}), ports.tokens.name: ids, ports.mask.name: mask, **positions, **past})
+        by_name = dict(zip(names, outputs, strict=True))
+        logits.append(by_name[LOGITS][:, -1].copy())
         best_B = logits[-1].argmax(-1) if tokens_BK is None else tokens_BK[:, step]
         chosen.append(best_B.astype(np.int64))
-        held = dict(zip(held, (found[name] for name in of.present), strict=True))
-        given = chosen[-1][:, None]
-        mask = np.concatenate((mask, np.ones_like(given)), 1)
-    return Walk(tokens_BK=np.stack(chosen, 1), logits_BKV=np.stack(logits, 1))
+        past = dict(zip(past, (by_name[name] for name in ports.present), strict=True))
+        ids = chosen[-1][:, None]
+        mask = np.concatenate((mask, np.ones_like(ids)), 1)
+    return Rollout(tokens_BK=np.stack(chosen, 1), logits_BKV=np.stack(logits, 1))
 
 
 def free_tokens(
     runner: Runner,
-    of: Ports,
+    ports: Ports,
     prompts: Sequence[Sequence[int]],
     steps: int,
     envelope: LengthContract,
@@ -172,15 +167,17 @@ def free_tokens(
     """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
 
     def cache(rows: int, room: int) -> Cache:
-        return runner.cache(of, rows=rows, room=room, fixed=fixed, provider=provider)
+        return runner.cache(ports, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
-        generation = drain(generate(cache, of, envelope, prompts, Plan(config=GenerationConfig(max_new_tokens=steps))))
+        generation = drain(
+            generate(cache, ports, envelope, prompts, Plan(config=GenerationConfig(max_new_tokens=steps)))
+        )
     except MemoryError:
         raise
     except Exception as err:  # onnxruntime's exceptions share no base class of their own
         return f"generating failed: {' '.join(str(err).split())}"
-    return [one.tokens for one in generation.completions]
+    return [completion.tokens for completion in generation.completions]
 
 
 def gaps(logits_BKV: Array) -> Array:
