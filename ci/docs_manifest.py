@@ -98,7 +98,11 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "cached": "the model has a KV cache",
         "traced": "sizes of the example with which the model was traced, where the usual ones do not fit",
     },
-    EncodingSpec: {"name": "a name of `posexport list encodings`", "parameters": "its constructor's arguments"},
+    EncodingSpec: {
+        "name": "a name of `posexport list encodings`",
+        "parameters": "its constructor's arguments",
+        "cached_keys_until": "row length beyond which cached keys must be computed again (LongRoPE); left out: never",
+    },
     InputSpec: {
         "name": "the graph's name of the input",
         "dtype": "element type",

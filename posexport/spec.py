@@ -10,6 +10,9 @@ import msgspec
 
 from posexport.targets.dtypes import PortType
 
+#: of operators and functions that posexport defines; in a graph without functions, metadata of a node with the name of
+#: the innermost one that it was in
+DOMAIN, FUNCTION = "posexport", "posexport.function"
 #: the file of a model that is one graph
 MODEL = "model.onnx"
 
@@ -184,7 +187,8 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
         padding_invariant: padding on the right does not change what is not padding.
         reads_first_token: an output without a length axis is read at token 0, so a left-padded row is answered at a
             padded token.
-        ordered: something beside the encoding depends on the order of tokens (a causal mask, a convolution).
+        positional: outputs depend on the order of tokens, by the encoding or by a causal mask or a convolution; None:
+            it is not known.
         causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
         position_offset: rows at the start of a position table that no real token uses.
     """
@@ -192,7 +196,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     shift_invariant: bool = False
     padding_invariant: bool = True
     reads_first_token: bool = False
-    ordered: bool = False
+    positional: bool | None = None
     causal: bool = False
     position_offset: int = 0
 
@@ -211,8 +215,13 @@ def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
     return tokens
 
 
-class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which encoding a model uses, with the parameters its constructor was given."""
+class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which encoding a model uses, with the parameters its constructor was given.
+
+    ``cached_keys_until``: the row length beyond which cached keys of shorter calls must be computed again (LongRoPE
+    changes all frequencies there); None: they stay valid.
+    """
 
     name: str
     parameters: dict[str, int | float | str | bool | None]
+    cached_keys_until: int | None = None

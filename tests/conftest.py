@@ -76,7 +76,7 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def own_helpers(function: FunctionType) -> set[str]:
-    """Names of posexport's objects that ``function`` uses, in functions nested in it too."""
+    """Names of posexport's objects that ``function`` uses, in functions nested in it and those that it closes over."""
     module = inspect.getmodule(function)
     ours = {
         name
@@ -86,7 +86,9 @@ def own_helpers(function: FunctionType) -> set[str]:
         or type(value).__module__.split(".")[0] == "posexport"
     }
     used = {name for code in _codes(function.__code__) for name in code.co_names}
-    return (used & ours) | {name for name in used if name.split(".")[0] == "posexport"}
+    closed_over = [cell.cell_contents for cell in function.__closure__ or ()]
+    theirs = {name for inner in closed_over if isinstance(inner, FunctionType) for name in own_helpers(inner)}
+    return theirs | (used & ours) | {name for name in used if name.split(".")[0] == "posexport"}
 
 
 @pytest.fixture(scope="session")

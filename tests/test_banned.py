@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from posexport.conversion import ConvertOptions, convert
+from posexport.encodings.build import build
+from posexport.encodings.compose import RotationAndTerm
+from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.generate import _threshold
 from posexport.runtime.session import load
 from posexport.spec import EncodingSpec
+from tests.tiny_bundle import MANIFEST
 
 GOLDEN = Path(__file__).parent / "golden"
 LOGITS = np.arange(6, dtype=np.float32)
@@ -72,6 +76,11 @@ def test_a_manifest_lists_the_encodings_of_layers_that_differ(tmp_path: Path) ->
 
 def test_a_longrope_inside_a_window_is_recomputed_too() -> None:
     plain = EncodingSpec(name="nope", parameters={})
-    windowed = EncodingSpec(name="rope-longrope+local-window", parameters={"max_positions": 20, "left": 5})
+    rotation, _ = build("rope-longrope", {"head_size": 4, "max_positions": 20}, {})
+    windowed = RotationAndTerm(rotation, LocalWindow(left=5, right=0)).spec
+    assert windowed.name == "rope-longrope+local-window"
     assert _threshold([plain, windowed]) == 20
+    # manifests did not always say so
+    earlier = msgspec.structs.replace(windowed, cached_keys_until=None)
+    assert _threshold(msgspec.structs.replace(MANIFEST, encodings=[plain, earlier]).layers) == 20
     assert _threshold([plain]) is None

@@ -136,7 +136,7 @@ def test_what_it_says_of_itself() -> None:
     source = model("absolute", f"max_positions={LIMIT}")
     assert source.envelope.limit == LIMIT
     assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
-    assert (source.promises.causal, source.promises.ordered, source.promises.shift_invariant) == (True, True, False)
+    assert (source.promises.causal, source.promises.positional, source.promises.shift_invariant) == (True, True, False)
     assert model("t5").shift_invariant
     assert [part.spec.file for part in source.parts] == ["encoder_model.onnx", "decoder_model.onnx"]
     encoder, decoder = (part.spec for part in source.parts)
@@ -170,7 +170,7 @@ class Sounds(nn.Module):
 
 def sounds() -> Source:
     torch.manual_seed(0)
-    config = DecoderConfig(hidden=20, heads=5, feedforward=37, vocab=61, layers=1, cross_attention=True, tied=False)
+    config = DecoderConfig.of(hidden=20, heads=5, feedforward=37, vocab=61, layers=1, cross_attention=True, tied=False)
     encoding = builtin.load("decoder-absolute", task=None, settings_given=("hidden=20", "max_positions=9")).module
     decoder = Decoder(config, encoding.decoder.encodings[0])
     for parameter in decoder.parameters():

@@ -10,7 +10,7 @@ from torch import nn
 
 from posexport.encodings.beyond import extend
 from posexport.encodings.build import build
-from posexport.encodings.encoding import ENCODINGS, Encoding, Entry, register
+from posexport.encodings.encoding import ENCODINGS, HOOKS, Encoding, Entry, register
 from posexport.encodings.positions import Grid, Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
@@ -48,9 +48,8 @@ def positions_of(encoding: Encoding, first: int, length: int) -> Positions:
         # not square, after tokens that stand nowhere, of which there are none in a window
         side = math.isqrt(length)
         rows, columns = (side - 1, side + 1) if side > 1 else (1, 1)
-        window = getattr(encoding, "window", None)
-        if window is not None:
-            return Positions.image(min(rows, window), min(columns, window))
+        if encoding.windowed:
+            return Positions.image(min(rows, encoding.window), min(columns, encoding.window))
         return Positions.image(rows, columns, prefix=getattr(encoding, "prefix", 2) if length > 1 else 0)
     at_T = torch.arange(length)
     base_ABT = torch.stack([at_T, at_T // 3, at_T % 5])[:, None] + 3 * torch.arange(BATCH)[:, None]
@@ -222,6 +221,25 @@ def test_parameters_given_rebuild_the_encoding(entry):
         assert set(case) <= set(encoding.parameters_given)
         assert {n: p.shape for n, p in again.named_parameters()} == {n: p.shape for n, p in encoding.named_parameters()}
         assert (again.trained_length, again.limit) == (encoding.trained_length, encoding.limit)
+
+
+# capabilities
+
+
+@pytest.mark.parametrize("entry", EVERY)
+def test_hooks_are_those_that_the_class_overrides(entry):
+    overridden = [hook for hook in HOOKS if getattr(entry.cls, hook) is not getattr(Encoding, hook)]
+    assert list(entry.cls.hooks) == overridden
+    assert list(entry.cls.attention_hooks) == [hook for hook in overridden if hook != "embed"]
+
+
+def test_what_few_encodings_declare():
+    classes = {name: entry.cls for name, entry in ENCODINGS.items()}
+    assert {name for name, cls in classes.items() if not cls.hooks} == {"nope"}
+    assert {name for name, cls in classes.items() if cls.windowed} == {"swin", "swinv2"}
+    assert {name for name, cls in classes.items() if cls.cosine_scores} == {"swinv2"}
+    until = {entry.name: small(entry).cached_keys_until for entry in ENCODINGS.values()}
+    assert {name: length for name, length in until.items() if length is not None} == {"rope-longrope": 40}
 
 
 # limits

@@ -196,7 +196,10 @@ def test_independence_check_sees_nested_functions(helpers_of):
 
         return window.unskew(x)
 
-    assert all(helpers_of(f) for f in (direct, nested, imported))
+    def closing_over(oracle):
+        return lambda x: oracle(x)
+
+    assert all(helpers_of(f) for f in (direct, nested, imported, closing_over(direct)))
     assert not helpers_of(lambda x: np.einsum("ij->ji", x))
 
 

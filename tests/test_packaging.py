@@ -70,7 +70,7 @@ def test_every_package_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [ROOT / "posexport", *(ROOT / "posexport").rglob("*"), ROOT / "posexport" / "models"]
     wanted = {".".join(f.relative_to(ROOT).parts) for f in folders if (f / "__init__.py").is_file()}
     assert set(setuptools.find_packages(include=settings["include"])) == wanted
-    assert {"posexport", "posexport.models", "posexport.testing", "posexport.encodings.frequencies"} <= wanted
+    assert {"posexport", "posexport.models", "posexport.testing", "posexport.encodings.rope"} <= wanted
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:

@@ -41,7 +41,6 @@ def checked(name: str, *, onnx: float, torch: float) -> Invariant:
         outputs=[OUTPUT],
         envelope=LengthContract(),
         promises=Promises(shift_invariant=True, padding_invariant=True),
-        positional=None,
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})
     (item,) = [item for item in found if item.name == name]
@@ -89,7 +88,6 @@ def test_content_of_padding_that_counts_by_definition_is_no_promise() -> None:
         outputs=[OUTPUT],
         envelope=LengthContract(),
         promises=Promises(shift_invariant=False, padding_invariant=False),
-        positional=None,
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})
     assert [item.verdict for item in found if item.name == name] == ["skipped"]

@@ -1,6 +1,5 @@
 """Rotations: what no generic test of encodings asks. Relative scores, norms, thresholds, storage, released numbers."""
 
-import inspect
 import json
 import math
 from dataclasses import fields
@@ -13,21 +12,21 @@ import torch
 import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import build
 from posexport.encodings.encoding import ENCODINGS
-from posexport.encodings.frequencies import from_config
-from posexport.encodings.frequencies.dynamic import Dynamic
-from posexport.encodings.frequencies.linear import Linear
-from posexport.encodings.frequencies.llama3 import Llama3
-from posexport.encodings.frequencies.longrope import LongRope
-from posexport.encodings.frequencies.ntk import Ntk
-from posexport.encodings.frequencies.plain import Plain
-from posexport.encodings.frequencies.proportional import Proportional
-from posexport.encodings.frequencies.schedule import Schedule, length_of
-from posexport.encodings.frequencies.yarn import Yarn
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Rotary, rotation
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.dynamic import Dynamic
+from posexport.encodings.rope.linear import Linear
+from posexport.encodings.rope.llama3 import Llama3
+from posexport.encodings.rope.longrope import LongRope
+from posexport.encodings.rope.ntk import Ntk
+from posexport.encodings.rope.plain import Plain
+from posexport.encodings.rope.proportional import Proportional
+from posexport.encodings.rope.rope import Rope, rotation
+from posexport.encodings.rope.schedule import Schedule, length_of
+from posexport.encodings.rope.yarn import Yarn
 from posexport.errors import PosexportError
 
-ROTATIONS = [name for name, entry in ENCODINGS.items() if issubclass(entry.cls, Rotary)]
+ROTATIONS = [name for name, entry in ENCODINGS.items() if issubclass(entry.cls, Rope)]
 FIXED = [name for name in ROTATIONS if ENCODINGS[name].cls.shift_invariant]
 GOLDEN = json.loads((Path(__file__).parent / "golden_rope.json").read_text())
 #: transformers computes in float32; Llama 3's ramp is a difference of nearly equal numbers at its lower end
@@ -41,9 +40,9 @@ def at(*rows: list[int] | range) -> Positions:
     return Positions(ids_BT=ids_BT, slots_T=torch.arange(ids_BT.shape[1]))
 
 
-def made(name: str, **settings: str) -> Rotary:
+def made(name: str, **settings: str) -> Rope:
     encoding, _ = build(name, {"head_size": D, "max_positions": 64}, settings)
-    assert isinstance(encoding, Rotary)
+    assert isinstance(encoding, Rope)
     return encoding
 
 
@@ -100,7 +99,7 @@ def test_storages_hold_the_same_pairs(name, agree):
         agree(interleaved.rotate(x[..., order], at(range(70)), role), want, "encoding", np.float64)
 
 
-PARTIAL = [name for name in ROTATIONS if "rotary_dim" in inspect.signature(ENCODINGS[name].cls).parameters]
+PARTIAL = [name for name in ROTATIONS if "rotary_dim" in ENCODINGS[name].cls.arguments()]
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])

@@ -12,7 +12,7 @@ from posexport.encodings.alibi import Alibi
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
 from posexport.encodings.rope import Rope
-from posexport.encodings.rope_yarn import RopeYarn
+from posexport.encodings.rope.yarn import RopeYarn
 from posexport.encodings.shaw_kv import ShawKV
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError

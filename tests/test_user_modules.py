@@ -547,7 +547,6 @@ def test_a_graph_that_has_other_positions_than_its_module_fails(definition: str,
         outputs=[OutputSpec(name="y", axes=axes)],
         envelope=LengthContract(),
         promises=Promises(shift_invariant=False, padding_invariant=False),
-        positional=None,
         exact=runs[definition],
     )
     found = list(invariants.check(promise, GridPoint(batch=3, length=9), {"y": 2e-6}))[-1]

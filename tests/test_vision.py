@@ -14,9 +14,9 @@ from posexport.encodings.beit import Beit
 from posexport.encodings.build import build
 from posexport.encodings.encoding import ENCODINGS
 from posexport.encodings.positions import Positions
-from posexport.encodings.resized import cubic, linear, resized
-from posexport.encodings.rope_axial import RopeAxial
-from posexport.encodings.rope_mrope import RopeMrope
+from posexport.encodings.resize import cubic_weights, linear_weights, resize
+from posexport.encodings.rope.axial import RopeAxial
+from posexport.encodings.rope.mrope import RopeMrope
 from posexport.encodings.vit_interpolated import VitInterpolated
 from posexport.errors import PosexportError
 from posexport.export.build import build as export
@@ -57,10 +57,10 @@ def test_kind_takes_encodings_of_images_and_the_control():
 @pytest.mark.parametrize("old", [(4, 6), (1, 1), (3, 2), (14, 14)])
 def test_resized_is_interpolate(old, new):
     table_RCD = pixels(*old, 5)
-    for mode, matrix in (("bicubic", cubic), ("bilinear", linear)):
+    for mode, matrix in (("bicubic", cubic_weights), ("bilinear", linear_weights)):
         by_size = [matrix(n, o, torch.float64, CPU) for n, o in zip(new, old, strict=True)]
         want = F.interpolate(table_RCD.permute(2, 0, 1)[None], size=new, mode=mode, align_corners=False)
-        got = resized(table_RCD, *by_size)
+        got = resize(table_RCD, *by_size)
         assert got.shape == (*new, 5)
         assert (got - want[0].permute(1, 2, 0)).abs().max() < 1e-13
         if old == new:

@@ -137,7 +137,17 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     @property
     def layers(self) -> list[EncodingSpec]:
         """The encodings of its layers, one where all share it."""
-        return self.encodings or ([] if self.encoding is None else [self.encoding])
+        specs = self.encodings or ([] if self.encoding is None else [self.encoding])
+        return [_with_key_lifetime(spec) for spec in specs]
+
+
+def _with_key_lifetime(spec: EncodingSpec) -> EncodingSpec:
+    """The spec with `EncodingSpec.cached_keys_until`, which the first manifests of version 3 do not have.
+
+    LongRoPE, the only encoding that sets it, is known by its list of divisors for long rows.
+    """
+    until = spec.parameters.get("max_positions") if "long_factor" in spec.parameters else None
+    return msgspec.structs.replace(spec, cached_keys_until=until) if isinstance(until, int) else spec
 
 
 class _Version(msgspec.Struct):

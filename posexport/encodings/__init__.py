@@ -24,15 +24,6 @@ from posexport.encodings import periodic as periodic
 from posexport.encodings import relative_key as relative_key
 from posexport.encodings import relative_key_query as relative_key_query
 from posexport.encodings import rope as rope
-from posexport.encodings import rope_axial as rope_axial
-from posexport.encodings import rope_dynamic as rope_dynamic
-from posexport.encodings import rope_linear as rope_linear
-from posexport.encodings import rope_llama3 as rope_llama3
-from posexport.encodings import rope_longrope as rope_longrope
-from posexport.encodings import rope_mrope as rope_mrope
-from posexport.encodings import rope_ntk as rope_ntk
-from posexport.encodings import rope_proportional as rope_proportional
-from posexport.encodings import rope_yarn as rope_yarn
 from posexport.encodings import sandwich as sandwich
 from posexport.encodings import shaw_k as shaw_k
 from posexport.encodings import shaw_kv as shaw_kv

@@ -102,9 +102,7 @@ class Alibi(Encoding):
         self._at_least(1, heads=heads)
         if variant not in get_args(Variant):
             raise PosexportError(f"{self.name}: variant must be {', '.join(get_args(Variant))}, got {variant!r}")
-        for name, value in (("bias_max", bias_max), ("factor", factor)):
-            if not 0 < value < math.inf:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
+        self._above(0, bias_max=bias_max, factor=factor)
         self.variant = variant
         self.factor = factor
         self.shift_invariant = variant != "falcon"

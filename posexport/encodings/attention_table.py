@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.joined import Joined, PositionVectors
+from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.ops.waves import waves
 

@@ -2,14 +2,14 @@
 
 He et al., "Masked Autoencoders Are Scalable Vision Learners" (arXiv:2111.06377), appendix A.1, released code: columns
 in the first half (``first=column``), in each half all sines before all cosines. Carion et al., "End-to-End Object
-Detection with Transformers" (arXiv:2005.12872), appendix, released code: rows first, sines and cosines in turn, and
+Detection with Transformers" (arXiv:2005.12872), appendix, released code: rows first, sines and cosines interleaved, and
 coordinates that run up to 2 pi (``first=row, layout=interleaved, normalise=true``). Not done: DETR's count of
 coordinates over the pixels that are not padded.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.waves import check_layout, frequencies
+from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import Layout, waves
 
@@ -74,9 +74,9 @@ def oracle(
 class Axial(Encoding):
     """Adds sinusoids of a patch's row and column, each in half of the channels; takes images of any size.
 
-    ``first``: which coordinate has the first half of the channels. ``layout``: in each half sines and cosines in turn
+    ``first``: which coordinate has the first half of the channels. ``layout``: in each half sines and cosines by turns
     (``interleaved``) or all sines first (``half``). ``normalise``: coordinates count from 1 and the last one is 2 pi.
-    Tokens that stand nowhere (a class token) are left as they are.
+    Tokens without a patch (a class token) are left as they are.
     """
 
     axes = 2
@@ -95,11 +95,9 @@ class Axial(Encoding):
         self._at_least(2, hidden=hidden)
         if hidden % 2:
             raise PosexportError(f"{self.name}: hidden must be even, half of it for each coordinate, got {hidden}")
-        if first not in get_args(First):
-            raise PosexportError(f"{self.name}: first must be column or row, got {first!r}")
-        check_layout(self.name, layout)
-        if not 1 < base < math.inf:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
+        self._one_of(First, first=first)
+        self._one_of(Layout, layout=layout)
+        self._above(1, base=base)
         self.each = hidden // 2
         self.first = first
         self.layout = layout

@@ -15,7 +15,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.resized import linear, resized
+from posexport.encodings.resize import linear_weights, resize
 from posexport.ops.grid_scores import GRID_SCORES
 
 
@@ -31,7 +31,7 @@ def oracle(
     columns: int = 14,
     shared: bool = False,
 ) -> Array:
-    """Pair by pair: the four offsets of the trained grid around where the pair's own offset stands in it."""
+    """Pair by pair: the four offsets of the trained grid around the pair's own offset in it."""
     del shared
     table = params["table"]
     assert table.shape == ((2 * rows - 1) * (2 * columns - 1) + 3, heads)
@@ -97,10 +97,10 @@ class Beit(Encoding):
         device, wide = q_BHTD.device, torch.promote_types(q_BHTD.dtype, torch.float32)
         down, right = 2 * self.rows - 1, 2 * self.columns - 1
         offsets_RCH = self.table[:-3].unflatten(0, (down, right))  # type: ignore[no-untyped-call]
-        offsets_WH = resized(
+        offsets_WH = resize(
             offsets_RCH,
-            linear(2 * grid.rows - 1, down, wide, device),
-            linear(2 * grid.columns - 1, right, wide, device),
+            linear_weights(2 * grid.rows - 1, down, wide, device),
+            linear_weights(2 * grid.columns - 1, right, wide, device),
         ).flatten(0, 1)
         of_query_1H, of_key_1H, of_both_1H = self.table[-3:].to(wide)[:, None].unbind()
         by_distance_HW = torch.cat([of_key_1H, offsets_WH, of_both_1H, of_query_1H]).mT

@@ -1,8 +1,8 @@
 """T5's buckets of distances: one each for the near ones, ever wider ones for the far.
 
 Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer" (arXiv:1910.10683),
-section 2.1, as released. The released code takes float32 logarithms and truncates, so that an edge may flip by
-rounding; here the edges are integers, found exactly when the module is made, and a bucket is a count of comparisons.
+section 2.1, as released. The released code truncates float32 logarithms, so that an edge may flip by rounding; here
+the edges are integers, computed exactly when the module is built, and a bucket is a count of comparisons.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,21 @@ def edges(count: int, max_distance: int) -> list[int]:
     """
     near = count // 2
     power = count - near
-    found = list(range(1, near + 1))
+    lowest = list(range(1, near + 1))
     for step in range(1, power):
-        wanted = max_distance**step * near ** (power - step)
-        low, high = found[-1], max_distance
+        bound = max_distance**step * near ** (power - step)
+        low, high = lowest[-1], max_distance
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if middle**power >= wanted else (middle + 1, high)
-        found.append(low)
-    return found
+            low, high = (low, middle) if middle**power >= bound else (middle + 1, high)
+        lowest.append(low)
+    return lowest
+
+
+def boundaries(edges: Sequence[int], max_distance: int) -> set[int]:
+    """Longest inputs without a wide bucket, without the second of these, without the last, and ``max_distance``."""
+    near = (len(edges) + 1) // 2
+    return {*edges[near - 1 : near + 1], edges[-1], max_distance}
 
 
 def bucket(distance: Tensor, edges: Sequence[int], *, bidirectional: bool) -> Tensor:
@@ -39,5 +45,5 @@ def bucket(distance: Tensor, edges: Sequence[int], *, bidirectional: bool) -> Te
     """
     edges_E = torch.tensor(edges, dtype=torch.int64, device=distance.device)
     length = distance.abs() if bidirectional else distance.clamp(min=0)
-    found = (length[..., None] >= edges_E).sum(-1)
-    return found + (distance < 0).to(torch.int64) * (len(edges) + 1) if bidirectional else found
+    index = (length[..., None] >= edges_E).sum(-1)
+    return index + (distance < 0).to(torch.int64) * (len(edges) + 1) if bidirectional else index

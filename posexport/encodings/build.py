@@ -1,7 +1,5 @@
 """From a name, a model's sizes and the text of ``--set`` options to an encoding."""
 
-import inspect
-import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,18 +12,18 @@ from posexport.suggest import did_you_mean
 _NOT_SETTINGS = ("beyond", "trained")
 
 
-def build(name: str, sizes: Mapping[str, int], given: Mapping[str, str]) -> tuple[Encoding, set[str]]:
-    """The encoding called ``name``, and which of the names in ``sizes`` and ``given`` it took.
+def build(name: str, sizes: Mapping[str, int], texts: Mapping[str, str]) -> tuple[Encoding, set[str]]:
+    """The encoding called ``name``, and the names in ``sizes`` and ``texts`` that are arguments of its constructor.
 
-    Its constructor says what it takes; ``given`` (text, converted to the constructor's types) goes before ``sizes``.
-    Names it does not know are the caller's to report. Raises PosexportError for an unknown encoding, a text that is
-    no value of its parameter, or a parameter that neither gives.
+    ``texts`` are converted to the constructor's types, and take precedence over ``sizes``. Names that it does not know
+    are the caller's to report. Raises PosexportError for an unknown encoding, a text that is no value of its argument,
+    or an argument without a default that is in neither.
     """
     entry = lookup(name)
     arguments: dict[str, Any] = {}
     for key, (kind, required) in settings(entry).items():
-        if key in given:
-            arguments[key] = convert(f"{name}: {key}", given[key], kind)
+        if key in texts:
+            arguments[key] = convert(f"{name}: {key}", texts[key], kind)
         elif key in sizes:
             arguments[key] = sizes[key]
         elif required:
@@ -42,8 +40,9 @@ def lookup(name: str) -> Entry:
 
 
 def settings(entry: Entry) -> dict[str, tuple[Any, bool]]:
-    """What ``--set`` may give an encoding: each name with its type and whether it must be given."""
-    hints = typing.get_type_hints(entry.cls.__init__)
-    parameters = inspect.signature(entry.cls).parameters.values()
-    named = [p for p in parameters if p.kind is not p.VAR_KEYWORD and p.name not in _NOT_SETTINGS]
-    return {p.name: (hints[p.name], p.default is p.empty) for p in named}
+    """An encoding's ``--set`` keys: each with its type and whether it is required."""
+    return {
+        name: (parameter.annotation, parameter.default is parameter.empty)
+        for name, parameter in entry.cls.arguments().items()
+        if name not in _NOT_SETTINGS
+    }

@@ -6,7 +6,7 @@ the random global shift, local shifts and global scaling belong to training, and
 graph.
 
 Positions are ``(p - centre) * step``: ``step`` is the distance between tokens in the unit of training (seconds a frame,
-for speech); ``centre`` stands for the normalisation that subtracts the mean position, for inputs of one known length.
+for speech); ``centre`` is the normalisation that subtracts the mean position, for inputs of one known length.
 Not done: the mean of every row's real tokens, which needs the padding mask, and that is not the encoding's business;
 the scaling of embeddings by sqrt(hidden), which is the model's.
 """
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.joined import Joined, PositionVectors
+from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.ops.waves import waves
@@ -72,9 +72,7 @@ class Cape(PositionVectors):
         joined: Joined = "sum",
     ) -> None:
         super().__init__(hidden=hidden, step=step, centre=centre, frequency_scale=frequency_scale, joined=joined)
-        for name, value in {"step": step, "frequency_scale": frequency_scale}.items():
-            if not 0 < value < math.inf:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
+        self._above(0, step=step, frequency_scale=frequency_scale)
         if not math.isfinite(centre):
             raise PosexportError(f"{self.name}: centre must be a finite number, got {centre!r}")
         self.step = step

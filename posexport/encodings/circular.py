@@ -5,7 +5,6 @@ As tutorials for audio and time series write it: Vaswani et al., "Attention Is A
 does is `posexport.encodings.periodic`.
 """
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,9 +12,8 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.joined import Joined, PositionVectors
-from posexport.encodings.waves import check_layout, frequencies
-from posexport.errors import PosexportError
+from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.waves import frequencies
 from posexport.ops.waves import Layout, waves
 
 
@@ -63,9 +61,8 @@ class Circular(PositionVectors):
         self, *, hidden: int, period: float = 24.0, layout: Layout = "interleaved", joined: Joined = "sum"
     ) -> None:
         super().__init__(hidden=hidden, period=period, layout=layout, joined=joined)
-        check_layout(self.name, layout)
-        if not 1 < period < math.inf:
-            raise PosexportError(f"{self.name}: period must be a finite number above 1, got {period!r}")
+        self._one_of(Layout, layout=layout)
+        self._above(1, period=period)
         self.layout = layout
         self.frequencies = frequencies(hidden, period)
 

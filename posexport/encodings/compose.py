@@ -1,4 +1,4 @@
-"""Encodings made of others, for families whose layers differ.
+"""Composed encodings, for families whose layers differ.
 
 Not in the catalogue: whoever makes a definition puts them together.
 """
@@ -8,12 +8,12 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from posexport.encodings.encoding import HOOKS, Encoding, Term
+from posexport.encodings.encoding import Encoding, Term
 from posexport.encodings.positions import Positions
 
 
 class ByLayer(Encoding):
-    """Gives every layer the encoding that stands at its place in a list; acts through no hook itself."""
+    """One encoding per layer, from a list; overrides no hook itself."""
 
     per_layer = True
 
@@ -23,20 +23,42 @@ class ByLayer(Encoding):
 
     def in_layer(self, index: int) -> Encoding:
         """The list's encoding ``index``."""
-        found = self.encodings[index]
-        assert isinstance(found, Encoding)
-        return found
+        encoding = self.encodings[index]
+        assert isinstance(encoding, Encoding)
+        return encoding
+
+
+class InputAndLayers(Encoding):
+    """Acts on the embeddings as one encoding does, and gives every layer its own, such as windows in some layers.
+
+    Of the layers' encodings one at least is that of the input, which says the longest input.
+    """
+
+    def __init__(self, at_input: Encoding, layers: Iterable[Encoding]) -> None:
+        super().__init__(**at_input.parameters_given)
+        self.at_input = at_input
+        self.layers = nn.ModuleList(layers)
+
+    def in_layer(self, index: int) -> Encoding:
+        """That of layer ``index``."""
+        encoding = self.layers[index]
+        assert isinstance(encoding, Encoding)
+        return encoding
+
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
+        """As that of the input does."""
+        return self.at_input.embed(x_BTC, positions)
 
 
 class RotationAndTerm(Encoding):
     """Rotates as one encoding does and adds the scores of another, such as rotations inside a local window.
 
-    The first may act through no other hook than ``rotate``, the second through none but ``scores``.
+    The first may override only ``rotate``, the second only ``scores``.
     """
 
     def __init__(self, rotation: Encoding, term: Encoding) -> None:
         for encoding, hook in ((rotation, "rotate"), (term, "scores")):
-            others = [h for h in HOOKS if h != hook and getattr(type(encoding), h) is not getattr(Encoding, h)]
+            others = [other for other in encoding.hooks if other != hook]
             if others:
                 raise ValueError(f"{encoding.name} acts through {', '.join(others)}, only {hook} is taken")
         super().__init__(**rotation.parameters_given, **term.parameters_given)
@@ -61,6 +83,11 @@ class RotationAndTerm(Encoding):
     def boundaries(self) -> list[int]:
         """Those of both."""
         return sorted({*self.rotation.boundaries, *self.term.boundaries})
+
+    @property
+    def cached_keys_until(self) -> int | None:
+        """As the rotation's."""
+        return self.rotation.cached_keys_until
 
     @property
     def _both(self) -> tuple[Encoding, Encoding]:

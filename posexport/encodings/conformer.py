@@ -1,7 +1,7 @@
-"""Transformer-XL's scores with sines and cosines in turn, as Conformers have them.
+"""Transformer-XL's relative position bias with interleaved sines and cosines, as in Conformers.
 
 Gulati et al., "Conformer" (arXiv:2005.08100), section 2.1, as released in transformers' Wav2Vec2-Conformer
-(``position_embeddings_type="relative"``) after ESPnet. The distance is positive where the key stands to the left.
+(``position_embeddings_type="relative"``) after ESPnet. The distance is positive where the key is to the left.
 """
 
 from collections.abc import Mapping

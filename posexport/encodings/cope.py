@@ -47,7 +47,7 @@ class Cope(Encoding):
 
     ``table`` is [counted, head_size], one a layer, shared by its heads; larger positions are taken as its last. The
     gates are those of the released code: ``sigmoid(q_i . k_j / sqrt(head_size))``, and 0 for keys after the query. The
-    scores are not scaled. Keys that are padding must stand before a row's tokens, or after them, where no gate counts
+    scores are not scaled. Keys that are padding must be before a row's tokens, or after them, where no gate counts
     them.
     """
 

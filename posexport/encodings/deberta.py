@@ -3,7 +3,7 @@
 He et al., "DeBERTa: Decoding-enhanced BERT with Disentangled Attention" (arXiv:2006.03654), section 3.1, content to
 position and position to content; log buckets are those of version 2 (the code released with it, kept in version 3,
 arXiv:2111.09543). Where paper and code differ the code is followed, as released weights need it: both terms take the
-vector of the distance query minus key, while the paper's equation 4 gives position to content key minus query.
+vector of the distance query minus key, while the paper's equation 4 has key minus query for position to content.
 
 Buckets are exact: their edges are computed in integers, not by a rounded logarithm. Not done: version 2's
 ``share_att_key``, where both projections are the attention's own (a loader ties ``pos_key`` and ``pos_query`` to them);
@@ -100,7 +100,7 @@ class Deberta(Encoding):
     """Adds ``q_i . K[d] + k_j . Q[d]`` to the scores, d the clipped or log-bucketed distance i - j; takes any length.
 
     ``table`` is [2 span, hidden], shared by all layers, from distance ``-span`` up; K and Q are its rows through
-    ``pos_key`` and ``pos_query``, two linear maps a layer. Distances beyond ``span - 1`` and ``-span`` are taken as
+    ``pos_key`` and ``pos_query``, two projections a layer. Distances beyond ``span - 1`` and ``-span`` are taken as
     these. With ``max_distance`` (versions 2 and 3: 512, with ``span`` 256) distances beyond ``span // 2`` share rows
     in buckets that grow with the logarithm. ``table_norm``: the table goes through a layer normalisation first
     (``norm_rel_ebd=layer_norm``). A score is the sum of three products, and scaled as such.
@@ -159,7 +159,7 @@ class Deberta(Encoding):
             project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1) for project in (self.pos_key, self.pos_query)
         ]
         if self.edges is None:
-            # row by row the distances from -span up: the operator takes those beyond as the nearest by itself
+            # row by row the distances from -span up: the operator clips those beyond by itself
             lowest_1 = torch.full((1,), -self.span, device=table.device)
         else:
             lowest_1, distance_W = distances(queries, keys)

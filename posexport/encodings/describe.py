@@ -1,4 +1,4 @@
-"""What an encoding is, found by asking it: where it acts, with which operators, up to which length."""
+"""Description of an encoding, from an instance: its hooks, its operators, its limits of length."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from posexport.encodings.build import build, settings
-from posexport.encodings.encoding import HOOKS, Encoding, Entry
+from posexport.encodings.encoding import Entry
 from posexport.encodings.positions import Positions
 
 FAMILIES = {
@@ -34,21 +34,20 @@ class Description:
 def describe(entry: Entry, sizes: Mapping[str, int]) -> Description:
     """The encoding in a model of these sizes (heads, head_size, hidden, max_positions), with all else as it is."""
     encoding = build(entry.name, sizes, {})[0].in_layer(0)
-    hooks = [hook for hook in HOOKS if getattr(type(encoding), hook) is not getattr(Encoding, hook)]
     families = {"embed": "input", "rotate": "rotation"}
-    found = [families[hook] for hook in hooks if hook in families]
+    kinds = [families[hook] for hook in encoding.hooks if hook in families]
     operators = []
-    side = getattr(encoding, "window", 2)
+    side = encoding.window or 2
     at = Positions.counted(4) if encoding.axes == 1 else Positions.image(side, side)
     q_BHTD = torch.zeros(1, sizes["heads"], at.slots_T.shape[0], sizes["head_size"])
     with torch.no_grad():
         for term in (encoding.scores(q_BHTD, q_BHTD, at, at), encoding.values(at, at)):
             if term is not None:
                 operators.append(term.operator.name)
-                found.append("query-key" if term.operator.takes or encoding.reads_input else "bias")
+                kinds.append("query-key" if term.operator.takes or encoding.reads_input else "bias")
     return Description(
-        families=list(dict.fromkeys(found)) or ["control"],
-        hooks=hooks,
+        families=list(dict.fromkeys(kinds)) or ["control"],
+        hooks=list(encoding.hooks),
         operators=operators,
         trained_length=encoding.trained_length,
         limit=encoding.limit,

@@ -1,7 +1,7 @@
 """A small network of the signed distance, added to the scores.
 
 Wang et al., "CrossFormer" (arXiv:2108.00154), section 3.3, in the one-dimensional form of x-transformers
-(``DynamicPositionBias``): SiLU between linear maps, one network for all layers.
+(``DynamicPositionBias``): SiLU between linear layers, one network for all layers.
 """
 
 import itertools

@@ -2,10 +2,10 @@
 
 Shape letters: B batch (or 1), H heads, T queries, S keys, D head size, C model size ("hidden"), M table length.
 
-``embed``: once, with the token embeddings ``x_BTC``; gives them with the positions added or joined, [B, T, C].
-``rotate``: in attention, with queries or keys ``x_BHTD``; gives the same shape.
-``scores``: in attention; gives a `Term` to add to ``q k^T``, before it is scaled or after.
-``values``: in attention; gives a `Term` of the probabilities, to add to the context.
+``embed``: once, with the token embeddings ``x_BTC``; returns them with the positions added or joined, [B, T, C].
+``rotate``: in attention, with queries or keys ``x_BHTD``; returns the same shape.
+``scores``: in attention; returns a `Term` to add to ``q k^T``, before it is scaled or after.
+``values``: in attention; returns a `Term` of the probabilities, to add to the context.
 
 The padding mask is never the encoding's business. A `Term` is a structure, not a tensor: it names an operator and the
 tensors it needs, so that a lowering may expand it as late and as little as it can; ``Term.dense`` expands it now.
@@ -14,9 +14,12 @@ An encoding with parameters of its own in every layer has ``per_layer = True``: 
 the one to use in layer ``i``; one whose parameters are shared by all layers (or that has none) answers with itself.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from inspect import Parameter
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -26,7 +29,7 @@ from torch import Tensor, nn
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.operator import Operator
-from posexport.spec import Beyond
+from posexport.spec import Beyond, EncodingSpec
 
 Array = NDArray[np.float64]
 Value = int | float | str | bool | None
@@ -35,26 +38,26 @@ HOOKS = ("embed", "rotate", "scores", "values")
 
 @dataclass(frozen=True)
 class Term:
-    """One term of attention: an operator, what it needs beside q, k or the probabilities, and where it is taken."""
+    """One term of attention: an operator, its tensors beside q, k or the probabilities, and the positions."""
 
     operator: Operator
     tensors: tuple[Tensor, ...]
     queries: Positions
     keys: Positions
-    #: of scores, [H, 1, D]: what every query meets the keys with beside itself, ``content_bias . k_j``. Attention adds
-    #: it to the queries of ``q k^T``, so that it costs nothing a pair; the operator gets the same queries
+    #: of scores, [H, 1, D]: a vector per head added to the query in ``q k^T`` (Transformer-XL's u). Attention adds it
+    #: once per query, so that it costs nothing per pair; the operator gets the same queries
     content_bias: Tensor | None = None
 
-    def dense(self, **given: Tensor) -> Tensor:
-        """The term as a tensor, from ``q``, ``k`` or ``probs``: what the operator takes of them.
+    def dense(self, **inputs: Tensor) -> Tensor:
+        """The term as a tensor, from those of ``q``, ``k`` and ``probs`` that the operator needs.
 
         ``k`` too where there is a content bias, whose part of the scores is then in it.
         """
         if self.content_bias is None:
-            taken = (given[name] for name in self.operator.takes)
-            return self.operator(*taken, *self.tensors, self.queries.slots_T, self.keys.slots_T)
-        q_BHTD, rest = self.biased(given["q"])
-        return rest.dense(q=q_BHTD, k=given["k"]) + self.content_bias @ given["k"].mT
+            needed = (inputs[name] for name in self.operator.takes)
+            return self.operator(*needed, *self.tensors, self.queries.slots_T, self.keys.slots_T)
+        q_BHTD, rest = self.biased(inputs["q"])
+        return rest.dense(q=q_BHTD, k=inputs["k"]) + self.content_bias @ inputs["k"].mT
 
     def biased(self, q_BHTD: Tensor) -> tuple[Tensor, Self]:
         """The queries with the content bias, if there is one, and the term without it."""
@@ -68,19 +71,28 @@ class Encoding(nn.Module):
 
     #: registered name, set by `register`; the class's own name before that
     name: str
+    #: the hooks that it overrides, in the order of `HOOKS`; none: a control without positions
+    hooks: ClassVar[tuple[str, ...]] = ()
+    #: those of them that act in attention
+    attention_hooks: ClassVar[tuple[str, ...]] = ()
     #: how many coordinates a position has: 1 in text, 2 for the patches of an image (row, column)
     axes: ClassVar[int] = 1
+    #: positions are those of a window of an image, at most ``window`` patches to a side
+    windowed: ClassVar[bool] = False
+    window: int = 0
+    #: its bias is for scores that are cosines (Swin V2), not dot products
+    cosine_scores: ClassVar[bool] = False
     #: it makes sense only where keys after the query are masked
     causal: ClassVar[bool] = False
-    #: `scores` is given the attention's input, split into heads, in the place of the queries
+    #: `scores` gets the attention's input, split into heads, instead of the queries
     reads_input: ClassVar[bool] = False
-    #: what a token gets depends on how long its row is in the call, so that a cache holds what shorter calls gave
+    #: a token's values depend on the length of its row in the call, so that a KV cache holds those of shorter calls
     length_dependent: bool = False
     #: every layer has parameters of its own
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``
     tied: ClassVar[tuple[str, ...]] = ()
-    #: how many products a score is the sum of, that of query and key among them: attention scales by one over the
+    #: number of products that a score sums, that of query and key among them: attention scales by one over the
     #: square root of head size times this
     score_terms: ClassVar[int] = 1
     #: nothing changes when all positions move by the same amount
@@ -91,6 +103,8 @@ class Encoding(nn.Module):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.name = cls.__name__
+        cls.hooks = tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
+        cls.attention_hooks = tuple(hook for hook in cls.hooks if hook != "embed")
 
     def __init__(self, **parameters: Value) -> None:
         """``parameters``: the subclass's own arguments, all of them."""
@@ -98,13 +112,25 @@ class Encoding(nn.Module):
         #: the constructor's arguments, as the manifest records them
         self.parameters_given: dict[str, Value] = parameters
 
+    @classmethod
+    def arguments(cls) -> dict[str, Parameter]:
+        """The constructor's arguments by name, with types and defaults."""
+        parameters = inspect.signature(cls, eval_str=True).parameters.values()
+        return {each.name: each for each in parameters if each.kind is not Parameter.VAR_KEYWORD}
+
+    @property
+    def spec(self) -> EncodingSpec:
+        """What the manifest records."""
+        parameters = dict(self.parameters_given)
+        return EncodingSpec(name=self.name, parameters=parameters, cached_keys_until=self.cached_keys_until)
+
     def in_layer(self, index: int) -> "Encoding":
         """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
         del index
         return self._copy_with({name: getattr(self, name) for name in self.tied}) if self.per_layer else self
 
     def sized(self, **sizes: Value) -> Self:
-        """A fresh encoding for other sizes (heads, head_size ...), where its constructor takes them."""
+        """A fresh encoding for other sizes (heads, head_size ...), those that its constructor has."""
         return self._copy(**{name: size for name, size in sizes.items() if name in self.parameters_given})
 
     # the hooks
@@ -131,19 +157,19 @@ class Encoding(nn.Module):
 
     @property
     def added_width(self) -> int:
-        """How many channels `embed` joins to the embeddings; the definition maps them all to the model's width."""
+        """Channels that `embed` joins to the embeddings; the definition projects them all to the model's width."""
         return 0
 
     # limits
 
     @property
     def trained_length(self) -> int | None:
-        """How many positions its table was trained for; None where the formula has no end."""
+        """Number of positions that its table was trained for; None where the formula has no end."""
         return None
 
     @property
     def limit(self) -> int | None:
-        """The longest input it takes, which the graph's guard refuses to exceed; None: any length."""
+        """Longest input, which the graph's length guard enforces; None: any length."""
         return self.trained_length
 
     @property
@@ -156,6 +182,11 @@ class Encoding(nn.Module):
         """Lengths at which the formula changes; the parity grid looks at each, one before and one after."""
         return sorted({length for length in (self.trained_length, self.limit) if length is not None})
 
+    @property
+    def cached_keys_until(self) -> int | None:
+        """Row length beyond which cached keys of shorter calls must be computed again; None: never."""
+        return None
+
     def clipped(self) -> "Encoding":
         """``--beyond clip``: the same parameters, with distances beyond the table taken as the table's last."""
         raise self._unfit("clip", "table of distances")
@@ -163,7 +194,7 @@ class Encoding(nn.Module):
     def interpolated(self, length: int, *, overhead: int = 0) -> "Encoding":
         """``--beyond interpolate``: the table stretched linearly to ``length`` positions, its first and last row kept.
 
-        ``overhead``: rows at the table's start that no real token uses (`posexport.models.numbering`); they stay as
+        ``overhead``: rows at the table's start that no real token uses (`posexport.nn.position_ids`); they stay as
         they are and do not count in ``length``.
         """
         del length, overhead
@@ -192,6 +223,21 @@ class Encoding(nn.Module):
         for name, value in sizes.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise PosexportError(f"{cls.name}: {name} must be a whole number from {least} on, got {value!r}")
+
+    @classmethod
+    def _above(cls, least: int, **values: float) -> None:
+        """Each of ``values`` must be a finite number above ``least``."""
+        for name, value in values.items():
+            if not least < value < math.inf:
+                raise PosexportError(f"{cls.name}: {name} must be a finite number above {least}, got {value!r}")
+
+    @classmethod
+    def _one_of(cls, literal: object, **values: str) -> None:
+        """Each of ``values`` must be among the arguments of a ``Literal``."""
+        *others, last = get_args(literal)
+        for name, value in values.items():
+            if value not in (*others, last):
+                raise PosexportError(f"{cls.name}: {name} must be {', '.join(others)} or {last}, got {value!r}")
 
     @staticmethod
     def _drawn(*shape: int) -> nn.Parameter:
@@ -232,22 +278,18 @@ def register(
     ``scores(q_BHTD, k_BHSD, qpos_BT, kpos_BS, *, params, **case)``
     ``values(probs_BHTS, qpos_BT, kpos_BS, *, params, **case)``
 
-    An encoding of more ``axes`` than one gets positions [B, T, axes], -1 where a token stands nowhere.
+    An encoding of more ``axes`` than one gets positions [B, T, axes], -1 for a token without coordinates.
     Each is written from the source in another form than the module and calls nothing of its file. A ``control`` acts
     through no hook at all; nothing else may. Raises ValueError if the hooks with an oracle are not exactly the hooks
     the class overrides, if there are no hooks, no cases, no docstring, or if the name is taken.
     """
 
     def add(cls: E_) -> E_:
-        overridden = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook)}
-        if overridden != set(oracles):
-            raise ValueError(
-                f"{name}: hooks {sorted(overridden)} are overridden, oracles are given for {sorted(oracles)}"
-            )
+        overridden = sorted(cls.hooks)
+        if overridden != sorted(oracles):
+            raise ValueError(f"{name}: hooks {overridden} are overridden, oracles are given for {sorted(oracles)}")
         if bool(overridden) == control:
-            raise ValueError(
-                f"{name}: overrides {sorted(overridden)}; a control has no hook, any other encoding at least one"
-            )
+            raise ValueError(f"{name}: overrides {overridden}; a control has no hook, any other encoding at least one")
         if not cases:
             raise ValueError(f"{name}: no cases, nothing would test it")
         if name in ENCODINGS:

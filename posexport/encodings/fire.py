@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.errors import PosexportError
 from posexport.ops.fire_scores import FIRE_SCORES
 
 #: added to the normaliser in the paper's listing
@@ -78,9 +77,7 @@ class Fire(Encoding):
     def __init__(self, *, heads: int, width: int = 32, length: float = 512.0, c: float = 0.1) -> None:
         super().__init__(heads=heads, width=width, length=length, c=c)
         self._at_least(1, heads=heads, width=width)
-        for name, value in (("length", length), ("c", c)):
-            if not 0 < value < math.inf:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
+        self._above(0, length=length, c=c)
         self.length = length
         self.inner = nn.Linear(1, width)
         self.outer = nn.Linear(width, heads)

@@ -1,4 +1,4 @@
-"""What encodings of images ask of positions: the grid, and the coordinates of every token."""
+"""Grid and coordinates of an image's tokens, from the positions of a call."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from posexport.errors import PosexportError
 
 
 def image_positions(encoding: str, positions: Positions) -> tuple[Grid, Tensor, Tensor]:
-    """The grid, and row and column of every token, int64 [B or 1, T] each, -1 where it stands nowhere.
+    """The grid, and row and column of every token, int64 [B or 1, T] each, -1 for tokens without a patch.
 
     Raises PosexportError for positions of text.
     """

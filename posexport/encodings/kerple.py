@@ -1,12 +1,12 @@
-"""A penalty that grows as a logarithm or a power of the distance, with two learned numbers per head.
+"""A penalty that grows as a logarithm or a power of the distance, with two learned parameters per head.
 
 Chi, Fan, Ramadge, Rudnicky, "KERPLE: Kernelized Relative Positional Embedding for Length Extrapolation"
-(arXiv:2205.09921), equations 2 and 3, as released: the numbers are shared by all layers and kept positive by clamping,
-from 0.01 on, the exponent up to 2.
+(arXiv:2205.09921), equations 2 and 3, as released: the parameters are shared by all layers and kept positive by
+clamping, from 0.01 on, the exponent up to 2.
 """
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 
 Form = Literal["log", "power"]
@@ -63,8 +62,7 @@ class Kerple(Encoding):
     def __init__(self, *, heads: int, form: Form = "log") -> None:
         super().__init__(heads=heads, form=form)
         self._at_least(1, heads=heads)
-        if form not in get_args(Form):
-            raise PosexportError(f"{self.name}: form must be log or power, got {form!r}")
+        self._one_of(Form, form=form)
         self.form = form
         # as released: uniform, r1 of the logarithm and the exponent up to 2, the others up to 1
         most = (2.0, 1.0) if form == "log" else (1.0, 2.0)

@@ -15,7 +15,7 @@ from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.ops.distance_scores import DISTANCE_SCORES
 
-#: What is added beyond the window. Exact in every precision; far enough below any score that the softmax gives exact
+#: Bias beyond the window. Exact in every precision; far enough below any score that the softmax gives exact
 #: zeros. Not the dtype's lowest number: added to a padding mask, which is, that would be minus infinity, and a row in
 #: which all is minus infinity is NaN. In float32 this one changes no padded score at all; in float16 a score that is
 #: both padded and outside becomes minus infinity, but the query's own token, which is never outside, stays finite.
@@ -32,7 +32,7 @@ def oracle(
     left: int,
     right: int,
 ) -> Array:
-    """Query by query: a slice of zeros among numbers that no score outweighs."""
+    """Query by query: a slice of zeros among values that no score outweighs."""
     assert not params
     out = np.full((1, 1, q_BHTD.shape[2], k_BHSD.shape[2]), -32768.0)
     start = int(kpos_BS[0, 0])

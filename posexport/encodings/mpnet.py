@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor, nn
 
-from posexport.encodings.buckets import bucket, edges
+from posexport.encodings.buckets import boundaries, bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.joined import Joined
 from posexport.encodings.position_table import PositionTable
+from posexport.encodings.position_vectors import Joined
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
@@ -105,7 +105,6 @@ class Mpnet(PositionTable):
                 f"got buckets={buckets}, max_distance={max_distance}"
             )
         self.max_distance = max_distance
-        self.near = buckets // 4
         self.edges = edges(buckets // 2, max_distance)
         # no encoding of its own: what happens beyond the table is asked of every encoding in a model
         self.bias = nn.Embedding(buckets, heads)
@@ -114,7 +113,7 @@ class Mpnet(PositionTable):
     @property
     def boundaries(self) -> list[int]:
         """The table's end and, below it, the longest inputs without a wide bucket, without the second, the last."""
-        of_bias = (*self.edges[self.near - 1 : self.near + 1], self.edges[-1], self.max_distance)
+        of_bias = boundaries(self.edges, self.max_distance)
         return sorted({*super().boundaries, *(length for length in of_bias if length < self.limit)})
 
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:

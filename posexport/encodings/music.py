@@ -5,7 +5,6 @@ table a head. Where the paper moves a whole matrix [T, L], a block of queries ag
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Term, register
 from posexport.encodings.positions import Positions
-from posexport.encodings.relative_table import Clippable
+from posexport.encodings.relative_table import Clippable, OnOverflow
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
 
 
@@ -60,9 +59,7 @@ class Music(Clippable):
 
     causal = True
 
-    def __init__(
-        self, *, heads: int, head_size: int, max_positions: int = 512, beyond: Literal["error", "clip"] = "error"
-    ) -> None:
+    def __init__(self, *, heads: int, head_size: int, max_positions: int = 512, beyond: OnOverflow = "error") -> None:
         super().__init__(max_positions=max_positions, beyond=beyond, heads=heads, head_size=head_size)
         self._at_least(1, heads=heads, head_size=head_size)
         self.table = self._drawn(heads, max_positions, head_size)

@@ -8,7 +8,7 @@ section 7.4). ``table``: a learned vector per phase, as time-series transformers
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.joined import Joined, PositionVectors
-from posexport.errors import PosexportError
+from posexport.encodings.position_vectors import Joined, PositionVectors
 
 Form = Literal["sine", "table"]
 
@@ -32,7 +31,7 @@ def oracle(
     form: str = "sine",
     joined: str = "sum",
 ) -> Array:
-    """One phase at a time: everything that stands ``phase`` past a whole number of periods gets the same vector."""
+    """One phase at a time: every position ``phase`` past a whole number of periods gets the same vector."""
     vectors_BTC = np.zeros(x_BTC.shape)
     for phase in range(period):
         if form == "table":
@@ -69,8 +68,7 @@ class CircularPeriodic(PositionVectors):
     def __init__(self, *, hidden: int, period: int = 24, form: Form = "sine", joined: Joined = "sum") -> None:
         super().__init__(hidden=hidden, period=period, form=form, joined=joined)
         self._at_least(2, period=period)
-        if form not in get_args(Form):
-            raise PosexportError(f"{self.name}: form must be sine or table, got {form!r}")
+        self._one_of(Form, form=form)
         self.period = period
         self.table = self._drawn(period, hidden) if form == "table" else None
 

@@ -1,17 +1,16 @@
-"""What encodings with one learned vector for every absolute position have in common."""
+"""Base of encodings with one learned vector for every absolute position."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Encoding
-from posexport.encodings.joined import Joined, PositionVectors
-from posexport.encodings.stretched import stretched
+from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.stretchable_table import StretchableTable, stretch
 from posexport.errors import PosexportError
-from posexport.spec import Beyond
 
 
-class PositionTable(PositionVectors):
+class PositionTable(StretchableTable, PositionVectors):
     """Adds ``table[offset + position]`` to the token embeddings, or puts it beside them (``joined=concat``).
 
     ``table`` is [max_positions + offset, hidden]; the first ``offset`` rows belong to no position. ``trained``: how
@@ -19,7 +18,7 @@ class PositionTable(PositionVectors):
     """
 
     def __init__(self, *, max_positions: int, hidden: int, trained: int | None, joined: Joined, **skipped: int) -> None:
-        """``skipped``: ``offset``, from a subclass that takes it."""
+        """``skipped``: ``offset``, from a subclass that has it."""
         super().__init__(max_positions=max_positions, hidden=hidden, trained=trained, joined=joined, **skipped)
         offset = skipped.get("offset", 0)
         self._at_least(1, max_positions=max_positions)
@@ -38,31 +37,12 @@ class PositionTable(PositionVectors):
         del dtype
         return F.embedding(ids_BT + self.offset, self.table)
 
-    @property
-    def trained_length(self) -> int:
-        """How many positions the table was trained for."""
-        return self.trained
-
-    @property
-    def limit(self) -> int:
-        """How many positions the table holds."""
-        return self.max_positions
-
-    @property
-    def beyond(self) -> Beyond:
-        """``interpolate`` where the table has been stretched."""
-        return "interpolate" if self.max_positions > self.trained else "error"
-
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:
         """The table stretched linearly to ``length`` positions, its first and last row kept; computed in float64.
 
         ``overhead`` rows at the start (beside ``offset``) stay as they are and do not count in ``length``.
         PosexportError unless ``length`` is more than the table holds.
         """
-        if length <= self.max_positions - overhead:
-            raise PosexportError(
-                f"--beyond interpolate needs --max-length above the {self.max_positions - overhead} positions "
-                f"that the table of {self.name} holds, got {length}"
-            )
-        table = stretched(self.table, length, kept=self.offset + overhead)
+        self._check_longer(length, overhead)
+        table = stretch(self.table, length, kept=self.offset + overhead)
         return self._copy_with({"table": table}, max_positions=overhead + length, trained=self.trained)

@@ -1,4 +1,4 @@
-"""Explicit integer positions, so that padding, offsets, a cache and chunked prompts need nothing special."""
+"""Explicit integer positions, so that padding, offsets, a KV cache and chunked prefill need nothing special."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Grid:
-    """An image's patches, row by row, after ``prefix`` tokens that stand nowhere (a class token).
+    """An image's patches, row by row, after ``prefix`` tokens without coordinates (a class token).
 
     ``rows`` and ``columns`` may be symbolic while a model is traced.
     """
@@ -28,7 +28,7 @@ class Positions:
             tokens that is not masked the difference of slots is the difference of ids. Distances can then be computed
             once for the batch.
         axes_ABT: int64 ``[axes, batch or 1, length]``, the coordinates of every token where positions have more than
-            one: row and column of a patch, -1 where a token stands nowhere. None: text.
+            one: row and column of a patch, -1 for a token without coordinates. None: text.
         grid: the size of the image, where there is one.
     """
 
@@ -45,7 +45,7 @@ class Positions:
 
     @staticmethod
     def image(rows: int, columns: int, *, prefix: int = 0, device: torch.device | None = None) -> "Positions":
-        """The patches of an image row by row, after ``prefix`` tokens that stand nowhere."""
+        """The patches of an image row by row, after ``prefix`` tokens without coordinates."""
         row_P = torch.arange(rows, dtype=torch.int64, device=device)[:, None].expand(rows, columns).reshape(-1)
         column_P = torch.arange(columns, dtype=torch.int64, device=device)[None, :].expand(rows, columns).reshape(-1)
         nowhere_2N = torch.full((2, prefix), -1, dtype=torch.int64, device=device)

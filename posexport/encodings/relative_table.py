@@ -1,16 +1,17 @@
-"""What encodings with one learned vector for every distance have in common."""
+"""Base of encodings with one learned vector for every distance."""
 
 from typing import Literal
 
 from torch import nn
 
 from posexport.encodings.encoding import Encoding, Value
-from posexport.errors import PosexportError
 from posexport.spec import Beyond
+
+OnOverflow = Literal["error", "clip"]
 
 
 class Clippable(Encoding):
-    """A ``table`` of distances a layer, made for inputs of ``max_positions``.
+    """A ``table`` of distances a layer, for inputs of up to ``max_positions``.
 
     ``beyond``: what distances outside the table are: an ``error`` (the length is limited), or taken as the table's
     last (``clip``).
@@ -19,12 +20,11 @@ class Clippable(Encoding):
     per_layer = True
     table: nn.Parameter
 
-    def __init__(self, *, max_positions: int, beyond: Literal["error", "clip"], **others: Value) -> None:
+    def __init__(self, *, max_positions: int, beyond: OnOverflow, **others: Value) -> None:
         """``others``: the arguments of the subclass's own."""
         super().__init__(max_positions=max_positions, beyond=beyond, **others)
         self._at_least(1, max_positions=max_positions)
-        if beyond not in ("error", "clip"):
-            raise PosexportError(f"{self.name}: beyond must be error or clip, got {beyond!r}")
+        self._one_of(OnOverflow, beyond=beyond)
         self.max_positions = max_positions
         self._beyond: Beyond = beyond
 
@@ -51,7 +51,7 @@ class Clippable(Encoding):
 class RelativeTable(Clippable):
     """A table [2 max_positions - 1, head_size] a layer, for distances (query - key) from ``1 - max_positions`` up."""
 
-    def __init__(self, *, max_positions: int = 512, head_size: int, beyond: Literal["error", "clip"] = "error") -> None:
+    def __init__(self, *, max_positions: int = 512, head_size: int, beyond: OnOverflow = "error") -> None:
         super().__init__(max_positions=max_positions, beyond=beyond, head_size=head_size)
         self._at_least(1, head_size=head_size)
         self.table = self._drawn(2 * max_positions - 1, head_size)

@@ -4,7 +4,6 @@ Chi, Fan, Rudnicky, Ramadge, "Dissecting Transformer Length Extrapolation via th
 (arXiv:2212.10356), section 5 and its listing: heads have the compression ratios 8 h / H, h from 1 to H.
 """
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -63,8 +62,7 @@ class Sandwich(Encoding):
         self._at_least(2, size=size)
         if size % 2:
             raise PosexportError(f"{self.name}: size must be even, a sine and a cosine for every frequency, got {size}")
-        if not 1 < base < math.inf:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
+        self._above(1, base=base)
         # Python floats: module.half() cannot round them
         self.frequencies = [base ** (-2 * k / size) for k in range(size // 2)]
         self.ratios = [8 * (head + 1) / heads for head in range(heads)]

@@ -6,9 +6,8 @@ code), which fairseq took over, divide the exponent by one less, so that the las
 start after the padding index. Not done: the scaling of embeddings by sqrt(hidden), which is the model's business.
 """
 
-import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.joined import Joined, PositionVectors
-from posexport.encodings.waves import check_layout, frequencies
-from posexport.errors import PosexportError
+from posexport.encodings.position_vectors import Joined, PositionVectors
+from posexport.encodings.waves import frequencies
 from posexport.ops.waves import Layout, waves
 
 Timescales = Literal["transformer", "tensor2tensor"]
@@ -91,14 +89,12 @@ class Sinusoidal(PositionVectors):
         offset: int = 0,
     ) -> None:
         super().__init__(hidden=hidden, layout=layout, base=base, joined=joined, timescales=timescales, offset=offset)
-        check_layout(self.name, layout)
+        self._one_of(Layout, layout=layout)
         self._at_least(0, offset=offset)
-        if timescales not in get_args(Timescales):
-            raise PosexportError(f"{self.name}: timescales must be transformer or tensor2tensor, got {timescales!r}")
+        self._one_of(Timescales, timescales=timescales)
         if timescales == "tensor2tensor":
             self._at_least(4, hidden=hidden)
-        if not 1 < base < math.inf:
-            raise PosexportError(f"{self.name}: base must be a finite number above 1, got {base!r}")
+        self._above(1, base=base)
         self.layout = layout
         self.offset = offset
         pairs = hidden // 2

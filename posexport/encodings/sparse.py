@@ -6,14 +6,14 @@ Not done: a choice of positions that depends on the input.
 """
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.joined import Joined, PositionVectors
+from posexport.encodings.position_vectors import Joined, PositionVectors
 from posexport.errors import PosexportError
 
 Form = Literal["strided", "block", "subset"]
@@ -88,8 +88,7 @@ class Sparse(PositionVectors):
             joined=joined,
         )
         self._at_least(1, max_positions=max_positions, stride=stride, first=first)
-        if form not in get_args(Form):
-            raise PosexportError(f"{self.name}: form must be strided, block or subset, got {form!r}")
+        self._one_of(Form, form=form)
         if first > stride:
             raise PosexportError(f"{self.name}: first must be at most stride={stride}, got {first}")
         self.max_positions = max_positions

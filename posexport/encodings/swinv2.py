@@ -29,7 +29,7 @@ def oracle(
     heads: int,
     width: int = 512,
 ) -> Array:
-    """One key at a time: log8(1 + 8 |offset| / largest) with the offset's sign, both maps, the logistic function."""
+    """One key at a time: log8(1 + 8 |offset| / largest) with the offset's sign, both layers, the logistic function."""
     largest = max((pretrained_window or window) - 1, 1)
     first, bias, second = params["first.weight"], params["first.bias"], params["second.weight"]
     assert first.shape == (width, 2)
@@ -60,6 +60,8 @@ class SwinV2(WindowBias):
     float32 or wider. ``pretrained_window``: offsets are divided by this window's largest (0: by the window's own), so
     that a model can be tuned for larger windows. Not scaled. A definition cuts images of any size into such windows.
     """
+
+    cosine_scores = True
 
     def __init__(self, *, window: int = 4, heads: int, pretrained_window: int = 0, width: int = 512) -> None:
         super().__init__(window=window, heads=heads, pretrained_window=pretrained_window, width=width)

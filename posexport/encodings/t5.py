@@ -11,7 +11,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from posexport.encodings.buckets import bucket, edges
+from posexport.encodings.buckets import boundaries, bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
@@ -82,7 +82,6 @@ class T5(Encoding):
                 f"got {max_distance}"
             )
         self.bidirectional = bidirectional
-        self.near = side // 2
         self.max_distance = max_distance
         self.edges = edges(side, max_distance)
         self.table = self._drawn(buckets, heads)
@@ -90,8 +89,7 @@ class T5(Encoding):
     @property
     def boundaries(self) -> list[int]:
         """The longest inputs without a wide bucket, without the second of these, the last, and ``max_distance``."""
-        first = self.edges[self.near - 1 : self.near + 1]
-        return sorted({*first, self.edges[-1], self.max_distance})
+        return sorted(boundaries(self.edges, self.max_distance))
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The table's row of every distance."""

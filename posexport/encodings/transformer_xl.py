@@ -76,7 +76,7 @@ class ProjectedSinusoids(Encoding):
         by_distance_HWD = project(
             distance_W, self.frequencies, self.project.weight, heads=self.heads, layout=self.layout
         )
-        # the operator is given q + u, as the keys are: q + v is that and what v differs by
+        # the operator gets q + u, as the keys do: q + v is q + u plus v - u
         rest_HD = self.query_bias - self.key_bias
         tensors = (by_distance_HWD, rest_HD, lowest_1)
         return Term(HEAD_DISTANCE_SCORES, tensors, queries, keys, content_bias=self.key_bias[:, None])

@@ -15,10 +15,9 @@ from posexport.encodings.buckets import bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
-from posexport.encodings.stretched import stretched
+from posexport.encodings.stretchable_table import StretchableTable, stretch
 from posexport.errors import PosexportError
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES
-from posexport.spec import Beyond
 
 
 def oracle(
@@ -85,13 +84,13 @@ def oracle(
     source="Ke et al. 2021, arXiv:2006.15595, equations 7 to 11",
     scores=oracle,
 )
-class Tupe(Encoding):
+class Tupe(StretchableTable):
     """Adds ``(p_i Uq) . (p_j Uk) / sqrt(2d) + b[bucket(i - j)]``; nothing is added to the embeddings; limited length.
 
     The content's products are scaled by 1/sqrt(2d) as well (``score_terms`` is 2). One ``table`` of positions,
-    normalised, one pair of maps and one ``bias`` serve all layers. ``relative``: with b, by T5's buckets (TUPE-R) or
-    without (TUPE-A). ``cls_reset``: the token at position 0 sees all others, and is seen by them, with one number each
-    instead: the table's first two rows with themselves (the first belongs to no position), and two rows of ``bias``.
+    normalised, one pair of projections and one ``bias`` for all layers. ``relative``: with b, in T5's buckets (TUPE-R),
+    or without (TUPE-A). ``cls_reset``: the token at position 0 sees all others, and is seen by them, with one score
+    each: the table's first two rows with themselves (the first belongs to no position), and two rows of ``bias``.
     ``table`` is [max_positions + cls_reset, hidden], ``bias`` is [buckets + cls_reset, heads]. ``trained``: how many
     positions the table was trained for, where it has been stretched to ``max_positions`` since.
     """
@@ -145,25 +144,10 @@ class Tupe(Encoding):
         self.bias = self._drawn(buckets + cls_reset, heads) if relative else None
 
     @property
-    def trained_length(self) -> int:
-        """How many positions the table was trained for."""
-        return self.trained
-
-    @property
-    def limit(self) -> int:
-        """How many positions the table holds."""
-        return self.max_positions
-
-    @property
-    def beyond(self) -> Beyond:
-        """``interpolate`` where the table has been stretched."""
-        return "interpolate" if self.max_positions > self.trained else "error"
-
-    @property
     def boundaries(self) -> list[int]:
         """The table's end, and the longest inputs without a wide bucket and without the last."""
-        found = [self.trained, self.max_positions, *self.edges[self.side // 2 - 1 : self.side // 2], *self.edges[-1:]]
-        return sorted({length for length in found if length <= self.max_positions})
+        lengths = [self.trained, self.max_positions, *self.edges[self.side // 2 - 1 : self.side // 2], *self.edges[-1:]]
+        return sorted({length for length in lengths if length <= self.max_positions})
 
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:
         """The table stretched linearly to ``length`` positions; distances keep their buckets.
@@ -171,14 +155,9 @@ class Tupe(Encoding):
         What the reset reads, the row of no position and that of position 0, stays as it is, and so do the ``overhead``
         rows at the start. PosexportError unless ``length`` is more than the table holds.
         """
-        held = self.max_positions - overhead
-        if length <= held:
-            raise PosexportError(
-                f"--beyond interpolate needs --max-length above the {held} positions that the table of {self.name} "
-                f"holds, got {length}"
-            )
-        kept = overhead + self.cls_reset * (2 if held > 1 else 1)
-        table = stretched(self.table, overhead + length + self.cls_reset - kept, kept=kept)
+        self._check_longer(length, overhead)
+        kept = overhead + self.cls_reset * (2 if self.max_positions - overhead > 1 else 1)
+        table = stretch(self.table, overhead + length + self.cls_reset - kept, kept=kept)
         same: dict[str, nn.Parameter | nn.Module] = {"norm": self.norm, "query": self.query, "key": self.key}
         if self.bias is not None:
             same["bias"] = self.bias
@@ -219,17 +198,17 @@ class Tupe(Encoding):
     def _reset(self, q_GHTD: Tensor, k_GHSD: Tensor, qpos_GT: Tensor, kpos_GS: Tensor) -> tuple[Tensor, Tensor]:
         """Vectors whose products are those of ``q`` and ``k``, but for the first token's row and column.
 
-        There the product is the number wanted less the bias by distance, which is added to all.
+        There the product is the score minus the bias by distance, which is added to all.
         """
         two = torch.arange(2, device=qpos_GT.device)[None]
         wide = q_GHTD.dtype
         ends_1H2D = self._vectors(two, self.query, wide, 0), self._vectors(two, self.key, wide, 0)
-        wanted_H2 = (ends_1H2D[0] * ends_1H2D[1]).sum(-1)[0] * (2 * q_GHTD.shape[-1]) ** -0.5
+        score_H2 = (ends_1H2D[0] * ends_1H2D[1]).sum(-1)[0] * (2 * q_GHTD.shape[-1]) ** -0.5
         if self.bias is not None:
-            wanted_H2 = wanted_H2 + torch.stack([self.bias[self.side], self.bias[-1]], -1).to(wide)
+            score_H2 = score_H2 + torch.stack([self.bias[self.side], self.bias[-1]], -1).to(wide)
         query_is_G1T1, key_is_G1S1 = ((ids == 0)[:, None, :, None].to(wide) for ids in (qpos_GT, kpos_GS))
-        from_first_GHS1 = wanted_H2[:, :1, None] - self._bias(-kpos_GS, wide)[..., None]
-        to_first_GHT1 = wanted_H2[:, 1:, None] - self._bias(qpos_GT, wide)[..., None]
+        from_first_GHS1 = score_H2[:, :1, None] - self._bias(-kpos_GS, wide)[..., None]
+        to_first_GHT1 = score_H2[:, 1:, None] - self._bias(qpos_GT, wide)[..., None]
         query_other = 1 - query_is_G1T1
         q = torch.cat([q_GHTD * query_other, query_is_G1T1.expand_as(to_first_GHT1), to_first_GHT1 * query_other], -1)
         k = torch.cat([k_GHSD * (1 - key_is_G1S1), from_first_GHS1, key_is_G1S1.expand_as(from_first_GHS1)], -1)

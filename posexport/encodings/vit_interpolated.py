@@ -16,7 +16,7 @@ from torch import Tensor
 from posexport.encodings.encoding import Array, Encoding, register
 from posexport.encodings.image_positions import image_positions
 from posexport.encodings.positions import Positions
-from posexport.encodings.resized import cubic, resized
+from posexport.encodings.resize import cubic_weights, resize
 from posexport.spec import Beyond
 
 
@@ -70,7 +70,7 @@ def oracle(
 class VitInterpolated(Encoding):
     """Adds a learned vector per patch, resized bicubically from the trained grid; takes images of any size.
 
-    ``table`` is [prefix + rows * columns, hidden]: a row for each of the ``prefix`` tokens that stand nowhere (a class
+    ``table`` is [prefix + rows * columns, hidden]: a row for each of the ``prefix`` tokens without a patch (a class
     token), then the trained grid's patches, row by row. Weights and sums are float32 or wider, cast last.
     """
 
@@ -91,10 +91,10 @@ class VitInterpolated(Encoding):
         grid, row_BT, column_BT = image_positions(self.name, positions)
         wide = torch.promote_types(x_BTC.dtype, torch.float32)
         patches_RCD = self.table[self.prefix :].unflatten(0, (self.rows, self.columns))  # type: ignore[no-untyped-call]
-        patches_PD = resized(
+        patches_PD = resize(
             patches_RCD,
-            cubic(grid.rows, self.rows, wide, x_BTC.device),
-            cubic(grid.columns, self.columns, wide, x_BTC.device),
+            cubic_weights(grid.rows, self.rows, wide, x_BTC.device),
+            cubic_weights(grid.columns, self.columns, wide, x_BTC.device),
         ).flatten(0, 1)
         vectors_ND = torch.cat([self.table[: self.prefix].to(wide), patches_PD])
         token_BT = torch.where(row_BT < 0, positions.ids_BT, self.prefix + row_BT * grid.columns + column_BT)

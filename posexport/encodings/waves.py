@@ -1,13 +1,4 @@
-"""The frequencies and layouts of sines and cosines (`posexport.ops.waves`) that sinusoidal encodings take."""
-
-from posexport.errors import PosexportError
-from posexport.ops.waves import LAYOUTS
-
-
-def check_layout(encoding: str, layout: str) -> None:
-    """PosexportError unless ``layout`` is one of `Layout`."""
-    if layout not in LAYOUTS:
-        raise PosexportError(f"{encoding}: layout must be interleaved or half, got {layout!r}")
+"""Frequencies of the sinusoidal features (`posexport.ops.waves`)."""
 
 
 def frequencies(size: int, base: float = 10000.0) -> list[float]:

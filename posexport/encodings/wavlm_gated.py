@@ -1,7 +1,7 @@
-"""T5's bias by buckets of distances, which every layer and head turns up or down for every query by a gate.
+"""T5's bias by buckets of distances, scaled by a gate per layer, head and query.
 
 Chen et al., "WavLM" (arXiv:2110.13900), section 3.1, equations 5 to 8, as released: the gates read a head's share of
-the attention's input, not its queries; eight numbers of which each gate sums four; the table is the first layer's.
+the attention's input, not its queries; each gate is the sum of four of eight outputs; the table is the first layer's.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.buckets import bucket, edges
+from posexport.encodings.buckets import boundaries, bucket, edges
 from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.gated_distance_scores import GATED_DISTANCE_SCORES
 
-#: how many numbers of a head's input each of the two gates is the sum of
+#: number of linear outputs that each of the two gates sums
 _SUMMED = 4
 
 
@@ -86,7 +86,6 @@ class WavLMGated(Encoding):
                 f"{self.name}: buckets must be even, and max_distance above a quarter of them, "
                 f"got buckets={buckets}, max_distance={max_distance}"
             )
-        self.near = buckets // 4
         self.max_distance = max_distance
         self.edges = edges(buckets // 2, max_distance)
         self.table = self._drawn(buckets, heads)
@@ -96,7 +95,7 @@ class WavLMGated(Encoding):
     @property
     def boundaries(self) -> list[int]:
         """The longest inputs without a wide bucket, without the second of these, the last, and ``max_distance``."""
-        return sorted({*self.edges[self.near - 1 : self.near + 1], self.edges[-1], self.max_distance})
+        return sorted(boundaries(self.edges, self.max_distance))
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The table's row of every distance, and the gate of every query; ``q_BHTD`` is the attention's input."""

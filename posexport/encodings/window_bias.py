@@ -1,4 +1,4 @@
-"""What biases by the two-dimensional offset inside a window have in common."""
+"""Base of relative position biases by the two-dimensional offset inside a window."""
 
 from abc import ABC, abstractmethod
 
@@ -16,6 +16,7 @@ class WindowBias(Encoding, ABC):
     """A bias for every head and offset (query minus key) of two places of a window of ``window`` by ``window``."""
 
     axes = 2
+    windowed = True
     per_layer = True
 
     def __init__(self, *, window: int, heads: int, **others: Value) -> None:

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Array, register
-from posexport.encodings.frequencies.plain import Plain
 from posexport.encodings.positions import Positions
-from posexport.encodings.rope_base import Role, Rotary
+from posexport.encodings.rope.rope import Role, Rope
 from posexport.errors import PosexportError
 from posexport.ops.rotation import Layout
 
@@ -46,8 +45,8 @@ def oracle(
         theta = np.power(base, -2 * i / head_size)
         zeta = (i / (head_size / 2) + gamma) / (1 + gamma)
         power_BT = 1j * theta * pos_BT + np.log(zeta) * (pos_BT - max_positions // 2) / scale_base
-        turned = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(power_BT)[:, None]
-        out[..., a], out[..., b] = turned.real, turned.imag
+        rotated = (x_BHTD[..., a] + 1j * x_BHTD[..., b]) * np.exp(power_BT)[:, None]
+        out[..., a], out[..., b] = rotated.real, rotated.imag
     return out
 
 
@@ -61,7 +60,7 @@ def oracle(
     source="Sun et al. 2022, arXiv:2212.10554, section 3.2",
     rotate=oracle,
 )
-class Xpos(Rotary):
+class Xpos(Rope):
     """Rotates queries and keys and scales them by ``zeta^(n / 512)`` and its inverse: scores fade with the distance.
 
     ``max_positions`` limits the length: beyond some length no half-precision number holds both the queries and the
@@ -78,20 +77,16 @@ class Xpos(Rotary):
         gamma: float = 0.4,
         max_positions: int = 2048,
     ) -> None:
-        schedule = Plain(dim=head_size, base=base)
         super().__init__(
-            schedule,
-            layout,
             head_size=head_size,
+            layout=layout,
             base=base,
             scale_base=scale_base,
             gamma=gamma,
             max_positions=max_positions,
         )
         self._at_least(1, max_positions=max_positions)
-        for name, value in (("scale_base", scale_base), ("gamma", gamma)):
-            if not 0 < value < math.inf:
-                raise PosexportError(f"{self.name}: {name} must be a finite number above 0, got {value!r}")
+        self._above(0, scale_base=scale_base, gamma=gamma)
         pairs = head_size // 2
         self.max_positions = max_positions
         # Python floats: module.half() cannot round them

@@ -69,6 +69,6 @@ def draw(inputs: Sequence[InputSpec], envelope: LengthContract, named: dict[str,
     rng = np.random.default_rng(0)
     shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
     fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask")]
-    given = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}
+    arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}
     positions = {spec.name for spec in inputs if spec.role == "positions"}
-    return {name: array for name, array in prepare(given, inputs, envelope).items() if name not in positions}
+    return {name: array for name, array in prepare(arrays, inputs, envelope).items() if name not in positions}

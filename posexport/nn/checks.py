@@ -14,7 +14,6 @@ from torch import Tensor
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.nn.named_encoding import acts_through
 
 
 def sizes(**sizes: int) -> None:
@@ -81,7 +80,7 @@ def positions(ids: Tensor | Positions | None, x: Tensor) -> Positions:
 def consecutive(encoding: Encoding, ids: Tensor, mask: Tensor | None, x: Tensor) -> None:
     """An encoding of distances counts slots: positions that jump would be read wrongly."""
     positions(ids, x)
-    if not _readable(ids) or not acts_through(encoding, "scores", "values") or ids.shape[1] < 2:
+    if not _readable(ids) or {"scores", "values"}.isdisjoint(encoding.hooks) or ids.shape[1] < 2:
         return
     steps_BT = ids.diff(dim=1) == 1
     if mask is not None:
@@ -95,7 +94,7 @@ def consecutive(encoding: Encoding, ids: Tensor, mask: Tensor | None, x: Tensor)
 
 def same_rows(encoding: Encoding, ids: Tensor) -> None:
     """Distances to a context are computed once for the batch."""
-    if not _readable(ids) or not acts_through(encoding, "scores", "values"):
+    if not _readable(ids) or {"scores", "values"}.isdisjoint(encoding.hooks):
         return
     if not bool((ids == ids[:1]).all()) or not bool((ids[0].diff() == 1).all()):
         raise PosexportError(

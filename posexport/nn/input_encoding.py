@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 from posexport.nn import checks
 from posexport.nn.cached_call import current
 from posexport.nn.caching import Caching
-from posexport.nn.named_encoding import acts_through, encoding_of
+from posexport.nn.named_encoding import encoding_of
 from posexport.nn.reach import Reach
 
 
@@ -53,7 +53,7 @@ class InputEncoding(nn.Module):
         checks.sizes(**sizes)
         self.hidden = hidden
         kind = lookup(encoding).cls if isinstance(encoding, str) else type(encoding)
-        if issubclass(kind, Encoding) and not acts_through(kind, "embed"):
+        if issubclass(kind, Encoding) and "embed" not in kind.hooks:
             raise PosexportError(
                 f"{kind.name} acts in attention, not on the token embeddings: use posexport.nn.Attention("
                 f"hidden, heads, {kind.name!r})"

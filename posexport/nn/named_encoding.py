@@ -10,18 +10,9 @@ import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.compose import ByLayer
-from posexport.encodings.encoding import HOOKS, Encoding
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.settings import convert
-
-#: hooks that act in attention
-IN_ATTENTION = HOOKS[1:]
-
-
-def acts_through(encoding: Encoding | type[Encoding], *hooks: str) -> bool:
-    """Whether the encoding overrides any of ``hooks``."""
-    cls = encoding if isinstance(encoding, type) else type(encoding)
-    return any(getattr(cls, hook) is not getattr(Encoding, hook) for hook in hooks)
 
 
 def encoding_of(

@@ -155,7 +155,6 @@ def _invariants(
         promises=source.promises,
         precision=setup.precision,
         tolerance=setup.tolerance,
-        positional=None if source.encoding is None else source.promises.ordered or source.encoding.name != "nope",
         exact=exact,
     )
     plain = [p for p in points if not (p.refusal or p.calls or p.numbered) and p not in measured.skipped]

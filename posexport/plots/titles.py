@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Collection
 
 from posexport.encodings.encoding import Encoding, Value
+from posexport.encodings.rope import Rope
 
 #: settings that read better than their names do; the others are "name value"
 _WORDS = {
@@ -30,13 +31,13 @@ SIZES = frozenset(_WORDS) - {"joined", "beyond"}
 
 def settings_in_words(layer: Encoding, chosen: Collection[str] = ()) -> str:
     """Its settings: those ``chosen`` by the user, those without a default, those that are not at their default."""
-    defaults = {name: p.default for name, p in inspect.signature(type(layer)).parameters.items()}
+    defaults = {name: p.default for name, p in layer.arguments().items()}
     parts = []
     for name, value in layer.parameters_given.items():
         whole = name == "rotary_dim" and value == layer.parameters_given.get("head_size")
         if value is None or whole or (name not in chosen and value == defaults.get(name, inspect.Parameter.empty)):
             continue
-        trained = name == "max_positions" and hasattr(layer, "schedule")
+        trained = name == "max_positions" and isinstance(layer, Rope)
         parts.append(f"trained for {value} positions" if trained else _words(name, value))
     return ", ".join(parts)
 

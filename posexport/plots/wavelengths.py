@@ -1,6 +1,6 @@
 """The wavelengths of a rotation: how many positions each pair of dimensions takes for one turn, scaled and unscaled.
 
-Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2; scaled schedules: `posexport.encodings.frequencies`.
+Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.2; scaled schedules: `posexport.encodings.rope`.
 """
 
 import math
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from posexport.encodings.frequencies.schedule import Schedule
+from posexport.encodings.rope import Rope
+from posexport.encodings.rope.schedule import Schedule
 from posexport.plots.colours import heat_map, legend_beside, of_lines
 from posexport.plots.plot import Array, Group, Panel, Row, Subject, number, whole_ticks
 
@@ -22,9 +23,9 @@ LONG = 4
 
 def groups(subject: Subject) -> list[Group]:
     """Wavelengths, and beside them how far each pair is stretched, or where nothing is scaled, its cosines."""
-    schedule = getattr(subject.alone.layer, "schedule", None)
-    if not isinstance(schedule, Schedule):
+    if not isinstance(subject.alone.layer, Rope):
         return []
+    schedule = subject.alone.layer.schedule
     pairs = np.arange(schedule.dim // 2)
     unscaled_F = schedule.base ** (-2.0 * pairs / schedule.dim)
     frequencies = _frequencies(schedule)
@@ -99,8 +100,8 @@ def _frequencies(schedule: Schedule) -> dict[str, Array]:
     """Radians per position by what to call them: one, or those of short and of long rows."""
     if not schedule.by_length or not schedule.boundaries:
         return {"scaled": np.array(schedule.inv_freq, dtype=np.float64)}
-    found = {}
+    by_length = {}
     for length in (schedule.boundaries[0], LONG * schedule.boundaries[0]):
         ids_1T = torch.arange(length)[None]
-        found[f"rows of\n{length}"] = schedule.frequencies(ids_1T, torch.float64)[0].numpy()
-    return found
+        by_length[f"rows of\n{length}"] = schedule.frequencies(ids_1T, torch.float64)[0].numpy()
+    return by_length

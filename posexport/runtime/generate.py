@@ -23,9 +23,6 @@ from posexport.runtime.sampling import Chooser
 from posexport.runtime.streams import Pieces, StopTexts
 from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 
-#: the encodings whose keys of before change when a row grows beyond the length that this parameter says
-_RECOMPUTED = {"rope-longrope": "max_positions"}
-
 Finish = Literal["stop", "length", "limit"]
 #: a row, and new text of it
 Piece = tuple[int, str]
@@ -83,24 +80,24 @@ class Plan:
 
 def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
     """Prompts that are given as ids, checked: whole numbers that the model has embeddings for."""
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         try:
-            ids = [operator.index(one) for one in prompt]
+            ids = [operator.index(token) for token in prompt]
         except TypeError as err:
             raise PosexportError(
                 f"prompt {number} is neither a text nor a list of token ids; give all prompts as one or the other"
             ) from err
-        if wrong := [one for one in ids if one < 0 or (tokens.size is not None and one >= tokens.size)]:
+        if wrong := [token for token in ids if token < 0 or (tokens.size is not None and token >= tokens.size)]:
             most = "" if tokens.size is None else f" to {tokens.size - 1}"
             raise PosexportError(f"prompt {number} holds the id {wrong[0]}; {tokens.name} takes ids from 0{most}")
-        found.append(ids)
-    return found
+        rows.append(ids)
+    return rows
 
 
 def generate(
     make_cache: Callable[[int, int], Cache],
-    of: Ports,
+    ports: Ports,
     envelope: LengthContract,
     prompts: Sequence[Sequence[int]],
     plan: Plan,
@@ -129,7 +126,7 @@ def generate(
     _check(prompts, envelope, limit)
     threshold = _threshold(encodings)
     if threshold is not None and not plan.config.recompute:
-        _refuse_recomputing(prompts, plan.config, threshold, limit)
+        _refuse_recomputing(prompts, plan.config, encodings, threshold, limit)
     longest = max(map(len, prompts)) + plan.config.max_new_tokens - 1  # the last token is not read
     room = longest if limit is None else min(longest, limit)
     seen: Counter[tuple[bytes, ...]] = Counter()
@@ -141,24 +138,24 @@ def generate(
         seen[same] += 1
     started = time.perf_counter()
     reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
-    logits_BV = reader.prompts(of.tokens.padding)
+    logits_BV = reader.prompts(ports.tokens.padding)
     read = time.perf_counter()
-    held, steps = rows, 0  # the rows in the cache, those that are finished among them
+    cached, steps = rows, 0  # the rows in the cache, those that are finished among them
     while True:
-        for row, logits_V in zip(held, logits_BV, strict=True):
+        for row, logits_V in zip(cached, logits_BV, strict=True):
             if row.finish is None:
                 row.take(logits_V)
         yield from pieces
         pieces.clear()
-        going = [index for index, row in enumerate(held) if row.finish is None]
+        going = [index for index, row in enumerate(cached) if row.finish is None]
         if not going:
             break
         if limit is not None and reader.cache.slots >= limit:
             # padding of longer prompts took the room; every row must have what it has alone
             reader.cache.compact(going)
-            held = [held[index] for index in going]
-        ids = [of.tokens.padding if row.finish else row.tokens[-1] for row in held]
-        keep = [int(row.finish is None) for row in held]
+            cached = [cached[index] for index in going]
+        ids = [ports.tokens.padding if row.finish else row.tokens[-1] for row in cached]
+        keep = [int(row.finish is None) for row in cached]
         logits_BV = reader.read(np.array([ids]).T, np.array([keep]).T)
         steps += sum(keep)
     yield Generation(
@@ -208,7 +205,6 @@ class _Row:
             self._end("limit")  # this token itself can no longer be read
 
     def completion(self) -> Completion:
-        """What came of it."""
         assert self.finish is not None
         text = None if self._pieces is None else self._text
         return Completion(prompt_tokens=self._prompt, tokens=self.tokens, text=text, finish=self.finish)
@@ -263,9 +259,8 @@ def _crosses(before: NDArray[Any], after: NDArray[Any], threshold: int | None) -
 
 
 def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
-    """The smallest of any layer; a rotation inside a window is named with it."""
-    found = [one.parameters.get(_RECOMPUTED.get(one.name.partition("+")[0], "")) for one in encodings]
-    return min((length for length in found if isinstance(length, int)), default=None)
+    """Row length beyond which the cached keys of some layer are computed again."""
+    return min((spec.cached_keys_until for spec in encodings if spec.cached_keys_until is not None), default=None)
 
 
 def _check(prompts: Sequence[Sequence[int]], envelope: LengthContract, limit: int | None) -> None:
@@ -282,8 +277,14 @@ def _check(prompts: Sequence[Sequence[int]], envelope: LengthContract, limit: in
 
 
 def _refuse_recomputing(
-    prompts: Sequence[Sequence[int]], config: GenerationConfig, threshold: int, limit: int | None
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    encodings: Sequence[EncodingSpec],
+    threshold: int,
+    limit: int | None,
 ) -> None:
+    # of a rotation inside a window, the rotation's name
+    rotation = next(spec.name.partition("+")[0] for spec in encodings if spec.cached_keys_until == threshold)
     for number, prompt in enumerate(prompts):
         longest = len(prompt) + config.max_new_tokens - 1  # the last token is not read
         longest = longest if limit is None else min(longest, limit)
@@ -291,7 +292,7 @@ def _refuse_recomputing(
         if first <= threshold < longest:
             raise PosexportError(
                 f"prompt {number} is to be read up to {longest} tokens, {first} of them at first, and beyond "
-                f"{threshold} all cached keys of rope-longrope change; allow to recompute them, or ask for fewer tokens"
+                f"{threshold} all cached keys of {rotation} change; allow to recompute them, or ask for fewer tokens"
             )
 
 

@@ -30,7 +30,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def applies(self) -> bool:
-        """The encoding claims it."""
         return self.figure is not None
 
     @property
@@ -59,11 +58,10 @@ def positions_from(first: int, length: int, layer: "Encoding | None" = None) -> 
 
 def block(layer: "Encoding") -> tuple[tuple[int, int], int]:
     """Rows and columns of the patches to look at, and how far they can be moved in the image, or in its window."""
-    window = getattr(layer, "window", None)
-    if window is None:
+    if not layer.windowed:
         return BLOCK, STEP
-    side = (window + 1) // 2
-    return (side, side), window - side
+    side = (layer.window + 1) // 2
+    return (side, side), layer.window - side
 
 
 def steps(x_BHTS: "Tensor", layer: "Encoding") -> "list[Tensor]":

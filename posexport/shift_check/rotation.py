@@ -6,6 +6,7 @@ Su et al., "RoFormer" (arXiv:2104.09864), section 3.2.1: ``<R(i) q, R(j) k>`` is
 import torch
 from torch import Tensor
 
+from posexport.encodings.rope import Rope
 from posexport.shift_check.records import Check, positions_from, steps
 from posexport.shift_check.relative import drawn, places
 from posexport.sources.encoding_alone import EncodingAlone
@@ -29,8 +30,7 @@ def check_norms(subject: EncodingAlone) -> Check:
     if not torch.equal(as_query, as_key):
         return Check(claim=NORM, figure=None, detail="it scales queries and keys by inverse factors")
     before, after = x.norm(dim=-1), as_query.norm(dim=-1)
-    # xpos's schedule and others without a factor of their own: 1
-    factor = float(getattr(getattr(subject.layer, "schedule", None), "attention_factor", 1.0))
+    factor = subject.layer.schedule.attention_factor if isinstance(subject.layer, Rope) else 1.0
     figure = (after / after[..., :1] - 1).abs().max()
     if factor == 1:
         figure = torch.maximum(figure, (after / before - 1).abs().max())

@@ -9,7 +9,7 @@ import torch
 import posexport.encodings  # noqa: F401  # fills the registry
 from posexport.encodings.build import build, lookup
 from posexport.encodings.build import settings as settings_of
-from posexport.encodings.encoding import HOOKS, Encoding, Entry
+from posexport.encodings.encoding import Encoding, Entry
 from posexport.errors import PosexportError
 from posexport.settings import convert
 from posexport.sources.builtin import LARGEST, MAX_POSITIONS
@@ -33,12 +33,12 @@ class EncodingAlone:
 
     def has(self, hook: str) -> bool:
         """Whether the encoding acts through ``hook``."""
-        return getattr(type(self.layer), hook) is not getattr(Encoding, hook)
+        return hook in self.layer.hooks
 
     @property
     def acts(self) -> bool:
         """Whether it acts at all; a control does not."""
-        return any(self.has(hook) for hook in HOOKS)
+        return bool(self.layer.hooks)
 
     @property
     def parameters(self) -> str:

@@ -16,14 +16,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.lengths import envelope_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.envelope import envelope_of_module
 from posexport.sources.probe import probe
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, raised
 from posexport.sources.weights import digest
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, EncodingSpec, InputSpec, Promises
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, Promises
 
 #: the axes that a module of the user's may have beside fixed ones
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
@@ -71,11 +71,11 @@ def source_of_module(
         inputs=specs,
         outputs=probed.outputs,
         envelope=probed.envelope,
-        encoding=None if first is None else EncodingSpec(name=first.name, parameters=dict(first.parameters_given)),
+        encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         plan=probed.plan,
-        promises=Promises(padding_invariant=False),
+        promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
         remarks=[*remarks, *renamed, *bounded, *probed.remarks],
     )
 

@@ -6,10 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from posexport.encodings.encoding import Encoding
-from posexport.models.definition import Definition
+from posexport.definition.definition import Definition
 from posexport.sources.source import Source
-from posexport.spec import EncodingSpec
 
 
 def source_of(
@@ -31,7 +29,7 @@ def source_of(
         boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
         trained = limit if envelope.trained is None else min(limit, envelope.trained)
         envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
-    encodings = [_spec(encoding) for encoding in model.encodings]
+    encodings = [encoding.spec for encoding in model.encodings]
     return Source(
         name=name,
         label=label,
@@ -50,7 +48,3 @@ def source_of(
         files=files or {},
         remarks=list(remarks),
     )
-
-
-def _spec(encoding: Encoding) -> EncodingSpec:
-    return EncodingSpec(name=encoding.name, parameters=dict(encoding.parameters_given))

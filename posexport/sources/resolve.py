@@ -62,7 +62,7 @@ def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
 
 def _module(module: "nn.Module", options: LoadOptions) -> "Source":
     from posexport.sources import live_module
-    from posexport.sources.own_decoder import with_cache
+    from posexport.sources.with_cache import with_cache
 
     if options.settings or options.as_transformers:
         raise PosexportError("settings are for built-in models, as_transformers is for checkpoints, not modules")
@@ -77,7 +77,7 @@ def _factory(argument: str) -> bool:
 
 def _python_file(argument: str, options: LoadOptions) -> "Source":
     from posexport.sources import python_file
-    from posexport.sources.own_decoder import with_cache
+    from posexport.sources.with_cache import with_cache
 
     if not _factory(argument):
         raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from posexport.models.definition import Part
+from posexport.definition.definition import Part
 from posexport.spec import MODEL, EncodingSpec, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 
 

@@ -1,5 +1,7 @@
-"""Checkpoints of transformers 5: its spellings, what it reads otherwise than 4, and how both differ from the definition
-where a rotation depends on the length (see ci/golden/{five,llama,rope}.py)."""
+"""Checkpoints of transformers 5: its spellings, and what it reads otherwise than 4 (ci/golden/{five,llama,rope}.py).
+
+Where a rotation depends on the length, also how both differ from the definition.
+"""
 
 import json
 from collections.abc import Callable
@@ -12,8 +14,8 @@ import torch
 from checkpoints import GOLDEN, Tensors, change, configure, read, refusal, same
 from safetensors.torch import load_file
 
-from posexport.encodings.frequencies import from_config
-from posexport.encodings.frequencies.plain import Plain
+from posexport.encodings.rope.config import from_config
+from posexport.encodings.rope.plain import Plain
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.run.calls import in_calls

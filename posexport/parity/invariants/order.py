@@ -26,9 +26,9 @@ def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances:
     The first token stays where it is, for outputs that are read there.
     """
     few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.envelope.patch
-    positional = (
-        promise.positional if promise.exact is None or few else _tried(promise, promise.exact, point, tolerances)
-    )
+    positional = promise.promises.positional
+    if promise.exact is not None and not few:
+        positional = _tried(promise, promise.exact, point, tolerances)
     name = "outputs depend on the order of tokens" if positional else "outputs follow the order of tokens"
     if positional is False and promise.exact is not None:
         name += ", as the module's do: it has no positions"

@@ -31,8 +31,8 @@ CONTENT = "padding contents change nothing"
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What the model promises, and how to run it. ``positional``: None where the encoding is not known; then, and for a
-    user's module in any case, ``exact``, PyTorch's run in float64, is tried.
+    """What the model promises, and how to run it. Where ``exact`` is given (for a user's module), PyTorch's
+    run in float64 shows whether it has positions.
 
     ``definition`` is PyTorch's run in the model's ``precision``: every pair of inputs goes through it too.
     """
@@ -46,7 +46,6 @@ class Promise:
     precision: Precision = "fp32"
     #: the user's, in place of the criterion
     tolerance: float | None = None
-    positional: bool | None
     exact: Run | None = None
 
     @property

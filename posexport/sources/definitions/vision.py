@@ -1,6 +1,5 @@
 """``vision-<encoding>``: a vision transformer over all patches of an image."""
 
-from posexport.encodings.build import settings
 from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.vision import Vision, VisionConfig
 from posexport.sources.definitions.kind import Kind
@@ -10,14 +9,15 @@ TASKS = {"features": "the hidden states", "image-classification": "logits over l
 
 def _takes(entry: Entry) -> bool:
     """Those of images, but for those of windows, and the control, which acts nowhere."""
-    return not entry.oracles or (entry.cls.axes > 1 and not entry.cls.causal and "window" not in settings(entry))
+    cls = entry.cls
+    return not cls.hooks or (cls.axes > 1 and not cls.causal and not cls.windowed)
 
 
 def _sizes(config: VisionConfig) -> dict[str, int]:
     return {
         "hidden": config.hidden,
         "heads": config.heads,
-        "head_size": config.encoder.head_size,
+        "head_size": config.layer.head_size,
         "rows": config.rows,
         "columns": config.columns,
         "prefix": config.prefix,

@@ -26,7 +26,7 @@ SWIN = Kind(
     config=WindowedConfig,
     defaults={},
     tasks=TASKS,
-    takes=lambda entry: entry.name == "swin",
+    takes=lambda entry: entry.cls.windowed and not entry.cls.cosine_scores,
     sizes=_sizes,
     make=_make,
 )
@@ -37,7 +37,7 @@ SWINV2 = Kind(
     # what scores a pair may be joined to by a shift: more than cosines and biases can make up for
     defaults={"norm": "res-post", "cosine": True, "dropped": -200.0},
     tasks=TASKS,
-    takes=lambda entry: entry.name == "swinv2",
+    takes=lambda entry: entry.cls.windowed and entry.cls.cosine_scores,
     sizes=_sizes,
     make=_make,
 )

@@ -1,0 +1,120 @@
+"""What every definition says of itself, beside computing: inputs, outputs, lengths, promises."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import nn
+
+from posexport.definition.lengths import envelope_of
+from posexport.encodings.encoding import Encoding
+from posexport.nn.heads import Head
+from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph of its own that computes a part of a model; ``module`` has submodules of the whole, by the same names."""
+
+    spec: PartSpec
+    module: nn.Module
+
+
+class Definition(nn.Module, ABC):
+    """A whole model. ``forward`` takes its `inputs` by name and returns a tuple in the order of `outputs`."""
+
+    #: rows at the start of a position table that no real token uses (`posexport.nn.position_ids`)
+    overhead: int = 0
+    #: an output without a length axis is read at token 0, so a left-padded row is answered at a padded token
+    reads_first_token: bool = False
+
+    #: something beside the encoding depends on the order of tokens (a causal mask, a convolution)
+    ordered: bool = False
+
+    #: what it computes for a token of ``sequence_length`` does not depend on the ones after it
+    causal: bool = False
+
+    @property
+    @abstractmethod
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in order."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> list[OutputSpec]:
+        """The outputs, in order."""
+
+    @property
+    @abstractmethod
+    def encoding(self) -> Encoding:
+        """The encoding of the first layer: the model's own where all layers share it."""
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """The encodings of the layers that may differ; one where all share it."""
+        return [self.encoding]
+
+    @property
+    def reused(self) -> list[nn.Module]:
+        """Modules that many calls in turn ask the same: a proof need not compute their answers again."""
+        return []
+
+    @property
+    def envelope(self) -> LengthContract:
+        """The lengths (of images: the sizes) it is right for."""
+        return envelope_of(self.encoding)
+
+    @property
+    def plan(self) -> ProofPlan:
+        """The sizes to trace and to prove it at."""
+        return ProofPlan()
+
+    @property
+    def parts(self) -> list[Part]:
+        """The graphs it is exported as, in the order they run; none: it is one."""
+        return []
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Outputs do not change when all positions move by the same amount (left padding changes nothing)."""
+        return self.encoding.shift_invariant
+
+    @property
+    def padding_invariant(self) -> bool:
+        """Padding on the right does not change what is not padding."""
+        return self.encoding.padding_invariant
+
+    @property
+    def promises(self) -> Promises:
+        """What holds between its outputs for different inputs, as one record."""
+        return Promises(
+            shift_invariant=self.shift_invariant,
+            padding_invariant=self.padding_invariant,
+            reads_first_token=self.reads_first_token,
+            positional=self.ordered or bool(self.encodings[0].hooks),
+            causal=self.causal,
+            position_offset=self.overhead,
+        )
+
+
+class HeadedModel(Definition):
+    """An encoder, and a head that reads its hidden states."""
+
+    def __init__(self, encoder: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.reads_first_token = head.reads_first_token
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return self.head.outputs
+
+
+def text_inputs(vocab: int, padding_id: int, types: int = 0) -> list[InputSpec]:
+    """Token ids, their mask, and token types where there are several."""
+    axes: list[Axis] = [BATCH, SEQUENCE]
+    ids = InputSpec(name="input_ids", dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
+    found = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
+    if types > 1:
+        found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=types))
+    return found
