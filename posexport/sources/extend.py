@@ -5,10 +5,10 @@ from dataclasses import replace
 import msgspec
 from torch import nn
 
+from posexport.definition.definition import Definition
 from posexport.encodings.beyond import extend as extend_encodings
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
 from posexport.sources.mapped import copy_with_same_weights
 from posexport.sources.source import Source
 from posexport.spec import Beyond
