@@ -65,5 +65,5 @@ def rejected(setup: Setup, point: GridPoint, *, foreign: bool, fresh: bool, room
     return _point(setup, point, verdict=verdict, note=answer.note)
 
 
-def _point(setup: Setup, point: GridPoint, output: str = "", **result: Any) -> Point:
-    return Point.at(point, provider=setup.provider, precision=setup.precision, output=output, **result)
+def _point(setup: Setup, point: GridPoint, **result: Any) -> Point:
+    return Point.at(point, provider=setup.provider, precision=setup.precision, **result)

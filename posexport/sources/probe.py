@@ -4,7 +4,6 @@ Everything that would make the export or the proof fail later is looked for here
 one sentence. The module is run as a copy, so that what calls leave behind in it does not get into the graph.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from posexport.sources.example import axis_sizes, example
 from posexport.sources.length_search import LONGEST, Found, search
 from posexport.sources.user_module import (
     at,
+    copied,
     default_dtype,
     in_precision,
     likely_line,
@@ -94,13 +94,7 @@ class _Trial:
         self.watched = self.small
 
     def fresh(self) -> nn.Module:
-        try:
-            return copy.deepcopy(self.original)
-        except Exception as err:
-            raise PosexportError(
-                f"{self.argument}: the module cannot be copied, and the proof needs copies of it in two precisions: "
-                f"copy.deepcopy raised {raised(err)}"
-            ) from err
+        return copied(self.argument, self.original)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # a module may write to its inputs

@@ -3,7 +3,7 @@
 An ``error`` of None is one that no number describes (a missing output, a shape, NaN); its note says what it was.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,9 @@ NAMES = {
     "strays": "wrong_provider",
     "located": "failure_location",
 }
+
+#: the fields that a point has from the grid
+_OF_GRID = ("batch", "length", "padding", "memory", "image", "calls", "numbered")
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
@@ -52,38 +55,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     note: str = ""
 
     @staticmethod
-    def at(
-        point: GridPoint,
-        *,
-        provider: str,
-        precision: Precision,
-        output: str,
-        verdict: Outcome,
-        error: float | None = None,
-        torch_error: float | None = None,
-        torch_worst: float | None = None,
-        tolerance: float | None = None,
-        note: str = "",
-    ) -> "Point":
-        """What came out at a point of the grid."""
-        return Point(
-            batch=point.batch,
-            length=point.length,
-            memory=point.memory,
-            image=point.image,
-            calls=point.calls,
-            numbered=point.numbered,
-            padding=point.padding,
-            provider=provider,
-            precision=precision,
-            output=output,
-            error=error,
-            torch_error=torch_error,
-            torch_worst=torch_worst,
-            tolerance=tolerance,
-            verdict=verdict,
-            note=note,
-        )
+    def at(point: GridPoint, **result: Any) -> "Point":
+        """What came out at a point of the grid; measures that are not given are None."""
+        measures = dict.fromkeys(("error", "torch_error", "torch_worst", "tolerance"))
+        return Point(**{name: getattr(point, name) for name in _OF_GRID}, **{"output": "", **measures, **result})
 
     @property
     def where(self) -> str:
@@ -93,15 +68,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     @property
     def point(self) -> GridPoint:
         """The point of the grid, without how samples become tokens."""
-        return GridPoint(
-            batch=self.batch,
-            length=self.length,
-            padding=self.padding,
-            memory=self.memory,
-            image=self.image,
-            calls=self.calls,
-            numbered=self.numbered,
-        )
+        return GridPoint(**{name: getattr(self, name) for name in _OF_GRID})
 
     @property
     def ratio(self) -> float:

@@ -16,7 +16,7 @@ from posexport.parity.grid.inputs import Feeds
 from posexport.parity.run.last_call import Remembered
 from posexport.parity.run.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
-from posexport.sources.user_module import UserModule, in_precision, not_the_module_s, raised
+from posexport.sources.user_module import UserModule, copied, in_precision
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -45,15 +45,9 @@ class Reference:
         return made
 
     def _duplicate(self) -> nn.Module:
-        try:
-            return copy.deepcopy(self.original)
-        except Exception as err:
-            if not isinstance(self.original, UserModule) or not_the_module_s(err):
-                raise
-            raise PosexportError(
-                f"{self.original.argument}: the module cannot be copied, and the proof needs copies of it in two "
-                f"precisions: copy.deepcopy raised {raised(err)}"
-            ) from err
+        if isinstance(self.original, UserModule):
+            return copied(self.original.argument, self.original)
+        return copy.deepcopy(self.original)
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""

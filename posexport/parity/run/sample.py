@@ -9,6 +9,7 @@ layers). The header holds each output's scale max |y64|, PyTorch's own error and
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import Array, Precision, floor
 from posexport.parity.grid.inputs import Feeds, draw, size_of
 from posexport.parity.grid.point import PADDINGS, GridPoint
-from posexport.parity.report.points import Outcome, Point
+from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.run.calls import in_calls
 from posexport.parity.run.refusal import refused
@@ -158,39 +159,25 @@ def check_sample(
     """
     header, tensors = _read(directory / FILE)
     runner = Runner.of(header, model_of(directory, parts), parts, provider=provider, threads=threads)
+    at = partial(Point.at, provider=provider, precision=header.precision)
     points: list[Point] = []
-
-    def add(point: GridPoint, output: str, verdict: Outcome, error: float | None, truth: Truth, note: str) -> None:
-        points.append(
-            Point.at(
-                point,
-                provider=provider,
-                precision=header.precision,
-                output=output,
-                error=error,
-                torch_worst=truth.torch_worst,
-                tolerance=truth.tolerance,
-                verdict=verdict,
-                note=note,
-            )
-        )
-
     for number, (point, truths) in enumerate(zip(header.points, header.truths, strict=True)):
         feeds = {s.name: tensors[f"{number}.in.{s.name}"].astype(s.dtype) for s in header.inputs}
         try:
-            got, failure = in_calls(runner, feeds, header, point.calls), ""
+            outputs, failure = in_calls(runner, feeds, header, point.calls), ""
         except RunError as err:
-            got, failure = [], f"ONNX Runtime failed: {err}"
+            outputs, failure = [], f"ONNX Runtime failed: {err}"
         for index, (spec, truth) in enumerate(zip(header.outputs, truths, strict=True)):
-            if tolerance is not None or truth.tolerance is None:
-                truth.tolerance = tolerance or floor(header.precision, spec.name)
-            error, note = (math.inf, failure) if failure else _error(got[index], spec, truth, tensors, number)
-            verdict: Outcome = "pass" if error <= truth.tolerance else "fail"
-            add(point, spec.name, verdict, error if math.isfinite(error) else None, truth, note)
+            limit = truth.tolerance
+            if tolerance is not None or limit is None:
+                limit = tolerance or floor(header.precision, spec.name)
+            error, note = (math.inf, failure) if failure else _error(outputs[index], spec, truth, tensors, number)
+            result = {"error": error if math.isfinite(error) else None, "torch_worst": truth.torch_worst}
+            verdict = "pass" if error <= limit else "fail"
+            points.append(at(point, output=spec.name, tolerance=limit, verdict=verdict, note=note, **result))
     for point in header.refusals:
-        answered = refused(runner, draw(point, header.inputs), [Bound(SEQUENCE, header.limit or 0)])
-        nothing = Truth(scale=0.0)
-        add(point, "", "rejected" if answered.good else "fail", None, nothing, answered.note)
+        answer = refused(runner, draw(point, header.inputs), [Bound(SEQUENCE, header.limit or 0)])
+        points.append(at(point, verdict="rejected" if answer.good else "fail", note=answer.note))
     return Report(scope="sample", provider=provider, precision=header.precision, points=points, tolerance=tolerance)
 
 
