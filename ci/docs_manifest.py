@@ -31,6 +31,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "ir_version": "version of the ONNX file format",
         "functions": "the functions of domain `posexport` in the graph",
         "lowerings": "for each type of function node: which lowering was chosen, and why the others were not",
+        "passes": "for each graph pass, in the order in which they run: how many nodes it changed, and why not others",
         "files": "every other file of the bundle",
         "tools": "versions of the libraries that made the bundle",
         "parity": "summary of the proof; null with `--no-verify`",
@@ -51,6 +52,10 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "lowering": "the lowering that was chosen",
         "nodes": "how many nodes of this type the graph has",
         "refused": "every other lowering, with the reason why it was not chosen",
+    },
+    bundle.PassSpec: {
+        "nodes": "how many nodes the pass changed",
+        "refused": "why the pass did not run, or why it left other nodes as they are",
     },
     bundle.ParitySummary: {
         "points": "compared outputs and rejected inputs",

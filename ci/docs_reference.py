@@ -188,4 +188,17 @@ def layers() -> str:
     )
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"commands": commands, "api": api, "layers": layers, "imports": mermaid}
+def passes() -> str:
+    """Every graph pass, in the order in which they run."""
+    from posexport.passes.pipeline import PASSES
+
+    return "\n".join(["| pass | what it makes |", "|---|---|", *(f"| `{p.name}` | {p.description} |" for p in PASSES)])
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "api": api,
+    "layers": layers,
+    "imports": mermaid,
+    "passes": passes,
+}

@@ -14,7 +14,7 @@ import msgspec
 
 from posexport import __version__
 from posexport.bundle.copied import copy_without_paths
-from posexport.bundle.manifest import LoweringSpec, Manifest, SourceInfo, model_of
+from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, SourceInfo, model_of
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
 from posexport.files import size_text
@@ -350,6 +350,7 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         target=recipe.target,
         recipe=recipe,
         lowerings=_lowerings(built),
+        passes=_passes(built),
         files={},
         tools=_tools(),
         parity=None if report is None else report.summary(),
@@ -369,6 +370,18 @@ def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
             before = found[name].nodes if name in found else 0
             found[name] = LoweringSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
     return found
+
+
+def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
+    """What each graph pass did, in all graphs together."""
+    results = {name: [graph.passes[name] for graph in built] for name in built[0].passes}
+    return {
+        name: PassSpec(
+            nodes=sum(result.nodes for result in each),
+            refused=list(dict.fromkeys(reason for result in each for reason in result.refused)),
+        )
+        for name, each in results.items()
+    }
 
 
 def _tools() -> dict[str, str]:

@@ -25,6 +25,7 @@ from posexport.bundle.manifest import (
     LoweringSpec,
     Manifest,
     ParitySummary,
+    PassSpec,
     SourceInfo,
     decode,
     encode,
@@ -116,6 +117,7 @@ manifests = st.builds(
         st.builds(LoweringSpec, lowering=texts, nodes=counts, refused=st.dictionaries(texts, texts, max_size=2)),
         max_size=3,
     ),
+    passes=st.dictionaries(texts, st.builds(PassSpec, nodes=counts, refused=st.lists(texts, max_size=2)), max_size=3),
     files=st.dictionaries(plain_names, st.builds(FileEntry, size=counts, sha256=hashes), max_size=3).map(
         lambda files: files | LISTED
     ),

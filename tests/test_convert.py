@@ -18,6 +18,7 @@ from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw
+from posexport.passes.pipeline import PASSES
 from posexport.sources import builtin
 from posexport.sources.resolve import LoadOptions
 from tests.small import by_attention, in_short, shared
@@ -209,6 +210,10 @@ def test_a_user_s_module_converts_with_its_operators_visible(tmp_path: Path) -> 
     assert {name: spec.lowering for name, spec in done.manifest.lowerings.items()} == {
         "ClippedClippedValuesAttention": "blockwise"
     }
+    assert list(done.manifest.passes) == [each.name for each in PASSES]
+    assert done.manifest.passes["shared-bias"].refused == [
+        "what is added to its scores depends on queries or keys, or is the mask alone"
+    ]
 
 
 def test_positions_matter_in_every_built_in_model() -> None:

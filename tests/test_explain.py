@@ -1,6 +1,8 @@
 """``posexport explain``: no kernel's time is counted twice, each is counted where it belongs, and nothing is hidden."""
 
+import io
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +11,9 @@ import msgspec
 import onnx.parser
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-from posexport.bundle.manifest import MANIFEST, LoweringSpec
+from posexport.bundle.manifest import MANIFEST, LoweringSpec, PassSpec
 from posexport.cli import group
 from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
@@ -276,6 +279,9 @@ def test_refusals_come_from_the_manifest() -> None:
     part = Part(file="m", runs=1, ms=1, profiled_ms=2, kernels_ms=1, decisions=[decision], rows=[])
     told = Explanation(bundle="b", made_for="cpu", provider="cpu", threads=0, onnxruntime="1", fed="", parts=[part])
     assert notes(told) == []
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(shown(msgspec.structs.replace(told, passes={"gelu": PassSpec(nodes=3, refused=["no such formula"])})))
+    assert re.search(r"gelu +3 +no such formula", console.export_text())
     assert (
         "no lowerings are recorded"
         in notes(msgspec.structs.replace(told, parts=[msgspec.structs.replace(part, decisions=[])]))[0]
@@ -295,8 +301,6 @@ def test_the_command(bundles: Any) -> None:
 
 
 def test_other_providers_are_named() -> None:
-    from rich.console import Console
-
     from posexport.explain.records import Kernel
 
     kernels = [

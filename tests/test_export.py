@@ -17,7 +17,7 @@ from posexport.export import negotiate
 from posexport.export.build import build
 from posexport.export.trace import trace
 from posexport.lowering.plan import ATTENTION, check_name, choose
-from posexport.ops.attention import kinds
+from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
 from posexport.targets.target import Target
@@ -82,8 +82,7 @@ def test_inline_is_without_scan_and_without_squeeze_of_unknown_rank(tmp_path: Pa
     bodies = [node for function in onnx.load(tmp_path / "m.onnx").functions for node in function.node]
     assert "Squeeze" in {node.op_type for node in bodies}
     assert all(len(node.input) == 2 for node in bodies if node.op_type == "Squeeze")
-    kind = next(iter(kinds().values()))
-    assert choose(ATTENTION, kind, Target(flat=True)).lowering.name == "formula"
+    assert choose(ATTENTION, AttentionSpec(), Target(flat=True)).lowering.name == "formula"
 
 
 @pytest.mark.parametrize("length", [1, 127, 128, 129, 301])
@@ -101,10 +100,10 @@ def test_blockwise_at_the_edges_of_its_blocks(length: int, tmp_path: Path) -> No
 
 
 def test_refusal_of_a_lowering_says_why() -> None:
-    kind = next(kind for kind in kinds().values() if kind.mask == "pairs")
-    with pytest.raises(PosexportError, match=f"blockwise does not apply to {kind.name}: the mask has a row for every"):
-        choose(ATTENTION, kind, Target(), "blockwise")
-    choice = choose(ATTENTION, kind, Target())
+    spec = AttentionSpec(mask="pairs")
+    with pytest.raises(PosexportError, match=f"blockwise does not apply to {spec.name}: the mask has a row for every"):
+        choose(ATTENTION, spec, Target(), "blockwise")
+    choice = choose(ATTENTION, spec, Target())
     assert choice.lowering.name == "formula"
     assert choice.refused["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
     assert "--target cpu or cuda" in choice.refused["multi-head"]

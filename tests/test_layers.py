@@ -21,7 +21,7 @@ LAYERS = [
     {"models"},
     {"sources"},
     {"lowering"},
-    {"rewrites"},
+    {"passes"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},
@@ -61,7 +61,11 @@ WITHOUT_TORCH += [
     ".tokenizer",
     ".explain.explanation",
     ".explain.time_table",
-    ".rewrites",
+    ".passes.activations",
+    ".passes.flat_tokens",
+    ".passes.packed_projections",
+    ".passes.rms_norm",
+    ".passes.skip_norm",
 ]
 
 

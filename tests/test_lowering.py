@@ -17,15 +17,15 @@ from posexport.export.save import save
 from posexport.lowering import bias
 from posexport.lowering.blocks import BLOCK
 from posexport.lowering.lowering import function
-from posexport.lowering.plan import ATTENTION, choose, family_of
-from posexport.ops.attention import AttentionKind, kinds
+from posexport.lowering.plan import ATTENTION, choose
+from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.calls import in_calls
 from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import Runner
+from posexport.passes import pipeline
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.cached import cached
@@ -61,6 +61,7 @@ class Lowered:
         model = self.traces(self.source, opset)
         model.ir_version = 10
         target = Target("cpu", opset)
+        pipeline.run(model, target, lowering)
         chosen = functions.attach(model, target, lowering)
         save(model, path)
         names = [[spec.name for spec in specs] for specs in (self.source.inputs, self.source.outputs)]
@@ -77,7 +78,7 @@ class Lowered:
             error = measure(got[0], truth[0], outputs[0].axes, token_mask(point, inputs)).error
             allowed = tolerance("fp32", outputs[0].name, self.baseline(point.length))
             assert error <= allowed, f"{lowering}, {point}, {calls}: {error:.2g} exceeds {allowed:.2g}"
-        return {c.lowering for name, c in chosen.items() if isinstance((family_of(name) or (0, 0))[1], AttentionKind)}
+        return {choice.lowering for choice in chosen.values() if isinstance(choice.spec, AttentionSpec)}
 
     def baseline(self, length: int) -> float:
         """PyTorch's largest error in float32 over the points of a length, as in the proof."""
@@ -120,11 +121,9 @@ def opset_of(lowering: str, opset: int) -> int:
 def applies(made: Lowered, lowering: str) -> bool:
     """Whether all attention of a model can be lowered so; PosexportError is the planner's answer where not."""
     target = Target("cpu", opset_of(lowering, made.opset))
-    nodes = ir.traversal.RecursiveGraphIterator(made.model.graph)
-    ours = {node.op_type for node in nodes if node.domain == "posexport"}
-    of_attention = [kinds()[name] for name in sorted(ours) if name in kinds()]
+    specs = {AttentionSpec.of(node) for node in ir.traversal.RecursiveGraphIterator(made.model.graph)} - {None}
     way = next(each for each in ATTENTION.lowerings if each.name == lowering)
-    return all(way.refusal(kind, target) is None for kind in of_attention)
+    return all(way.refusal(spec, target) is None for spec in specs)
 
 
 def check_every(
@@ -166,7 +165,7 @@ def test_every_lowering_of_every_encoder(name: str, tmp_path: Path, traces: Trac
 def test_biases_too_large_to_be_shared(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces
 ) -> None:
-    monkeypatch.setattr(bias, "MOST", 0)
+    monkeypatch.setattr(bias, "MAX_SHARED_BIAS_ELEMENTS", 0)
     made = Lowered(source(name), 18, traces)
     for lowering in ("blockwise", "chunked"):  # the second cannot cut a call of one token
         assert made.check(tmp_path / f"{lowering}.onnx", lowering, PADDED) == {lowering}
@@ -189,10 +188,9 @@ def check_static(
     """GroupQueryAttention wherever nothing but a bias acts on the scores, and nowhere else."""
     lowered = Lowered(cached(made, "static", "at-write"), 24, traces)
     took = lowered.check(folder / "m.onnx", "auto", points)
-    nodes = [node.op_type for node in lowered.model.graph if node.domain == "posexport" and node.op_type in kinds()]
-    kind = kinds()[nodes[0]]
-    reads_keys = kind.scores is not None and "k" in kind.scores.takes
-    if not (reads_keys or kind.base or kind.values):
+    spec = next(spec for node in lowered.model.graph if (spec := AttentionSpec.of(node)) is not None)
+    reads_keys = spec.score_operator is not None and "k" in spec.score_operator.takes
+    if not (reads_keys or spec.base or spec.values):
         assert took == {"group-query"}
         assert "GroupQueryAttention" in onnx.load(folder / "m.onnx").SerializeToString().decode("latin-1")
     else:
@@ -231,7 +229,7 @@ def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path, traces
 @pytest.mark.parametrize("heads", [1, 5])
 @pytest.mark.parametrize("lowering", ["formula", "chunked", "attention"])
 def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int) -> None:
-    kind, target = kinds()["CausalPairMaskedAttention"], Target("cpu", 23)
+    spec, target = AttentionSpec(mask="pairs", causal=True), Target("cpu", 23)
     rng = np.random.default_rng(4)
     T, S, lowest = BLOCK + 9, BLOCK + 14, -1e30
     fed: dict[str, np.ndarray[Any, Any]] = {
@@ -240,11 +238,11 @@ def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int)
     fed["mask"] = np.where(rng.random((rows, heads, T, S)) < 0.3, lowest, rng.standard_normal((1, 1, 1, S))).astype("f")
     fed |= {"qpos": np.arange(5, 5 + T), "kpos": np.arange(S)}
     body = ir.serde.serialize_function(
-        function(choose(ATTENTION, kind, target, lowering).lowering, kind, target).function
+        function(choose(ATTENTION, spec, target, lowering).lowering, spec, target).function
     )
-    node = onnx.helper.make_node(
-        kind.name, kind.inputs, ["context"], domain=DOMAIN, scale=0.5, lowest=lowest, heads=5, groups=5
-    )
+    values = {"scale": 0.5, "lowest": lowest}
+    attributes = {name: values[name] for name in body.attribute}
+    node = onnx.helper.make_node(spec.name, spec.inputs, ["context"], domain=DOMAIN, **attributes)
     ends = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in fed.items()
@@ -263,13 +261,13 @@ def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int)
 
 
 def test_reasons_are_given_for_what_is_not_taken() -> None:
-    kind = kinds()["MaskedDistanceAttention"]
-    choice = choose(ATTENTION, kind, Target("cpu", 23))
+    spec = AttentionSpec("DistanceScores", mask="keys")
+    choice = choose(ATTENTION, spec, Target("cpu", 23))
     assert choice.lowering.name == "blockwise"
     assert choice.refused["formula"] == "it holds the scores of all pairs at once"
     assert choice.refused["chunked"] == "blockwise cuts finer on the CPU, and nothing was measured on CUDA"
     with pytest.raises(PosexportError, match=r"chunked does not apply to \w+: the graph may hold no If"):
-        choose(ATTENTION, kind, Target("cpu", 23, flat=True), "chunked")
+        choose(ATTENTION, spec, Target("cpu", 23, flat=True), "chunked")
     assert choice.refused["group-query"] == "it is for caches of fixed size that the attention writes to itself"
     assert all(choice.refused.values())
     assert {choice.lowering.name, *choice.refused} == {each.name for each in ATTENTION.lowerings}

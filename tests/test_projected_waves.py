@@ -15,7 +15,8 @@ from posexport.lowering import plan
 from posexport.lowering.waves import LOWERINGS
 from posexport.lowering.waves.tabulated import REACH
 from posexport.ops.operator import DOMAIN
-from posexport.ops.waves import LAYOUTS, Layout, WavesKind, oracle, project
+from posexport.ops.waves import LAYOUTS, Layout, ProjectionSpec, oracle, project
+from posexport.passes.pipeline import run
 from posexport.targets.target import Target
 
 HEADS, SIZE = 5, 3
@@ -36,15 +37,19 @@ TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
 
 def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, constant: bool = True) -> onnx.ModelProto:
-    """A graph of one node and what `attach` makes of it; the map is constant or an input."""
-    kind = WavesKind(layout)
+    """A graph of one node and what passes and `attach` make of it; the map is constant or an input."""
+    spec = ProjectionSpec(layout)
     given = {"frequencies": np.array(frequencies(weight.shape[1]), np.float32), "weight": weight}
     info = onnx.helper.make_tensor_value_info
     inputs = [info("distances", onnx.TensorProto.INT64, ["W"])]
     if not constant:
         inputs.append(info("weight", TYPES[str(weight.dtype)], given.pop("weight").shape))
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, by_head=[-1, HEADS, SIZE])],
+        [
+            onnx.helper.make_node(
+                spec.op_type, spec.inputs, spec.outputs, domain=DOMAIN, split_heads=[-1, HEADS, SIZE], **spec.attributes
+            )
+        ],
         "one",
         inputs,
         [info("vectors", TYPES[str(weight.dtype)], [HEADS, "W", SIZE])],
@@ -52,6 +57,7 @@ def model(name: str, layout: Layout, weight: np.ndarray, target: Target, *, cons
     )
     opsets = [onnx.helper.make_opsetid("", target.opset), onnx.helper.make_opsetid(DOMAIN, 1)]
     made = ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    run(made, target, name)
     (chosen,) = attach(made, target, name).values()
     assert name in ("auto", chosen.lowering)
     found = ir.to_proto(made)
@@ -74,10 +80,10 @@ def wanted(layout: Layout, distances: np.ndarray, weight: np.ndarray) -> np.ndar
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_every_lowering_projects_as_the_oracle(layout: Layout, lowering: str, dtype: str, channels: int) -> None:
     weight = np.random.default_rng(channels).standard_normal((HEADS * SIZE, channels)).astype(dtype)
-    run = session(model(lowering, layout, weight, Target("cpu", 18)))
+    projected = session(model(lowering, layout, weight, Target("cpu", 18)))
     for which, distances in DISTANCES.items():
         given = np.array(distances, np.int64)
-        (got,) = run.run(None, {"distances": given})
+        (got,) = projected.run(None, {"distances": given})
         want = wanted(layout, given, weight)
         assert got.dtype == weight.dtype
         # an angle is rounded to float32, unless it stands in a table
@@ -119,9 +125,9 @@ def test_a_table_stands_where_it_serves(target: Target, constant: bool, taken: s
     found = model("auto", "half", weight, target, constant=constant)
     assert ([HEADS, 2 * REACH + 1, SIZE] in [list(each.dims) for each in found.graph.initializer]) == bool(not said)
     (node,) = found.graph.node
-    (family, kind) = plan.family_of(node.op_type) or (None, None)
-    assert family is not None
-    choice = plan.choose(family, kind, target)
+    spec = ProjectionSpec("half", tabulated=len(node.input) == 4)
+    assert node.op_type == spec.name
+    choice = plan.choose(plan.FAMILIES[-1], spec, target)
     assert choice.lowering.name == taken
     assert said in choice.refused.get("tabulated", "")
 

@@ -1,5 +1,7 @@
 """Rotations as nodes: every kind by every lowering against the oracle, refusals, and what stands in exported graphs."""
 
+from itertools import product, starmap
+
 import numpy as np
 import onnx
 import onnx.helper
@@ -11,41 +13,43 @@ import torch
 from posexport.lowering.lowering import function
 from posexport.lowering.rotation import LOWERINGS
 from posexport.ops.operator import DOMAIN
-from posexport.ops.rotation import Layout, RotationKind, kinds, oracle, turn
+from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec, oracle, turn
 from posexport.targets.target import Target
 
 HEADS, LENGTH = 5, 7
 #: head size and pairs: all channels, an odd rest, and operators with sizes that are no multiple of four
 SIZES = {False: [(20, 10), (6, 3)], True: [(9, 2), (20, 3)]}
+SPECS = {spec.name: spec for spec in starmap(RotationSpec, product(LAYOUTS, *[(False, True)] * 3))}
 BY_NAME = {lowering.name: lowering for lowering in LOWERINGS}
 TYPES = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
 
-def model(name: str, kind: RotationKind, size: int, pairs: int, target: Target, dtype: str = "float32") -> bytes:
+def model(name: str, kind: RotationSpec, size: int, pairs: int, target: Target, dtype: str = "float32") -> bytes:
     """A graph of one node and its function."""
     turning = [pairs, pairs] if kind.layout == "half" else [2 * pairs]
     every = {
         "heads": HEADS,
         "dim": 2 * pairs,
         "parts": [*turning, size - 2 * pairs],
-        "by_head": [0, 0, HEADS, -1],
+        "split_heads": [0, 0, HEADS, -1],
     }
-    attributes = {name: every[name] for name in kind.attributes}
     lowering = BY_NAME[name]
-    heads = ["B", "T", HEADS * size] if kind.joined else ["B", HEADS, "T", size]
+    body = ir.serde.serialize_function(function(lowering, kind, target).function)
+    attributes = {name: every[name] for name in body.attribute}
+    heads = ["B", "T", HEADS * size] if kind.packed else ["B", HEADS, "T", size]
     axes = {"x": heads} | {name: ["R", 1, "T", pairs] for name in ("cos", "sin")}
     made = {"x": TYPES[dtype], "cos": TYPES["float32"], "sin": TYPES["float32"]}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(kind.name, kind.inputs, kind.outputs, domain=DOMAIN, **attributes)],
         "one",
         [onnx.helper.make_tensor_value_info(n, made[n], axes[n]) for n in kind.inputs],
-        [onnx.helper.make_tensor_value_info("turned", TYPES[dtype], axes["x"])],
+        [onnx.helper.make_tensor_value_info("rotated", TYPES[dtype], axes["x"])],
     )
-    domains = {"": target.opset, DOMAIN: 1, **lowering.domains(kind, target)}
+    domains = {DOMAIN: 1, **{each.domain: each.version for each in body.opset_import}}
     found = onnx.helper.make_model(
         graph,
         opset_imports=[onnx.helper.make_opsetid(*each) for each in domains.items()],
-        functions=[ir.serde.serialize_function(function(lowering, kind, target).function)],
+        functions=[body],
         ir_version=10,
     )
     onnx.checker.check_model(found)
@@ -54,7 +58,7 @@ def model(name: str, kind: RotationKind, size: int, pairs: int, target: Target, 
 
 
 def drawn(
-    kind: RotationKind, batch: int, length: int, size: int, pairs: int, dtype: str = "float32"
+    kind: RotationSpec, batch: int, length: int, size: int, pairs: int, dtype: str = "float32"
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(size + length)
     x = rng.standard_normal((batch, HEADS, length, size)).astype(dtype)
@@ -63,9 +67,9 @@ def drawn(
     return x, (1.3 * np.cos(angle)).astype(np.float32), (1.3 * np.sin(angle)).astype(np.float32)
 
 
-def turned(text: bytes, kind: RotationKind, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+def turned(text: bytes, kind: RotationSpec, x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     """What the graph makes of x [B, H, T, D]."""
-    if not kind.joined:
+    if not kind.packed:
         return run(text, x=x, cos=cos, sin=sin)
     batch, heads, length, size = x.shape
     got = run(text, x=x.transpose(0, 2, 1, 3).reshape(batch, length, -1), cos=cos, sin=sin)
@@ -89,7 +93,7 @@ def off(got: np.ndarray, want: np.ndarray, dtype: str) -> float:
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_torch_turns_as_the_oracle(layout: Layout, partial: bool, dtype: torch.dtype) -> None:
-    kind = RotationKind(layout, partial)
+    kind = RotationSpec(layout, partial)
     for size, pairs in SIZES[partial]:
         x, cos, sin = drawn(kind, 2, LENGTH, size, pairs)
         given = torch.from_numpy(x).to(dtype)
@@ -102,11 +106,11 @@ def test_torch_turns_as_the_oracle(layout: Layout, partial: bool, dtype: torch.d
         assert torch.equal(got[..., 2 * pairs :], given[..., 2 * pairs :])
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("lowering", BY_NAME)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_lowering_turns_as_the_oracle(name: str, lowering: str, dtype: str) -> None:
-    kind = kinds()[name]
+    kind = SPECS[name]
     for size, pairs in SIZES[kind.partial]:
         text = model(lowering, kind, size, pairs, Target("cpu", 23), dtype)
         for batch, length in ((1, 1), (3, 1), (1, LENGTH), (3, LENGTH), (2, 130)):
@@ -119,10 +123,10 @@ def test_every_lowering_turns_as_the_oracle(name: str, lowering: str, dtype: str
             assert np.array_equal(got[..., 2 * pairs :], x[..., 2 * pairs :])
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("flat", [False, True])
 def test_the_formula_fits_every_target(name: str, flat: bool) -> None:
-    kind, target = kinds()[name], Target("portable", 18, flat)
+    kind, target = SPECS[name], Target("portable", 18, flat)
     size, pairs = SIZES[kind.partial][0]
     x, cos, sin = drawn(kind, 2, LENGTH, size, pairs)
     assert BY_NAME["turned"].refusal(kind, target) is None
@@ -145,7 +149,7 @@ def test_the_formula_fits_every_target(name: str, flat: bool) -> None:
     ],
 )
 def test_refusals(lowering: str, target: Target, reason: str | None) -> None:
-    for kind in kinds().values():
+    for kind in SPECS.values():
         said = BY_NAME[lowering].refusal(kind, target)
         assert (said is None) == (reason is None)
         assert reason is None or reason in str(said)
@@ -153,11 +157,10 @@ def test_refusals(lowering: str, target: Target, reason: str | None) -> None:
 
 def test_refused_operators_do_not_load() -> None:
     """The opset that is asked for is the smallest that has the operator."""
-    kind = RotationKind("half")
+    kind = RotationSpec("half")
     with pytest.raises(onnx.checker.ValidationError, match="RotaryEmbedding"):
         model("rotary", kind, 20, 10, Target("portable", 22))
 
 
 def test_names_are_distinct() -> None:
-    assert len(kinds()) == 16
-    assert all(name == kind.name for name, kind in kinds().items())
+    assert len(SPECS) == 16

@@ -1,10 +1,12 @@
 """Exported models that rotate: one node a rotation, cosines computed once, the same numbers by every way."""
 
 from collections import Counter
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 
@@ -13,7 +15,7 @@ from posexport.export.build import build
 from posexport.lowering import plan
 from posexport.lowering.rotation import LOWERINGS
 from posexport.ops.operator import DOMAIN
-from posexport.ops.rotation import kinds
+from posexport.ops.rotation import LAYOUTS, RotationSpec
 from posexport.sources.builtin import load as builtin
 from posexport.sources.resolve import LoadOptions
 from posexport.targets.target import Target, TargetName
@@ -29,7 +31,7 @@ def built(path: Path, name: str, *settings: str, **options: Any) -> onnx.ModelPr
 
 
 def rotations(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in kinds()]
+    return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type.endswith("Rotation")]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +66,12 @@ def test_one_node_a_rotation_and_one_set_of_cosines(
     ],
 )
 def test_what_is_chosen(made_for: TargetName, opset: int, each: str, shared: str) -> None:
-    for name, kind in kinds().items():
-        found = plan.family_of(name)
+    for spec in starmap(RotationSpec, product(LAYOUTS, *[(False, True)] * 3)):
+        found = plan.family_of(ir.node(spec.op_type, [], spec.attributes, domain=DOMAIN))
         assert found is not None
+        assert found[1] == spec
         choice = plan.choose(*found, Target(made_for, opset))
-        wanted = shared if kind.shared else each
+        wanted = shared if spec.shared else each
         assert choice.lowering.name == wanted
         assert set(choice.refused) == WAYS - {wanted}
         assert all(choice.refused.values())

@@ -97,6 +97,13 @@ class LoweringSpec(_Strict, frozen=True, kw_only=True):
     refused: dict[str, str]
 
 
+class PassSpec(_Strict, frozen=True, kw_only=True):
+    """What a graph pass did: how many nodes it changed, and why it did not run or left others as they are."""
+
+    nodes: Count
+    refused: list[str] = []
+
+
 class Manifest(_Strict, frozen=True, kw_only=True):
     """A bundle's manifest.
 
@@ -124,6 +131,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     ir_version: int
     functions: list[str]
     lowerings: dict[str, LoweringSpec]
+    #: every graph pass, in the order in which they run
+    passes: dict[str, PassSpec] = {}
     files: dict[str, FileEntry]
     tools: dict[str, str]
     parity: ParitySummary | None

@@ -100,6 +100,7 @@ def explain(
         onnxruntime=onnxruntime.__version__,
         fed=_words(named, manifest),
         parts=parts,
+        passes=manifest.passes,
     )
 
 

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from posexport.bundle.manifest import PassSpec
+
 #: what a kernel works for
 Share = Literal["positions", "attention", "rest"]
 SHARES: tuple[Share, ...] = ("positions", "attention", "rest")
@@ -66,7 +68,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for": "target", "fed": "call"}):
-    """A bundle's graphs. ``fed``: the sizes of a call, in words."""
+    """A bundle's graphs. ``fed``: the sizes of a call, in words; ``passes``: what graph passes did to all of them."""
 
     bundle: str
     made_for: str
@@ -75,6 +77,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for":
     onnxruntime: str
     fed: str
     parts: list[Part]
+    passes: dict[str, PassSpec] = {}
 
     def to_json(self) -> str:
         document = msgspec.to_builtins(self)

@@ -13,14 +13,15 @@ _NAMED = 6
 
 
 def shown(explanation: Explanation) -> RenderableType:
-    """What was run, then for each graph its decisions, where its time goes, and the shares in one line."""
+    """What was run, what graph passes did, then for each graph its decisions, where its time goes, and the shares."""
     threads = f"{explanation.threads or 'all'} thread{'' if explanation.threads == 1 else 's'}"
     head = (
         f"{explanation.bundle}, made for {explanation.made_for}: {explanation.fed}; {explanation.provider}, {threads}, "
         f"ONNX Runtime {explanation.onnxruntime}"
     )
     parts = [piece for part in explanation.parts for piece in _part(part, PROVIDERS[explanation.provider].ort_name)]
-    return Group(Text(head), *parts, *(Text(note) for note in notes(explanation)))
+    passes = [_passes(explanation)] if explanation.passes else []
+    return Group(Text(head), *passes, *parts, *(Text(note) for note in notes(explanation)))
 
 
 def notes(explanation: Explanation) -> list[str]:
@@ -51,6 +52,15 @@ def _decisions(part: Part) -> Table:
         table.add_column(name, justify="right" if name == "nodes" else "left")
     for decision in part.decisions:
         table.add_row(decision.node_type, str(decision.nodes or ""), decision.lowering, _refused(decision))
+    return table
+
+
+def _passes(found: Explanation) -> Table:
+    table = Table(title="graph passes", title_justify="left", box=box.SIMPLE)
+    for name in ("pass", "nodes", "not applied"):
+        table.add_column(name, justify="right" if name == "nodes" else "left")
+    for name, spec in found.passes.items():
+        table.add_row(name, str(spec.nodes), "\n".join(spec.refused) or "none")
     return table
 
 

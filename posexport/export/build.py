@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from posexport import rewrites
 from posexport.bounds import bounds_of
 from posexport.export import functions, guard, metadata, provenance, unknown_sizes
 from posexport.export.functions import Chosen
@@ -12,6 +11,8 @@ from posexport.export.names import name_control_flow
 from posexport.export.save import Store, save
 from posexport.export.trace import trace
 from posexport.ops.operator import DOMAIN
+from posexport.passes import pipeline
+from posexport.passes.graph_pass import PassResult
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
@@ -20,9 +21,10 @@ from posexport.targets.target import Target, TargetName
 
 @dataclass(frozen=True)
 class Built:
-    """What stands in the file: functions of our domain, what each type of node was lowered to, opset, IR version."""
+    """What a file has: functions of our domain, what each pass did, what each type of node was lowered to, versions."""
 
     functions: list[str]
+    passes: dict[str, PassResult]
     chosen: dict[str, Chosen]
     opset: int
     ir_version: int
@@ -40,7 +42,7 @@ def build(
     recipe: Recipe | None = None,
     store: Store | None = None,
 ) -> Built:
-    """Trace, rewrite for the target, guard, attach functions, say in the metadata what it is, save, check.
+    """Trace, run the graph passes for the target, guard, attach functions, say in the metadata what it is, save, check.
 
     ``recipe``: what to say there about the options. ``store``: where weights go (`posexport.export.save`).
 
@@ -57,7 +59,7 @@ def build(
         steps=any(spec.role == "cache" for spec in source.inputs),
         longest=_longest(source),
     )
-    rewrites.apply(model, made_for)
+    passes = pipeline.run(model, made_for, lowering)
     guard.insert(model, source.inputs, bounds_of(source.envelope))
     chosen = functions.attach(model, made_for, lowering)
     if inline:
@@ -68,7 +70,7 @@ def build(
     unknown_sizes.forget(model, source.inputs)
     save(model, path, source.module, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
-    return Built(functions=names, chosen=chosen, opset=model.opset_imports[""], ir_version=model.ir_version)
+    return Built(names, passes, chosen, opset=model.opset_imports[""], ir_version=model.ir_version)
 
 
 def _longest(source: Source) -> int | None:

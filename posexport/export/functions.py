@@ -1,11 +1,11 @@
-"""Give the nodes of domain ``posexport`` their meaning: attach a function for each kind, bodies in standard operators.
+"""Give the nodes of domain ``posexport`` their meaning: a function for each record, with a body in standard operators.
 
 Attached last, because optimisers and version converters inline or drop functions, and with the model's own opset, which
 the checker asks for.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,104 +13,164 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
-from posexport.lowering import in_place, plan, share, side_by_side
+from posexport.lowering import plan
 from posexport.lowering.bias import SharedBias
 from posexport.lowering.blocks import may_tile
-from posexport.lowering.lowering import Kind, function
-from posexport.lowering.waves import tabulated
-from posexport.ops.attention import AttentionKind, bias_kinds
+from posexport.lowering.lowering import Lowering, function
+from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.ops.operator import DOMAIN, HELPERS, OPERATORS, functions
+from posexport.ops.spec import NodeSpec
 from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which lowering the nodes of a type got, how many they are, and why no other."""
+    """Which lowering the nodes of a record got, how many they are, and why no other."""
 
     lowering: str
     nodes: int
     refused: dict[str, str]
+    spec: NodeSpec
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """Nodes of one record, and how to compute them in a graph for ``target``."""
+
+    spec: NodeSpec
+    nodes: list[ir.Node]
+    lowering: Lowering[Any]
+    target: Target
+    #: why not by others; None where there are none
+    refused: dict[str, str] | None = None
+
+    @property
+    def needs_full_bias(self) -> bool:
+        """It computes all queries at once in any call."""
+        return not (self.lowering.tiles_queries and may_tile(self.target))
 
 
 def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto") -> dict[str, Chosen]:
-    """Attach the functions of all nodes of our domain; answers what each type that has several ways got.
-
-    Attentions that add the same to their scores share it from here on.
+    """Attach the functions of all nodes of our domain; answers what each that has several ways got, by its name.
 
     Raises:
-        PosexportError: ``lowering`` does not apply to a kind of attention in the graph (the reason is in the message).
+        PosexportError: ``lowering`` does not apply to attention in the graph (the reason is in the message).
     """
     target = target or Target(opset=model.opset_imports[""])
-    if lowering in ("auto", plan.GROUP_QUERY.name):
-        in_place.write(model, plan.GROUP_QUERY, target)
-    if lowering in ("auto", tabulated.Tabulated.name):
-        tabulated.put(model, target)
-    side_by_side.put(model, target)
-    share.share(model)
-    ours = [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]
-    count = Counter(node.op_type for node in ours)
+    attached: dict[str, ir.Function] = {}
     chosen: dict[str, Chosen] = {}
-    needed: dict[str, ir.Function] = {}
-    biases = bias_kinds()
-    #: biases that an attention takes which cannot do without
-    unlimited = set()
-    for name, nodes in count.items():
-        found = plan.family_of(name)
-        if found is not None:
-            family, kind = found
-            if isinstance(kind, AttentionKind):
-                sizes = {in_place.head_size(node) for node in ours if node.op_type == name}
-                kind = replace(kind, head_size=sizes.pop() if len(sizes) == 1 else None)
-            sized = _sized(target, kind, [node for node in ours if node.op_type == name])
-            choice = plan.choose(family, kind, sized, lowering)
-            chosen[name] = Chosen(choice.lowering.name, nodes, choice.refused)
-            _need(needed, choice.lowering, kind, sized)
-            cuts = choice.lowering.cuts and may_tile(target)
-            if isinstance(kind, AttentionKind) and kind.biased and kind.bias and not cuts:
-                unlimited.add(kind.bias.name)
-        elif name in OPERATORS:
-            needed |= {each.name: each for each in functions(OPERATORS[name].function, target.opset)}
-        elif name in HELPERS:
-            needed |= {each.name: each for each in functions(HELPERS[name], target.opset)}
-        elif name not in biases:
+    for each in _with_tiled_biases(_plans(model, target, lowering)):
+        name = _unused(each.spec.name, attached)
+        body = function(each.lowering, each.spec, each.target, name)
+        # ONNX's reference evaluator wants a callee before its caller
+        for operator, whole in body.calls.values():
+            attached |= {callee.name: callee for callee in functions(operator.function, target.opset, whole=whole)}
+        attached[name] = body.function
+        for node in each.nodes:
+            node.op_type = name
+        if each.refused is not None:
+            chosen[name] = Chosen(each.lowering.name, len(each.nodes), each.refused, each.spec)
+    for name in dict.fromkeys(node.op_type for node in _nodes(model) if node.op_type not in attached):
+        known = OPERATORS[name].function if name in OPERATORS else HELPERS.get(name)
+        if known is None:
             raise PosexportError(f"node type {DOMAIN}::{name} is unknown; known: {', '.join(OPERATORS)}")
-    for name in count:
-        if name in biases:
-            _need(needed, SharedBias(limited=name not in unlimited), biases[name], target)
-    for each in needed.values():
-        model.functions[each.identifier()] = each
-        for domain, version in each.opset_imports.items():
-            model.opset_imports.setdefault(domain, version)
-    _forget_attributes(model)
-    # what a body's statements give and its kind does not read
-    RemoveUnusedNodesPass()(model)
-    if not needed:
-        model.opset_imports.pop(DOMAIN, None)
+        attached |= {each.name: each for each in functions(known, target.opset)}
+    _put(model, attached)
     return chosen
 
 
-def _forget_attributes(model: ir.Model) -> None:
-    """Drop what calls say that their function does not ask for; the checker knows declared attributes only."""
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        called = model.functions.get(node.op_identifier())
-        if called is not None:
-            for name in [name for name in node.attributes if name not in called.attributes]:
-                del node.attributes[name]
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    return [node for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.domain == DOMAIN]
 
 
-def _sized(target: Target, kind: Kind, nodes: Sequence[ir.Node]) -> Target:
+def _plans(model: ir.Model, target: Target, lowering: str) -> list[_Planned]:
+    """How to compute the nodes of each record; biases last."""
+    groups: dict[NodeSpec, list[ir.Node]] = defaultdict(list)
+    families: dict[NodeSpec, plan.Family] = {}
+    biases: dict[NodeSpec, list[ir.Node]] = defaultdict(list)
+    for node in _nodes(model):
+        known, bias = plan.family_of(node), BiasSpec.of(node)
+        if known is not None:
+            family, spec = known
+            groups[spec].append(node)
+            families[spec] = family
+        elif bias is not None:
+            biases[bias].append(node)
+    planned = []
+    for spec, nodes in groups.items():
+        sized = _sized(target, spec, nodes)
+        choice = plan.choose(families[spec], spec, sized, lowering)
+        planned.append(_Planned(spec, nodes, choice.lowering, sized, choice.refused))
+    return [*planned, *(_Planned(spec, nodes, SharedBias(), target) for spec, nodes in biases.items())]
+
+
+def _sized(target: Target, spec: NodeSpec, nodes: Sequence[ir.Node]) -> Target:
     """The target for the function of these nodes: attention inside windows has queries of a fixed number."""
-    if not isinstance(kind, AttentionKind):
+    if not isinstance(spec, AttentionSpec):
         return target
     shapes = [node.inputs[0].shape for node in nodes if node.inputs[0] is not None]
-    sizes = {None if shape is None else shape[1 if kind.joined else 2] for shape in shapes}
+    sizes = {None if shape is None else shape[1 if spec.packed else 2] for shape in shapes}
     fixed = [size for size in sizes if isinstance(size, int)]
     return replace(target, longest=max(fixed), shortest=min(fixed)) if len(fixed) == len(sizes) and fixed else target
 
 
-def _need(needed: dict[str, ir.Function], lowering: Any, kind: Kind, target: Target) -> None:
-    """The function of a kind, after those it calls: ONNX's reference evaluator wants a callee before its caller."""
-    body = function(lowering, kind, target)
-    for operator, whole in body.calls.values():
-        needed |= {each.name: each for each in functions(operator.function, target.opset, whole=whole)}
-    needed[body.function.name] = body.function
+def _with_tiled_biases(planned: Sequence[_Planned]) -> list[_Planned]:
+    """The same where shared biases are tiled if all attention that reads them does without full ones."""
+    readers = [(each, each.spec) for each in planned if isinstance(each.spec, AttentionSpec)]
+    full = {spec.shared_bias for each, spec in readers if spec.bias != "none" and each.needs_full_bias}
+    outputs: dict[ir.Value | None, dict[str, ir.Value]] = {}
+    for each in planned:
+        if isinstance(each.spec, BiasSpec) and each.spec not in full:
+            names = replace(each.spec, tiled=True).outputs
+            for node in each.nodes:
+                node.resize_outputs(len(names))
+                outputs[node.outputs[0]] = dict(zip(names, node.outputs, strict=True))
+                for name, value in list(outputs[node.outputs[0]].items())[1:]:
+                    value.name = f"{node.name}_{name}"
+    return [replace(each, spec=_tiled(each, full, outputs)) for each in planned]
+
+
+def _tiled(
+    each: _Planned, full: set[BiasSpec | None], outputs: Mapping[ir.Value | None, Mapping[str, ir.Value]]
+) -> NodeSpec:
+    """The record with a tiled bias where that is not needed ``full``; attention reads the ``outputs`` of its bias."""
+    spec = each.spec
+    if isinstance(spec, BiasSpec):
+        return replace(spec, tiled=spec not in full)
+    if not isinstance(spec, AttentionSpec) or spec.bias == "none" or spec.shared_bias in full:
+        return spec
+    tiled = replace(spec, bias="tiled")
+    for node in each.nodes:
+        inputs = spec.named_inputs(node)
+        inputs |= outputs[inputs["bias"]]
+        node.resize_inputs(len(tiled.inputs))
+        for index, name in enumerate(tiled.inputs):
+            node.replace_input_with(index, inputs[name])
+    return tiled
+
+
+def _put(model: ir.Model, attached: Mapping[str, ir.Function]) -> None:
+    """Give the model its functions, and drop attributes of calls that these do not declare, as the checker asks."""
+    for each in attached.values():
+        model.functions[each.identifier()] = each
+        for domain, version in each.opset_imports.items():
+            model.opset_imports.setdefault(domain, version)
+    for node in _nodes(model):
+        declared = attached[node.op_type].attributes
+        for name in [name for name in node.attributes if name not in declared]:
+            del node.attributes[name]
+    # what bodies ask for and do not need in the end
+    RemoveUnusedNodesPass()(model)
+    if attached:
+        model.opset_imports.setdefault(DOMAIN, 1)
+    else:
+        model.opset_imports.pop(DOMAIN, None)
+
+
+def _unused(name: str, names: Mapping[str, ir.Function]) -> str:
+    """``name``, with a number where another record of the graph has it."""
+    free, count = name, 1
+    while free in names:
+        count += 1
+        free = f"{name}{count}"
+    return free

@@ -82,6 +82,8 @@ class Builder:
     ) -> tuple[ir.Value, ...]:
         """The outputs of an operator, one for each of ``names`` ("" for any name)."""
         inputs = tuple(self._value(operand) for operand in operands)
+        while inputs and inputs[-1] is None:
+            inputs = inputs[:-1]
         key = (domain, op_type, len(names), inputs, tuple((k, _hashable(v)) for k, v in sorted(attributes.items())))
         for scope in self._scopes:
             if key in scope.known:
@@ -105,7 +107,6 @@ class Builder:
 
     def attribute(self, name: str, kind: type) -> Attribute:
         """The function's attribute ``name``, as an operand or as another operator's attribute."""
-        self._attributes[name] = None
         return Attribute(name, kind)
 
     def if_(
@@ -144,7 +145,7 @@ class Builder:
     ) -> ir.Function:
         """The finished function; it has the attributes that its body refers to."""
         results = self._results(outputs, outputs.values())
-        graph = ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, opset_imports=self._domains)
+        graph = _finished(ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, opset_imports=self._domains))
         attributes = [ir.Attr(each, ir.AttributeType.UNDEFINED, None) for each in self._attributes]
         return ir.Function(domain, name, graph=graph, attributes=attributes)
 
@@ -174,7 +175,7 @@ class Builder:
         self._scopes.append(_Scope())
         built = build()
         results = self._results([f"{name}_{branch}" for name in names], built if isinstance(built, tuple) else (built,))
-        return ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, name=branch)
+        return _finished(ir.Graph(inputs, results, nodes=self._scopes.pop().nodes, name=branch))
 
     def _results(self, names: Any, values: Any) -> list[ir.Value]:
         """Outputs of the innermost scope, under these names; a value from elsewhere by an Identity."""
@@ -195,12 +196,17 @@ class Builder:
         if isinstance(operand, Attribute):
             name, kind = f"{operand.name}_value", operand.type
         else:
-            name, kind = "", list if isinstance(operand, Sequence) else type(operand)
+            kind = list if isinstance(operand, Sequence) else type(operand)
+            values = operand if isinstance(operand, Sequence) else [operand]
+            name = "c" + "".join(str(value) for value in values).replace("-", "n")
         constant: dict[str, Any] = {_CONSTANTS[kind]: operand}
         return self.op("Constant", name=name, **constant)
 
     def _attribute(self, name: str, value: Any) -> Any:
-        return ir.RefAttr(name, value.name, _TYPES[value.type]) if isinstance(value, Attribute) else value
+        if not isinstance(value, Attribute):
+            return value
+        self._attributes[value.name] = None
+        return ir.RefAttr(name, value.name, _TYPES[value.type])
 
     def _add(self, node: ir.Node, key: object = None) -> tuple[ir.Value, ...]:
         self._scopes[-1].nodes.append(node)
@@ -216,6 +222,13 @@ class Builder:
             free = f"{name}_{count}"
         self._names.add(free)
         return free
+
+
+def _finished(graph: ir.Graph) -> ir.Graph:
+    """Without the names that nodes get in a graph: their values' say more."""
+    for node in graph:
+        node.name = None
+    return graph
 
 
 def _hashable(value: Any) -> Any:

@@ -1,98 +1,69 @@
-"""What positions, order and padding add to the scores, computed once for all layers that share it.
+"""What positions, causality and padding add to the scores, computed once for all layers that share it.
 
-A bias of T5's kind costs a pass over all pairs in every layer, unless it stands ready and the product of queries and
-keys starts from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MOST` numbers, and for order and
-padding alone, which every block can cheaply compute, only where attention holds all scores at once anyway.
+T5's bias costs a pass over all pairs in every layer, unless it stands ready and the product of queries and keys starts
+from it. It is held as long as it is small: all of ``[B, H, T, S]`` up to `MAX_SHARED_BIAS_ELEMENTS`, and for causality
+and padding alone, which every tile can cheaply compute, only where attention holds all scores at once anyway.
 """
 
-from collections.abc import Mapping
+import onnx_ir as ir
 
+from posexport.graph.builder import Builder
+from posexport.lowering.attention import Attention
 from posexport.lowering.blocks import BLOCK
-from posexport.lowering.moved import first_rows
-from posexport.lowering.scores import additive
-from posexport.lowering.text import lines
-from posexport.ops.attention import BiasKind
+from posexport.lowering.lowering import Inputs, Lowering, Outputs
+from posexport.lowering.toeplitz import strip
+from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.ops.skew import CHUNK
 from posexport.targets.target import Target
 
-#: numbers of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by blocks, but
-#: for a few queries, such as a step of a large batch, which are not worth cutting
-MOST = 1 << 24
-#: pairs of all heads up to which all scores are computed at once, without a term that has to be computed for it
-AT_ONCE = 1 << 22
-#: statements that give ``held``, bool [1]: a bias stands ready for all pairs, [B or 1, H or 1, T, S]
-HELD = [
-    "bias_shape = Shape(bias)",
-    "bias_axes = Shape(bias_shape)",
-    "axes_of_all = Constant<value_ints = [4]>()",
-    "held = Equal(bias_axes, axes_of_all)",
-]
+#: elements of a bias that is held for all layers, 64 MB of float32: beyond that a fresh process is faster by tiles, but
+#: for a few queries, such as a step of a large batch, which are not worth tiling
+MAX_SHARED_BIAS_ELEMENTS = 1 << 24
+#: pairs of all heads up to which all scores are computed at once, without a position bias
+MAX_UNTILED_SCORES = 1 << 22
 
 
-class SharedBias:
-    """One value for many layers; where it would be too large, if the attention that takes it can do without, less.
-
-    Of a term of distances alone that is the rows of the first queries (`posexport.lowering.moved`), else nothing.
-    """
+class SharedBias(Lowering[BiasSpec]):
+    """All of the bias; of a tiled one, where that is too large, the strip of a Toeplitz bias or nothing."""
 
     name = "shared"
-    cuts = False
-    joins = False
-    beaten = ""
 
-    def __init__(self, *, limited: bool) -> None:
-        self.limited = limited
-
-    def domains(self, kind: BiasKind, target: Target) -> Mapping[str, int]:
-        """Standard operators only."""
-        del kind, target
-        return {}
-
-    def refusal(self, kind: BiasKind, target: Target) -> str | None:
-        """Applies to every kind."""
-        del kind, target
-        return None
-
-    def body(self, kind: BiasKind, target: Target) -> str:
-        """The statements, in the ONNX text format."""
+    def build(self, g: Builder, spec: BiasSpec, x: Inputs, target: Target) -> Outputs:
         del target
-        like = "mask" if kind.of.mask != "none" else f"scores_{kind.of.scores.own[0]}" if kind.of.scores else "kpos"
-        sums, found = additive(kind.of, q="", qs="", qpos="qpos", like=like)
-        scale = ["s1 = Constant<value_float: float = @scale>()", f"s = CastLike(s1, {like})"]
-        every = [*(scale if kind.of.scores and kind.of.scores.scaled else []), *sums]
-        if not self.limited:
-            return "\n".join([*every, f"bias = Identity({found})"])
-        batch = "Shape<start = 0, end = 1>(mask)" if kind.of.mask != "none" else "Constant<value_ints = [1]>()"
-        nothing = ["nothing1 = ConstantOfShape(zero)", f"bias_of_some = CastLike(nothing1, {like})"]
-        some = [*first_rows(kind.of), "bias_of_some = Identity(first_rows)"] if kind.of.shifts else nothing
-        one_block = [
-            f"block = Constant<value_ints = [{BLOCK}]>()",
-            "one_block = LessOrEqual(queries, block)",
-            "fits = And(small, one_block)",
-        ]
-        fits = one_block if kind.of.causal else ["fits = Identity(small)"]
-        return f"""
-  batch = {batch}
-  heads = Constant<value_int: int = @heads>()
-  queries = Shape(qpos)
-  keys = Shape(kpos)
-  rows = Mul(batch, heads)
-  pairs = Mul(queries, keys)
-  numbers = Mul(rows, pairs)
-  most = Constant<value_ints = [{MOST if kind.of.scores else AT_ONCE}]>()
-  few_numbers = LessOrEqual(numbers, most)
-  chunk = Constant<value_ints = [{CHUNK}]>()
-  few_queries = LessOrEqual(queries, chunk)
-  small = Or(few_numbers, few_queries)
-  {lines(fits)}
-  zero = Constant<value_ints = [0]>()
-  fits0 = Squeeze(fits, zero)
-  bias = If(fits0) <
-    then_branch = once () => (bias_of_all) {{
-    {lines(every)}
-    bias_of_all = Identity({found})
-    }},
-    else_branch = by_block () => (bias_of_some) {{
-    {lines(some)}
-    }}
-  >"""
+        operator = spec.score_operator
+        like = x["mask" if operator is None or spec.mask != "none" else f"scores_{operator.own[0]}"]
+        attention = Attention(g, AttentionSpec(spec.scores, spec.mask, spec.causal), x, like)
+
+        def bias() -> ir.Value:
+            value = attention.bias()
+            assert value is not None
+            return value
+
+        def empty(*shape: int) -> ir.Value:
+            return g.CastLike(g.ConstantOfShape(list(shape)), like)
+
+        if not spec.tiled:
+            return bias()
+        is_full = _is_full(g, spec, x)
+
+        def whole() -> tuple[ir.Value, ...]:
+            return (bias(), *([empty(0, 0, CHUNK)] if spec.toeplitz else []))
+
+        def part() -> tuple[ir.Value, ...]:
+            return (empty(1, 1, 0, 0), *([strip(attention)] if spec.toeplitz else []))
+
+        names = ["bias", *["bias_strip"] * spec.toeplitz]
+        full, *strips = g.if_(is_full, whole, part, branches=("once", "by_block"), name=names)
+        return full, is_full, *strips
+
+
+def _is_full(g: Builder, spec: BiasSpec, x: Inputs) -> ir.Value:
+    """Whether the bias of all pairs is held, bool []."""
+    batch = g.size(x["mask"], 0) if spec.mask != "none" else [1]
+    queries, keys = g.Shape(x["qpos"]), g.Shape(x["kpos"])
+    elements = g.Mul(g.Mul(batch, g.attribute("heads", int)), g.Mul(queries, keys))
+    most = MAX_SHARED_BIAS_ELEMENTS if spec.scores else MAX_UNTILED_SCORES
+    fits = g.Or(g.LessOrEqual(elements, [most]), g.LessOrEqual(queries, [CHUNK]))
+    if spec.causal:
+        fits = g.And(fits, g.LessOrEqual(queries, [BLOCK]))
+    return g.scalar(fits)

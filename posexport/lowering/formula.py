@@ -3,32 +3,26 @@
 Memory grows with heads times the square of the length. The body a reader checks the others against.
 """
 
-from collections.abc import Mapping
+import onnx_ir as ir
 
-from posexport.lowering.scores import SCALE, by_products, cache_refusal, prepared_keys
-from posexport.ops.attention import AttentionKind
+from posexport.graph.builder import Builder
+from posexport.lowering.attention import Attention, cache_refusal
+from posexport.lowering.lowering import Inputs, Lowering
+from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import Target
 
 
-class Formula:
+class Formula(Lowering[AttentionSpec]):
     """``softmax(scale * (q k^T + scores) + mask) v + values``, over whole matrices."""
 
     name = "formula"
-    cuts = False
-    joins = False
-    beaten = "it holds the scores of all pairs at once"
+    why_not_preferred = "it holds the scores of all pairs at once"
 
-    def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
-        """Standard operators only."""
-        del kind, target
-        return {}
-
-    def refusal(self, kind: AttentionKind, target: Target) -> str | None:
-        """Not where some keys do not count; applies to every other kind."""
+    def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
+        """Not for static KV caches; applies to everything else."""
         del target
-        return cache_refusal(kind)
+        return cache_refusal(spec)
 
-    def body(self, kind: AttentionKind, target: Target) -> str:
-        """The statements, in the ONNX text format."""
+    def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         del target
-        return "\n".join([*SCALE, *prepared_keys(kind), *by_products(kind, "context")])
+        return Attention(g, spec, x, x["q"]).by_products()

@@ -1,116 +1,108 @@
-"""Attention by ONNX Runtime's GroupQueryAttention, which writes to a cache of fixed size in place and reads it there.
+"""Attention by ONNX Runtime's GroupQueryAttention, which writes to a static KV cache in place and reads it there.
 
 Its own rotation and its own idea of padding (row by row, on the right) are not used: the first would need tables of
 every position, the second is wrong for prompts that are padded on the left. What positions and padding add to the
-scores is given as its ``attention_bias``. Of several rows it takes several tokens only as a first prompt; a later part
-of a prompt goes by the formula there, in the same graph.
+scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
+prompt goes by the formula there, in the same graph.
 
-One new token, behind a cache that is mostly taken, goes by `posexport.lowering.step`.
+A decode step against a cache that is mostly used goes by `posexport.lowering.step`.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from posexport.lowering.heads import around, side_by_side
-from posexport.lowering.scores import SCALE, by_products, operator_refusal, prepared_keys, read_apart, summands
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.lowering.attention import Attention, operator_refusal
+from posexport.lowering.heads import pack_heads
+from posexport.lowering.lowering import Inputs, Lowering
 from posexport.lowering.step import step
-from posexport.lowering.text import lines, named
-from posexport.ops.attention import AttentionKind
+from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
 
-#: the operator takes heads of a multiple of this
+#: the operator accepts heads of a multiple of this
 _MULTIPLE = 8
 CACHE_OPSET = 24
 
+Appended = tuple[ir.Value, ...]
 
-class GroupQuery:
-    """The operator, for causal attention to a cache of fixed size."""
+
+class GroupQuery(Lowering[AttentionSpec]):
+    """The operator, for causal attention to a static KV cache."""
 
     name = "group-query"
-    cuts = False
-    joins = True
-    beaten = ""
+    accepts_packed_heads = True
 
-    def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
-        """ONNX Runtime's own."""
-        del kind, target
-        return {MICROSOFT: 1}
-
-    def refusal(self, kind: AttentionKind, target: Target) -> str | None:
-        """Not without a cache of fixed size, a term that reads the keys in it, or heads of an odd size."""
-        if not kind.cached:
+    def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
+        """Not without a static KV cache, with scores of the keys in it, or heads of an odd size."""
+        if spec.cache != "append":
             return "it is for caches of fixed size that the attention writes to itself"
-        if kind.scores is not None and "k" in kind.scores.takes:
-            return f"{kind.scores.name} reads the keys, which only the operator would hold"
-        if kind.head_size is not None and kind.head_size % _MULTIPLE:
-            return f"the operator takes heads of a multiple of {_MULTIPLE}, these have {kind.head_size}"
+        if spec.score_operator is not None and "k" in spec.score_operator.takes:
+            return f"{spec.scores} reads the keys, which only the operator would hold"
+        if spec.head_size is not None and spec.head_size % _MULTIPLE:
+            return f"the operator takes heads of a multiple of {_MULTIPLE}, these have {spec.head_size}"
+        if not spec.causal or spec.mask != "keys":
+            return "the operator is causal, and a mask over keys says which slots are used"
         kernel = target.needs_kernel("GroupQueryAttention", MICROSOFT)
-        return kernel or operator_refusal(kind) or target.needs_microsoft("GroupQueryAttention")
+        return kernel or operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
 
-    def body(self, kind: AttentionKind, target: Target) -> str:
-        """The statements, in the ONNX text format."""
+    def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Appended:
         del target
+        attention = Attention(g, spec, x, x["q"])
+        attention.scale()
         # the operator is causal by itself
-        sums, bias = summands(replace(kind, causal=False))
-        given = [*read_apart(kind), *sums]
-        taken = {name: name if kind.joined else f"{name}_joined" for name in "qkv"}
-        gives = "context_by_operator" if kind.joined else "context_joined"
-        at_once = [
-            *given,
-            *(line for name, to in taken.items() if name != to for line in side_by_side(name, to)),
-            f"""{gives}, k_by_operator, v_by_operator = {MICROSOFT}.GroupQueryAttention<
-      num_heads: int = @heads, kv_num_heads: int = @groups, scale: float = @scale
-    >({", ".join(taken.values())}, past_k, past_v, last_keys, key_total, , , , {bias})""",
-            *([] if kind.joined else _apart()),
-        ]
-        inner = kind.apart
-        plain = [
-            "zero = Constant<value_ints = [0]>()",
-            "axis = Constant<value_ints = [2]>()",
-            "keys = Shape(kpos)",
-            "k_written = TensorScatter<axis = 2>(past_k, k, write_at)",
-            "v_written = TensorScatter<axis = 2>(past_v, v, write_at)",
-            "k_taken = Slice(k_written, zero, keys, axis)",
-            "v_taken = Slice(v_written, zero, keys, axis)",
-            *named([*prepared_keys(inner), *by_products(inner, "context_by_formula")], k="k_taken", v="v_taken"),
-        ]
-        if kind.joined:
-            plain = around(kind.heads_of, plain, "context_by_formula")
-        axes = 3 if kind.joined else 4
-        operator_gives = [_typed("context_by_operator", axes), _typed("k_by_operator"), _typed("v_by_operator")]
-        return f"""
-  {lines(SCALE)}
-  context, present_k, present_v = If(step) <
-    then_branch = of_step () => ({_typed("context_of_step", axes)}, k_after_step, v_after_step) {{
-    {lines(step(kind, given, bias))}
-    }},
-    else_branch = of_others () => (context_of_others, k_of_others, v_of_others) {{
-    context_of_others, k_of_others, v_of_others = If(takes) <
-      then_branch = by_operator () => ({", ".join(operator_gives)}) {{
-      {lines(at_once)}
-      }},
-      else_branch = by_formula () => (context_by_formula, k_written, v_written) {{
-      {lines(plain)}
-      }}
-    >
-    }}
-  >"""
+        acausal = replace(attention, spec=replace(spec, causal=False))
+        axes = 3 if spec.packed else 4
+
+        def of_others() -> Appended:
+            return g.if_(
+                x["takes"],
+                lambda: _with_types(_by_operator(acausal), [axes, 4, 4]),
+                lambda: _by_formula(attention),
+                branches=("by_operator", "by_formula"),
+                name=["context_of_others", "k_of_others", "v_of_others"],
+            )
+
+        return g.if_(
+            x["step"],
+            lambda: _with_types(step(acausal, acausal.bias), [axes]),
+            of_others,
+            branches=("of_step", "of_others"),
+            name=spec.outputs,
+        )
 
 
-def _typed(value: str, axes: int = 4) -> str:
-    """``value`` with its type, which nothing infers from operators of this domain."""
-    return f"float[{', '.join(f'{value}_axis_{axis}' for axis in range(axes))}] {value}"
+def _by_operator(attention: Attention) -> Appended:
+    g, spec, x = attention.g, attention.spec, attention.x
+    q, k, v = (x[name] if spec.packed else pack_heads(g, x[name]) for name in "qkv")
+    context, k, v = g.several(
+        "GroupQueryAttention",
+        ["context_of_operator", "k_of_operator", "v_of_operator"],
+        *(q, k, v, x["past_k"], x["past_v"], x["last_keys"], x["key_total"]),
+        *(None, None, None, attention.bias()),
+        domain=MICROSOFT,
+        num_heads=g.attribute("heads", int),
+        kv_num_heads=g.attribute("kv_heads", int),
+        scale=g.attribute("scale", float),
+    )
+    if not spec.packed:
+        shape = g.shape([0, 0], g.Reshape(g.attribute("heads", int), [1]), [-1])
+        context = g.Transpose(g.Reshape(context, shape), perm=[0, 2, 1, 3])
+    return context, k, v
 
 
-def _apart() -> list[str]:
-    """Statements that take the context's heads apart."""
-    return [
-        "context_lead = Constant<value_ints = [0, 0]>()",
-        "context_heads0 = Constant<value_int: int = @heads>()",
-        "context_heads1 = Constant<value_ints = [1]>()",
-        "context_heads = Reshape(context_heads0, context_heads1)",
-        "context_rest = Constant<value_ints = [-1]>()",
-        "context_shape = Concat<axis = 0>(context_lead, context_heads, context_rest)",
-        "context_first = Reshape(context_joined, context_shape)",
-        "context_by_operator = Transpose<perm = [0, 2, 1, 3]>(context_first)",
-    ]
+def _by_formula(attention: Attention) -> Appended:
+    g, split = attention.g, attention.split()
+    x, keys = split.x, g.Shape(split.x["kpos"])
+    k, v = (g.TensorScatter(x[f"past_{name}"], x[name], x["write_at"], axis=2) for name in ("k", "v"))
+    used = {name: g.slice(cache, [0], keys, 2) for name, cache in (("k", k), ("v", v))}
+    context = split.over(**used).by_products()
+    return (pack_heads(g, context) if attention.spec.packed else context), k, v
+
+
+def _with_types(outputs: Appended, axes: list[int]) -> Appended:
+    """``outputs``, the first of them with types of so many axes, which nothing infers from ONNX Runtime's operators."""
+    for value, rank in zip(outputs, axes, strict=False):
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+        value.shape = ir.Shape([f"{value.name}_axis_{axis}" for axis in range(rank)])
+    return outputs

@@ -1,56 +1,48 @@
 """Attention by ONNX Runtime's MultiHeadAttention, with all that positions add as its ``attention_bias``."""
 
-from collections.abc import Mapping
+import onnx_ir as ir
 
-from posexport.lowering.heads import side_by_side
-from posexport.lowering.scores import SCALE, cache_refusal, operator_refusal, read_apart, scaled_keys, summands
-from posexport.ops.attention import AttentionKind
+from posexport.graph.builder import Builder
+from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
+from posexport.lowering.heads import pack_heads
+from posexport.lowering.lowering import Inputs, Lowering
+from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
 
 
-class MultiHead:
+class MultiHead(Lowering[AttentionSpec]):
     """The operator, over whole matrices; on CUDA the way to its memory-efficient kernels."""
 
     name = "multi-head"
-    cuts = False
-    joins = True
-    beaten = "on the CPU ai.onnx Attention is faster at short lengths, and blockwise at long ones"
+    accepts_packed_heads = True
+    why_not_preferred = "on the CPU ai.onnx Attention is faster at short lengths, and blockwise at long ones"
 
-    def domains(self, kind: AttentionKind, target: Target) -> Mapping[str, int]:
-        """ONNX Runtime's own."""
-        del kind, target
-        return {MICROSOFT: 1}
-
-    def refusal(self, kind: AttentionKind, target: Target) -> str | None:
-        """Not where attention is more than products, sums and a softmax, nor where heads share keys."""
+    def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
+        """Not where attention is more than products, sums and a softmax, nor in grouped-query attention."""
         shares = "the operator takes keys and values for every head, and groups of heads share them here"
         return (
-            cache_refusal(kind)
-            or operator_refusal(kind)
-            or (shares if kind.grouped else target.needs_microsoft("MultiHeadAttention"))
+            cache_refusal(spec)
+            or operator_refusal(spec)
+            or (shares if spec.grouped else target.needs_microsoft("MultiHeadAttention"))
         )
 
-    def body(self, kind: AttentionKind, target: Target) -> str:
-        """The statements, in the ONNX text format. Queries are always taken without an axis of heads."""
+    def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
+        """The operator takes packed queries whatever keys and values are, and returns a packed context."""
         del target
-        sums, bias = summands(kind)
-        q, gives = ("q", "context") if kind.joined else ("q_joined", "joined")
-        given = ", ".join([q, "k", "v", *([] if bias is None else ["", "", bias])])
-        found = [
-            *SCALE,
-            *read_apart(kind),
-            *scaled_keys(kind),
-            *sums,
-            *([] if kind.joined else side_by_side("q", q)),
-            f"{gives} = {MICROSOFT}.MultiHeadAttention<num_heads: int = @heads, scale: float = @scale>({given})",
-        ]
-        if not kind.joined:
-            found += [
-                "lead = Shape<start = 0, end = 2>(joined)",
-                "heads = Shape<start = 1, end = 2>(q)",
-                "rest = Constant<value_ints = [-1]>()",
-                "context_shape = Concat<axis = 0>(lead, heads, rest)",
-                "context_first = Reshape(joined, context_shape)",
-                "context = Transpose<perm = [0, 2, 1, 3]>(context_first)",
-            ]
-        return "\n".join(found)
+        q = x["q"] if spec.packed else pack_heads(g, x["q"])
+        context = g.op(
+            "MultiHeadAttention",
+            q,
+            x["k"],
+            x["v"],
+            None,
+            None,
+            Attention(g, spec, x, x["q"]).bias(),
+            domain=MICROSOFT,
+            num_heads=g.attribute("heads", int),
+            scale=g.attribute("scale", float),
+        )
+        if spec.packed:
+            return context
+        shape = g.shape(g.Shape(context, start=0, end=2), g.size(x["q"], 1), [-1])
+        return g.Transpose(g.Reshape(context, shape), perm=[0, 2, 1, 3])

@@ -1,40 +1,42 @@
-"""Which way to compute each kind of node."""
+"""Which way to compute each node of domain ``posexport``."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
+
 from posexport.errors import PosexportError
-from posexport.lowering.blockwise import Blockwise
 from posexport.lowering.chunked import Chunked
 from posexport.lowering.formula import Formula
 from posexport.lowering.group_query import GroupQuery
-from posexport.lowering.lowering import Kind, Lowering
+from posexport.lowering.lowering import Lowering
 from posexport.lowering.multi_head import MultiHead
 from posexport.lowering.onnx_attention import OnnxAttention
 from posexport.lowering.rotation import LOWERINGS, SHARED_LOWERINGS
 from posexport.lowering.static import Static
+from posexport.lowering.tiled import Tiled
 from posexport.lowering.waves import LOWERINGS as WAVES_LOWERINGS
-from posexport.ops.attention import kinds as attention_kinds
-from posexport.ops.rotation import kinds as rotation_kinds
-from posexport.ops.rotation import shared_kinds
-from posexport.ops.waves import kinds as waves_kinds
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.rotation import RotationSpec
+from posexport.ops.spec import NodeSpec
+from posexport.ops.waves import ProjectionSpec
 from posexport.suggest import did_you_mean
 from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
 class Family:
-    """Kinds of nodes with the same ways of computing them.
+    """Nodes with the same ways of computing them.
 
     Attributes:
+        spec: the record of a node; None for nodes of other families.
         name: what providers name it by, whose preferred lowerings are others.
-        kinds: by ``op_type``.
         lowerings: in order of preference: the first that does not refuse is taken.
     """
 
     name: str
-    kinds: Callable[[], Mapping[str, Any]]
+    spec: Callable[[ir.Node], NodeSpec | None]
     lowerings: Sequence[Lowering[Any]]
 
     def ordered(self, target: Target) -> list[Lowering[Any]]:
@@ -45,52 +47,59 @@ class Family:
 
 @dataclass(frozen=True)
 class Choice:
-    """A way of computing a kind, and of every other one why it was not taken."""
+    """A way of computing a node, and of every other one why it was not taken."""
 
     lowering: Lowering[Any]
     refused: dict[str, str]
 
 
-#: the one that writes to a cache of fixed size itself
+#: the one that writes to a static KV cache itself
 GROUP_QUERY = GroupQuery()
 ATTENTION = Family(
     "attention",
-    attention_kinds,
-    (GROUP_QUERY, Static(), Blockwise(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
+    AttentionSpec.of,
+    (GROUP_QUERY, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
 )
-#: the first that has a kind decides: rotations that all rows share stand before rotations of any kind
+
+
+def _shared_rotation(node: ir.Node) -> RotationSpec | None:
+    spec = RotationSpec.of(node)
+    return spec if spec is not None and spec.shared else None
+
+
+#: the first that knows a node decides: rotations that all rows share stand before any rotations
 FAMILIES: list[Family] = [
     ATTENTION,
-    Family("shared rotation", shared_kinds, SHARED_LOWERINGS),
-    Family("rotation", rotation_kinds, LOWERINGS),
-    Family("waves", waves_kinds, WAVES_LOWERINGS),
+    Family("shared rotation", _shared_rotation, SHARED_LOWERINGS),
+    Family("rotation", RotationSpec.of, LOWERINGS),
+    Family("waves", ProjectionSpec.of, WAVES_LOWERINGS),
 ]
 
 
-def family_of(name: str) -> tuple[Family, Kind] | None:
-    """The family that a node type belongs to, and its kind; None for a type that has one meaning only."""
+def family_of(node: ir.Node) -> tuple[Family, NodeSpec] | None:
+    """The family that a node of a traced graph belongs to, and its record; None where it has one meaning only."""
     for family in FAMILIES:
-        kind = family.kinds().get(name)
-        if kind is not None:
-            return family, kind
+        spec = family.spec(node)
+        if spec is not None:
+            return family, spec
     return None
 
 
-def choose(family: Family, kind: Any, target: Target, wanted: str = "auto") -> Choice:
+def choose(family: Family, spec: Any, target: Target, wanted: str = "auto") -> Choice:
     """The lowering called ``wanted``, or the best that applies; PosexportError says why ``wanted`` does not."""
     refused: dict[str, str] = {}
     taken: Lowering[Any] | None = None
     for lowering in family.ordered(target):
-        reason = lowering.refusal(kind, target)
+        reason = lowering.refusal(spec, target)
         if reason is None and wanted in ("auto", lowering.name) and taken is None:
             taken = lowering
             continue
         if reason is not None and lowering.name == wanted:
-            raise PosexportError(f"lowering {wanted} does not apply to {kind.name}: {reason}; use --lowering auto")
-        other = f"--lowering {wanted} was asked for" if wanted != "auto" else lowering.beaten
+            raise PosexportError(f"lowering {wanted} does not apply to {spec.name}: {reason}; use --lowering auto")
+        other = f"--lowering {wanted} was asked for" if wanted != "auto" else lowering.why_not_preferred
         refused[lowering.name] = reason or other
     if taken is None:  # the lowering belongs to another family
-        return choose(family, kind, target)
+        return choose(family, spec, target)
     return Choice(taken, refused)
 
 

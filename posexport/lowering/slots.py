@@ -8,39 +8,32 @@ NaN is computed again from a copy of the used values.
 
 from collections.abc import Callable
 
-#: from the name of a result, of the probabilities and of the values to statements that give their product
-Product = Callable[[str, str, str], list[str]]
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+
+#: from probabilities and values to their product
+Product = Callable[[ir.Value, ir.Value], ir.Value]
 
 
-def used_scores(to: str, score: str, used: str) -> list[str]:
-    """Statements that give ``to``, the scores of the first ``used`` (int64 [1]) slots, from those of the capacity."""
-    return [
-        f"{to}_start = Constant<value_ints = [0]>()",
-        f"{to}_axis = Constant<value_ints = [-1]>()",
-        f"{to} = Slice({score}, {to}_start, {used}, {to}_axis)",
-    ]
+def used_scores(g: Builder, scores: ir.Value, used: ir.Value) -> ir.Value:
+    """The scores of the first ``used`` (int64 [1]) slots, from those of the capacity."""
+    return g.slice(scores, [0], used, -1, name="used_scores")
 
 
-def used_context(to: str, *, probs: str, v: str, used: str, unused: str, axes: int, product: Product) -> list[str]:
-    """Statements that give ``to``, [..., T, V], from ``probs [..., T, S]`` and the first S slots of ``v [..., C, V]``.
+def used_context(
+    g: Builder, probs: ir.Value, v: ir.Value, *, used: ir.Value, unused: ir.Value, axes: int, product: Product
+) -> ir.Value:
+    """[..., T, V], from ``probs [..., T, S]`` and the first S slots of ``v [..., C, V]``.
 
     ``used``, ``unused``: S and C - S, int64 [1]. ``axes``: the rank of both.
     """
-    before = ", ".join(["0"] * (2 * axes - 1))
-    return [
-        f"{to}_before = Constant<value_ints = [{before}]>()",
-        f"{to}_pads = Concat<axis = 0>({to}_before, {unused})",
-        f"{to}_probs = Pad({probs}, {to}_pads)",
-        *product(f"{to}_of_all", f"{to}_probs", v),
-        f"{to}_sum = ReduceSum<keepdims = 0>({to}_of_all)",
-        f"{to}_spoiled = IsNaN({to}_sum)",
-        f"{to} = If({to}_spoiled) <",
-        f"  then_branch = without_unused_slots () => ({to}_of_used) {{",
-        f"    {to}_start = Constant<value_ints = [0]>()",
-        f"    {to}_axis = Constant<value_ints = [-2]>()",
-        f"    {to}_values = Slice({v}, {to}_start, {used}, {to}_axis)",
-        *product(f"{to}_of_used", probs, f"{to}_values"),
-        "  },",
-        f"  else_branch = of_all_slots () => ({to}_as_it_is) {{ {to}_as_it_is = Identity({to}_of_all) }}",
-        ">",
-    ]
+    pads = g.shape([0] * (2 * axes - 1), unused)
+    context = product(g.Pad(probs, pads), v)
+    return g.if_(
+        g.IsNaN(g.ReduceSum(context, keepdims=0)),
+        lambda: product(probs, g.slice(v, [0], used, -2)),
+        lambda: context,
+        branches=("without_unused_slots", "of_all_slots"),
+        name="context_of_slots",
+    )

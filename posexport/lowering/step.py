@@ -5,69 +5,40 @@ a product of its own, of a single row, for which ONNX Runtime has a kernel; with
 it would take longer. What unused slots hold never matters (`posexport.lowering.slots`).
 """
 
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from posexport.lowering.attention import Attention
 from posexport.lowering.slots import used_context, used_scores
-from posexport.ops.attention import AttentionKind
 from posexport.targets.target import MICROSOFT
 
 
-def step(kind: AttentionKind, given: list[str], bias: str | None) -> list[str]:
-    """Statements that give ``context_of_step``, and the buffers ``k_after_step`` and ``v_after_step``.
+def step(attention: Attention, bias: Callable[[], ir.Value | None]) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """The context and the buffers of keys and values, of attention that appends a single token to its cache.
 
-    In scope: a cached kind's inputs, and ``s``, the scale. ``given``: statements that give the value called ``bias``,
-    [B or 1, H or 1, 1, S], which is added to the scores. (Where that is the mask alone, nothing is computed.)
+    ``bias`` writes what is added to the scores, [B or 1, H or 1, 1, S]. (Where that is the mask alone, nothing is.)
     """
-    found = [
-        "same = Constant<value_ints = [0]>()",
-        "single = Constant<value_ints = [1]>()",
-        "group_axis = Constant<value_ints = [2]>()",
-        "others = Constant<value_ints = [-1]>()",
-        "head_count0 = Constant<value_int: int = @heads>()",
-        "head_count = Reshape(head_count0, single)",
-        "group_count0 = Constant<value_int: int = @groups>()",
-        "group_count = Reshape(group_count0, single)",
-        "heads_each = Div(head_count, group_count)",
-        "of_group = Concat<axis = 0>(same, group_count, single, others)",
-        "of_each = Concat<axis = 0>(same, group_count, heads_each, single, others)",
-        "of_heads = Concat<axis = 0>(same, head_count, single, others)",
-        "k_new = Reshape(k, of_group)",
-        "v_new = Reshape(v, of_group)",
-        "k_after_step = TensorScatter<axis = 2>(past_k, k_new, write_at)",
-        "v_after_step = TensorScatter<axis = 2>(past_v, v_new, write_at)",
-        "k_each = Unsqueeze(k_after_step, group_axis)",
-        "v_each = Unsqueeze(v_after_step, group_axis)",
-        "q_scaled = Mul(q, s)",
-        "q_each = Reshape(q_scaled, of_each)",
-        f"score_of_slots = {MICROSOFT}.FusedMatMul<transB = 1>(q_each, k_each)",
-        "used = Shape(kpos)",
-        *used_scores("score_each", "score_of_slots", "used"),
-    ]
-    if kind.scores is None:
-        found += [
-            "mask_each = Unsqueeze(mask, single)",
-            "summed_each = Add(score_each, mask_each)",
-            "probs_each = Softmax<axis = -1>(summed_each)",
-        ]
-    else:
-        found += [
-            *given,
-            "score_of_heads = Reshape(score_each, of_heads)",
-            f"summed = Add(score_of_heads, {bias})",
-            "probs = Softmax<axis = -1>(summed)",
-            "probs_each = Reshape(probs, of_each)",
-        ]
-    context = used_context(
-        "context_each",
-        probs="probs_each",
-        v="v_each",
-        used="used",
-        unused="unused",
-        axes=5,
-        product=lambda to, probs, v: [f"{to} = MatMul({probs}, {v})"],
+    g, spec, x = attention.g, attention.spec, attention.x
+    heads, kv_heads = (g.Reshape(g.attribute(name, int), [1]) for name in ("heads", "kv_heads"))
+    of_kv_heads = g.shape([0], kv_heads, [1], [-1])
+    #: [B, KV heads, heads of each, 1, D]
+    of_each = g.shape([0], kv_heads, g.Div(heads, kv_heads), [1], [-1])
+    k, v = (
+        g.TensorScatter(x[f"past_{name}"], g.Reshape(x[name], of_kv_heads), x["write_at"], axis=2)
+        for name in ("k", "v")
     )
-    heads = "" if kind.joined else "head_count, "
-    return [
-        *found,
-        *context,
-        f"of_context = Concat<axis = 0>(same, {heads}single, others)",
-        "context_of_step = Reshape(context_each, of_context)",
-    ]
+    q_each = g.Reshape(attention.scaled(x["q"]), of_each)
+    scores = g.op("FusedMatMul", q_each, g.Unsqueeze(k, [2]), domain=MICROSOFT, transB=1)
+    used = g.Shape(x["kpos"])
+    scores = used_scores(g, scores, used)
+    if spec.scores is None:
+        probs = g.Softmax(g.Add(scores, g.Unsqueeze(x["mask"], [1])), axis=-1)
+    else:
+        scores_of_heads = g.Reshape(scores, g.shape([0], heads, [1], [-1]))
+        probs = g.Reshape(g.Softmax(g.Add(scores_of_heads, bias()), axis=-1), of_each)
+    context = used_context(
+        g, probs, g.Unsqueeze(v, [2]), used=used, unused=x["unused"], axes=5, product=lambda p, v: g.MatMul(p, v)
+    )
+    packed = g.shape([0], [1], [-1]) if spec.packed else g.shape([0], heads, [1], [-1])
+    return g.Reshape(context, packed), k, v

@@ -10,8 +10,8 @@ from torch import Tensor
 from posexport.encodings.encoding import Term
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.ops.attention import AttentionKind, Mask
-from posexport.ops.operator import Operator, emit
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.spec import emit
 
 
 def attend(
@@ -121,24 +121,27 @@ def _node(
     v: Tensor,
     scale: float,
     mask: Tensor | None,
-    given: dict[str, Term | None],
+    parts: dict[str, Term | None],
     causal: tuple[Positions, Positions] | None,
     sink: Tensor | None,
     *,
     static: bool,
 ) -> Tensor:
-    terms = {part: term for part, term in given.items() if term is not None}
-    of: dict[str, Operator | None] = {part: terms[part].operator if part in terms else None for part in given}
-    which: Mask = "none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs"
-    grouped = k.shape[1] != q.shape[1]
-    kind = AttentionKind(
-        of["scores"], of["values"], which, causal is not None, of["base"], grouped, static, sink is not None
+    terms = {part: term for part, term in parts.items() if term is not None}
+    spec = AttentionSpec(
+        mask="none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs",
+        causal=causal is not None,
+        grouped=k.shape[1] != q.shape[1],
+        sink=sink is not None,
+        cache="static" if static else "none",
+        head_size=q.shape[-1],
+        **{part: term.operator.name for part, term in terms.items()},
     )
-    tensors = [tensor for term in terms.values() for tensor in term.tensors]
+    tensors = [tensor for part in spec.operators for tensor in terms[part].tensors]
     inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]
-    if kind.ordered:
+    if spec.ordered:
         queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
         inputs += [queries.slots_T, keys.slots_T]
+    sizes = {"heads": q.shape[1], "kv_heads": k.shape[1]}
     shape = (*q.shape[:-1], v.shape[-1])
-    sizes = {"heads": q.shape[1], "groups": k.shape[1]}
-    return emit(kind.name, inputs, like=q, shape=shape, scale=scale, lowest=lowest(q.dtype), **sizes)
+    return emit(spec, inputs, like=q, shape=shape, scale=scale, lowest=lowest(q.dtype), **sizes)

@@ -91,16 +91,16 @@ class Operator:
         first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
         lead = first.shape[:3] if self.takes else (*self.lead(*tensors), queries.shape[0])
         last = own.shape[-1] if self.gives == "values" else keys.shape[0]
-        return emit(self.name, tensors, like=first, shape=(*lead, last))
+        return symbolic(self.name, tensors, like=first, shape=(*lead, last))
 
 
-def emit(
+def symbolic(
     name: str,
     tensors: Sequence[Tensor | None],
     *,
     like: Tensor,
     shape: Sequence[int],
-    **attributes: float | Sequence[int],
+    **attributes: str | float | Sequence[int],
 ) -> Tensor:
     """A node of domain ``posexport`` in the graph being traced."""
     return torch.onnx.ops.symbolic(

@@ -10,14 +10,14 @@ GPT-J) at 2i and 2i + 1. Shape letters: B batch, H heads, T tokens, D head size,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.ops.operator import Array, emit
+from posexport.ops.operator import Array
+from posexport.ops.spec import NodeSpec, emit
 
 Layout = Literal["half", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -35,69 +35,48 @@ def oracle(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
 
 
 @dataclass(frozen=True)
-class RotationKind:
-    """What the nodes of one type have in common.
+class RotationSpec(NodeSpec):
+    """Which rotation a node computes.
 
-    They take ``x [B, H, T, D]``, ``cos`` and ``sin [B or 1, 1, T, F]`` (float32 or wider, times whatever the encoding
-    scales queries or keys by) and give ``turned``, x with pairs of its first 2F channels turned, in x's type. A joined
-    kind takes and gives x with the heads side by side, [B, T, H D].
+    It reads ``x [B, H, T, D]``, ``cos`` and ``sin [B or 1, 1, T, F]`` (float32 or wider, times whatever the encoding
+    scales queries or keys by) and returns ``rotated``, x with pairs of its first 2F channels rotated, in x's type.
+
+    Its other attributes: ``heads``: H. ``dim``: 2F. ``parts``: sizes to split a head into, those of the first channels
+    of all pairs and of the second (``half``) or of the pairs (``interleaved``), then that of the rest. ``split_heads``:
+    the shape that splits packed heads.
     """
 
-    layout: Layout
+    op_type: ClassVar[str] = "Rotation"
+
+    layout: Layout = "half"
     #: channels from 2F on are left as they are
     partial: bool = False
     #: cosines and sines have a batch of 1, whatever x has
     shared: bool = False
-    #: the heads of x and of ``turned`` stand side by side
-    joined: bool = False
+    #: x and ``rotated`` have packed heads, [B, T, H D]
+    packed: bool = False
 
     @property
     def name(self) -> str:
-        """The ``op_type`` of its nodes, such as ``SharedPartialHalfRotation``."""
-        flags = {"Joined": self.joined, "Shared": self.shared, "Partial": self.partial}
-        return "".join([*(word for word, on in flags.items() if on), self.layout.capitalize(), "Rotation"])
+        """Such as ``SharedPartialHalfRotation``."""
+        words = {"Packed": self.packed, "Shared": self.shared, "Partial": self.partial}
+        return "".join([*(word for word, on in words.items() if on), self.layout.capitalize(), "Rotation"])
 
     @property
     def inputs(self) -> list[str]:
-        """Names of its nodes' inputs, in order."""
         return ["x", "cos", "sin"]
 
     @property
     def outputs(self) -> list[str]:
-        """Names of its nodes' outputs."""
-        return ["turned"]
+        return ["rotated"]
 
     @property
-    def attributes(self) -> list[str]:
-        """Names of its nodes' attributes.
-
-        ``heads``: H. ``dim``: 2F. ``parts``: sizes to split a head into, those of the first channels of all pairs and
-        of the second (``half``) or of the pairs (``interleaved``), then that of the rest. ``by_head``: the shape that
-        takes the heads apart.
-        """
-        heads = ["heads"] if self.partial or self.joined else []
-        return [*heads, *["dim", "parts"] * self.partial, *["by_head"] * self.joined]
+    def head_shapes(self) -> dict[str, str]:
+        return {"x": "split_heads"} if self.packed else {}
 
     @property
-    def heads_of(self) -> dict[str, str]:
-        """Names of the inputs whose heads stand side by side, and of the attributes that take them apart."""
-        return {"x": "by_head"} if self.joined else {}
-
-    @property
-    def apart(self) -> "RotationKind":
-        """The same with heads apart."""
-        return replace(self, joined=False)
-
-
-def kinds() -> dict[str, RotationKind]:
-    """Every kind, by name."""
-    found = [RotationKind(*each) for each in product(LAYOUTS, (False, True), (False, True), (False, True))]
-    return {kind.name: kind for kind in found}
-
-
-def shared_kinds() -> dict[str, RotationKind]:
-    """Those whose cosines and sines are the same in all rows of the batch."""
-    return {name: kind for name, kind in kinds().items() if kind.shared}
+    def split(self) -> "RotationSpec":
+        return replace(self, packed=False)
 
 
 def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
@@ -107,12 +86,12 @@ def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -
     size, pairs = x_BHTD.shape[-1], cos_B1TF.shape[-1]
     partial = 2 * pairs < size
     # a batch that the trace does not know is never taken for 1
-    kind = RotationKind(layout, partial, isinstance(cos_B1TF.shape[0], int) and cos_B1TF.shape[0] == 1)
+    spec = RotationSpec(layout, partial, isinstance(cos_B1TF.shape[0], int) and cos_B1TF.shape[0] == 1)
     attributes: dict[str, int | Sequence[int]] = {}
     if partial:
         turning = [pairs, pairs] if layout == "half" else [2 * pairs]
         attributes = {"heads": x_BHTD.shape[1], "dim": 2 * pairs, "parts": [*turning, size - 2 * pairs]}
-    return emit(kind.name, (x_BHTD, cos_B1TF, sin_B1TF), like=x_BHTD, shape=x_BHTD.shape, **attributes)
+    return emit(spec, (x_BHTD, cos_B1TF, sin_B1TF), like=x_BHTD, shape=x_BHTD.shape, **attributes)
 
 
 def turn(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:

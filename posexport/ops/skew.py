@@ -13,10 +13,15 @@ branch reshapes from outside it copies.)
 from onnxscript import FLOAT, INT64, script
 from onnxscript import opset18 as op
 
-from posexport.ops.operator import OPSET, helper
+from posexport.ops.operator import OPSET, Operator, helper, protos
 
 #: numbers that are copied at once: enough to be worth it, few enough that padding to a multiple costs little
 CHUNK = 32
+
+
+def skews(operator: Operator) -> bool:
+    """The operator's function is faster for queries and keys in whole chunks."""
+    return any(proto.name == "Skew" for proto in protos(operator.function, 18))
 
 
 @helper

@@ -11,14 +11,14 @@ C channels of the waves, F frequencies.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posexport.ops.operator import Array, emit
+from posexport.ops.operator import Array
+from posexport.ops.spec import NodeSpec, emit
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -49,50 +49,31 @@ def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: La
 
 
 @dataclass(frozen=True)
-class WavesKind:
-    """Nodes that take ``distances [W]`` (int64), ``frequencies [F]`` (float32 or wider) and ``weight [H D, C]``.
+class ProjectionSpec(NodeSpec):
+    """Which relative position projection a node computes.
 
-    They give ``vectors [H, W, D]``, in the type of ``weight``. A tabulated kind takes a ``table`` too, of the vectors
-    of all distances that are likely (`posexport.lowering.waves.tabulated`).
+    It reads ``distances [W]`` (int64), ``frequencies [F]`` (float32 or wider) and ``weight [H D, C]``, and returns
+    ``vectors [H, W, D]``, in the type of ``weight``. Its other attribute is ``split_heads``, the shape [-1, H, D].
     """
 
-    layout: Layout
+    op_type: ClassVar[str] = "ProjectedWaves"
+
+    layout: Layout = "interleaved"
+    #: it reads a ``table`` too, of the vectors of all likely distances (`posexport.lowering.waves.tabulated`)
     tabulated: bool = False
 
     @property
     def name(self) -> str:
-        """The ``op_type`` of its nodes, such as ``HalfProjectedWaves``."""
+        """Such as ``HalfProjectedWaves``."""
         return f"{'Tabulated' * self.tabulated}{self.layout.capitalize()}ProjectedWaves"
 
     @property
     def inputs(self) -> list[str]:
-        """Names of its nodes' inputs, in order."""
         return ["distances", "frequencies", "weight", *["table"] * self.tabulated]
 
     @property
     def outputs(self) -> list[str]:
-        """Names of its nodes' outputs."""
         return ["vectors"]
-
-    @property
-    def attributes(self) -> list[str]:
-        """Names of its nodes' attributes: ``by_head``, the shape [-1, H, D] that takes the heads apart."""
-        return ["by_head"]
-
-    @property
-    def heads_of(self) -> dict[str, str]:
-        """None: it takes no heads."""
-        return {}
-
-    @property
-    def apart(self) -> "WavesKind":
-        """Itself."""
-        return self
-
-
-def kinds() -> dict[str, WavesKind]:
-    """Every kind, by name."""
-    return {kind.name: kind for kind in (WavesKind(*each) for each in product(LAYOUTS, (False, True)))}
 
 
 def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
@@ -104,5 +85,5 @@ def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *,
     wide = torch.promote_types(weight.dtype, torch.float32)
     frequency_F = torch.tensor(frequencies, dtype=wide, device=weight.device)
     shape = (heads, distance_W.shape[0], by_head[-1])
-    name = WavesKind(layout).name
-    return emit(name, (distance_W, frequency_F, weight), like=weight, shape=shape, by_head=by_head)
+    spec = ProjectionSpec(layout)
+    return emit(spec, (distance_W, frequency_F, weight), like=weight, shape=shape, split_heads=by_head)

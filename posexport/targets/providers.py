@@ -91,8 +91,8 @@ CUDA = register(
         device="cuda",
         preferred={"attention": ("group-query", "static", "multi-head", "attention", "formula")},
         unprofitable={
-            "packing": "not measured on CUDA",
-            "rows": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",
+            "packed-projections": "not measured on CUDA",
+            "flat-tokens": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",
         },
         prepare=cuda.preload,
         load_failure=cuda.load_failure,

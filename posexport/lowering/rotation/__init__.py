@@ -8,9 +8,9 @@ from posexport.lowering.lowering import Lowering
 from posexport.lowering.rotation.formula import Turned
 from posexport.lowering.rotation.microsoft import MicrosoftRotary
 from posexport.lowering.rotation.onnx import OnnxRotary
-from posexport.ops.rotation import RotationKind
+from posexport.ops.rotation import RotationSpec
 
 #: In order of preference: the first that does not refuse is taken.
-LOWERINGS: tuple[Lowering[RotationKind], ...] = (OnnxRotary(), MicrosoftRotary(), Turned())
-#: the same for kinds whose cosines and sines are the same in all rows, which only ONNX Runtime's operator takes so
-SHARED_LOWERINGS: tuple[Lowering[RotationKind], ...] = (MicrosoftRotary(), OnnxRotary(), Turned())
+LOWERINGS: tuple[Lowering[RotationSpec], ...] = (OnnxRotary(), MicrosoftRotary(), Turned())
+#: the same for those whose cosines and sines are the same in all rows, which only ONNX Runtime's operator takes so
+SHARED_LOWERINGS: tuple[Lowering[RotationSpec], ...] = (MicrosoftRotary(), OnnxRotary(), Turned())

@@ -1,56 +1,41 @@
 """Rotation by one operator of ONNX, ai.onnx RotaryEmbedding (opset 23)."""
 
-from collections.abc import Mapping
+from typing import Any
 
-from posexport.ops.rotation import RotationKind
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.lowering.lowering import Inputs, Lowering
+from posexport.ops.rotation import RotationSpec
 from posexport.targets.target import ATTENTION_OPSET, Target
 
-#: of the operator, in both domains
-_PARTIAL, _HEADS = ", rotary_embedding_dim: int = @dim", ", num_heads: int = @heads"
+
+def attributes(g: Builder, spec: RotationSpec) -> dict[str, Any]:
+    """Of the operator, in both domains: ONNX Runtime and ONNX have the same."""
+    partial = {"rotary_embedding_dim": g.attribute("dim", int)} if spec.partial else {}
+    heads = {"num_heads": g.attribute("heads", int)} if spec.partial or spec.packed else {}
+    return {"interleaved": int(spec.layout == "interleaved"), **partial, **heads}
 
 
-def attributes(kind: RotationKind) -> str:
-    """The operator's attributes, in the ONNX text format; ONNX Runtime and ONNX have the same."""
-    heads = _HEADS * (kind.partial or kind.joined)
-    return f"<interleaved = {int(kind.layout == 'interleaved')}{_PARTIAL * kind.partial}{heads}>"
-
-
-class OnnxRotary:
+class OnnxRotary(Lowering[RotationSpec]):
     """The operator, with a row of cosines and sines for every token of every row of the batch."""
 
     name = "rotary"
-    cuts = False
-    joins = True
-    beaten = "cosines and sines that all rows share would be copied for every row, in every layer"
+    accepts_packed_heads = True
+    why_not_preferred = "cosines and sines that all rows share would be copied for every row, in every layer"
 
-    def domains(self, kind: RotationKind, target: Target) -> Mapping[str, int]:
-        """Standard operators only."""
-        del kind, target
-        return {}
-
-    def refusal(self, kind: RotationKind, target: Target) -> str | None:
+    def refusal(self, spec: RotationSpec, target: Target) -> str | None:
         """Not before opset 23, and not for runtimes that know few operators."""
-        del kind
+        del spec
         known = "runtimes without functions seldom know ai.onnx RotaryEmbedding" if target.flat else None
         return target.needs(ATTENTION_OPSET, "ai.onnx RotaryEmbedding") or known
 
-    def body(self, kind: RotationKind, target: Target) -> str:
-        """The statements, in the ONNX text format. The operator does not broadcast over the batch."""
+    def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
+        """The operator does not broadcast over the batch."""
         del target
-        lines = [
-            "wide = CastLike(x, cos)",
-            "one = Constant<value_ints = [1]>()",
-            "cos_rows = Squeeze(cos, one)",
-            "sin_rows = Squeeze(sin, one)",
-        ]
-        cos, sin = "cos_rows", "sin_rows"
-        if kind.shared:
-            cos, sin = "cos_each", "sin_each"
-            lines += [
-                "batch = Shape<start = 0, end = 1>(x)",
-                "each = Concat<axis = 0>(batch, one, one)",
-                "cos_each = Expand(cos_rows, each)",
-                "sin_each = Expand(sin_rows, each)",
-            ]
-        lines.append(f"all = RotaryEmbedding{attributes(kind)}(wide, {cos}, {sin})")
-        return "\n".join([*lines, "turned = CastLike(all, x)"])
+        cos, sin = g.Squeeze(x["cos"], [1]), g.Squeeze(x["sin"], [1])
+        if spec.shared:
+            every_row = g.shape(g.size(x["x"], 0), [1], [1])
+            cos, sin = g.Expand(cos, every_row), g.Expand(sin, every_row)
+        rotated = g.RotaryEmbedding(g.CastLike(x["x"], x["cos"]), cos, sin, **attributes(g, spec))
+        return g.CastLike(rotated, x["x"])

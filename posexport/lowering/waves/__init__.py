@@ -3,7 +3,7 @@
 from posexport.lowering.lowering import Lowering
 from posexport.lowering.waves.projected import Projected
 from posexport.lowering.waves.tabulated import Tabulated
-from posexport.ops.waves import WavesKind
+from posexport.ops.waves import ProjectionSpec
 
 #: In order of preference: the first that does not refuse is taken.
-LOWERINGS: tuple[Lowering[WavesKind], ...] = (Tabulated(), Projected())
+LOWERINGS: tuple[Lowering[ProjectionSpec], ...] = (Tabulated(), Projected())

@@ -1,68 +1,35 @@
-"""The waves of a call's own distances, and their product with the map."""
+"""The sinusoidal features of a call's own distances, and their product with the weight."""
 
-from collections.abc import Mapping
+import onnx_ir as ir
 
-from posexport.ops.waves import WavesKind
+from posexport.graph.builder import Builder
+from posexport.lowering.lowering import Inputs, Lowering
+from posexport.ops.waves import ProjectionSpec
 from posexport.targets.target import Target
 
 
-class Projected:
+class Projected(Lowering[ProjectionSpec]):
     """Standard operators of any opset: an outer product, sine, cosine, and a product with the weight."""
 
     name = "projected"
-    cuts = False
-    joins = False
-    beaten = "it projects the distances anew in every call"
+    why_not_preferred = "it projects the distances anew in every call"
 
-    def domains(self, kind: WavesKind, target: Target) -> Mapping[str, int]:
-        """Standard operators only."""
-        del kind, target
-        return {}
-
-    def refusal(self, kind: WavesKind, target: Target) -> str | None:
-        """Applies to every kind."""
-        del kind, target
-        return None
-
-    def body(self, kind: WavesKind, target: Target) -> str:
-        """The statements, in the ONNX text format."""
+    def build(self, g: Builder, spec: ProjectionSpec, x: Inputs, target: Target) -> ir.Value:
         del target
-        return "\n".join([*CONSTANTS, *projected(kind, "distances", "vectors")])
+        return projected(g, spec, x)
 
 
-#: statements that give what `projected` takes beside the distances
-CONSTANTS = [
-    "start = Constant<value_ints = [0]>()",
-    "last = Constant<value_ints = [-1]>()",
-    "channels = Shape<start = 1, end = 2>(weight)",
-    "map = Transpose<perm = [1, 0]>(weight)",
-    "head_shape = Constant<value_ints: ints = @by_head>()",
-]
-
-
-def projected(kind: WavesKind, distances: str, to: str) -> list[str]:
-    """Statements that give ``to``, [H, W, D], of the value named ``distances``, int64 [W]."""
-    both = ["both = Concat<axis = -1>(sines, cosines)"]
-    if kind.layout == "interleaved":
-        both = [
-            "sine_of_pair = Unsqueeze(sines, last)",
-            "cosine_of_pair = Unsqueeze(cosines, last)",
-            "pairs = Concat<axis = -1>(sine_of_pair, cosine_of_pair)",
-            "flat = Constant<value_ints = [0, -1]>()",
-            "both = Reshape(pairs, flat)",
-        ]
-    return [
-        f"wide = CastLike({distances}, frequencies)",
-        "column = Unsqueeze(wide, last)",
-        "angle = Mul(column, frequencies)",
-        "sines = Sin(angle)",
-        "cosines = Cos(angle)",
-        *both,
-        # an odd number of channels has one sine more
-        "cut = Slice(both, start, channels, last)",
-        "waves = CastLike(cut, weight)",
-        # one product for all heads: its second factor is a matrix, which runtimes pack once
-        "rows = MatMul(waves, map)",
-        "apart = Reshape(rows, head_shape)",
-        f"{to} = Transpose<perm = [1, 0, 2]>(apart)",
-    ]
+def projected(g: Builder, spec: ProjectionSpec, x: Inputs) -> ir.Value:
+    """[H, W, D], of the distances [W]."""
+    angle = g.Mul(g.Unsqueeze(g.CastLike(x["distances"], x["frequencies"]), [-1]), x["frequencies"])
+    parts = [g.Sin(angle), g.Cos(angle)]
+    if spec.layout == "interleaved":
+        pairs = g.Concat(*(g.Unsqueeze(part, [-1]) for part in parts), axis=-1)
+        features = g.Reshape(pairs, [0, -1])
+    else:
+        features = g.Concat(*parts, axis=-1)
+    # an odd number of channels has one sine more
+    features = g.CastLike(g.slice(features, [0], g.size(x["weight"], 1), -1), x["weight"])
+    # one product for all heads: its second factor is a matrix, which runtimes pack once
+    vectors = g.MatMul(features, g.Transpose(x["weight"], perm=[1, 0]))
+    return g.Transpose(g.Reshape(vectors, g.attribute("split_heads", list)), perm=[1, 0, 2])

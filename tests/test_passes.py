@@ -1,4 +1,4 @@
-"""Rewrites around attention: the same numbers, by fewer or other operators, each weight stored once."""
+"""Graph passes: the same values, by fewer or other operators, each weight stored once."""
 
 import functools
 import tempfile
@@ -22,7 +22,7 @@ from posexport.export.save import save, weight_bytes
 from posexport.export.trace import trace as traced
 from posexport.parity.locate.locate import locate
 from posexport.parity.report.points import Point
-from posexport.rewrites.pipeline import REWRITES, apply, reasons
+from posexport.passes.pipeline import PASSES, run, why_left_out
 from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.source import Source
@@ -30,25 +30,63 @@ from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TO
 from posexport.targets.target import Target
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")
-#: (model, settings, cache, target) -> what the rewrites do to two layers
+#: (model, settings, cache, target) -> what the passes do to two layers
 CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]] = {
-    "bert, cpu": ("encoder-absolute", (), None, Target("cpu", 24), {"rows": 17}),
-    "bert, cpu, opset 18": ("encoder-absolute", (), None, Target("cpu", 18), {"gelu": 2, "rows": 17}),
-    "bert, cuda": ("encoder-absolute", (), None, Target("cuda", 24), {"skip-norm": 4, "bias-gelu": 2}),
+    "bert, cpu": ("encoder-absolute", (), None, Target("cpu", 24), {"flat-tokens": 17, "packed-heads": 2}),
+    "bert, cpu, opset 18": (
+        "encoder-absolute",
+        (),
+        None,
+        Target("cpu", 18),
+        {"gelu": 2, "flat-tokens": 17, "packed-heads": 2},
+    ),
+    "bert, cuda": (
+        "encoder-absolute",
+        (),
+        None,
+        Target("cuda", 24),
+        {"skip-norm": 4, "bias-gelu": 2, "packed-heads": 2},
+    ),
     "bert, portable": ("encoder-absolute", (), None, Target("portable", 18), {"gelu": 2}),
-    "tanh, cpu": ("encoder-nope", ("activation=gelu_new",), None, Target("cpu", 18), {"gelu": 2, "rows": 17}),
-    "gpt, cpu": ("decoder-absolute", (), "dynamic", Target("cpu", 24), {"rows": 17}),
-    "gpt, cuda": ("decoder-absolute", (), "dynamic", Target("cuda", 24), {"skip-norm": 5, "bias-gelu": 2}),
-    "llama, cpu": ("decoder-nope", LLAMA, "dynamic", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
+    "tanh, cpu": (
+        "encoder-nope",
+        ("activation=gelu_new",),
+        None,
+        Target("cpu", 18),
+        {"gelu": 2, "flat-tokens": 17, "packed-heads": 2},
+    ),
+    "gpt, cpu": ("decoder-absolute", (), "dynamic", Target("cpu", 24), {"flat-tokens": 17, "shared-bias": 2}),
+    "gpt, cuda": (
+        "decoder-absolute",
+        (),
+        "dynamic",
+        Target("cuda", 24),
+        {"skip-norm": 5, "bias-gelu": 2, "shared-bias": 2},
+    ),
+    "llama, cpu": ("decoder-nope", LLAMA, "dynamic", Target("cpu", 24), {"swish": 2, "rms-norm": 5, "shared-bias": 2}),
     "llama, cuda": (
         "decoder-nope",
         LLAMA,
         "dynamic",
         Target("cuda", 23),
-        {"swish": 2, "rms-norm": 5, "skip-norm": 4},
+        {"swish": 2, "rms-norm": 5, "skip-norm": 4, "shared-bias": 2},
     ),
     "llama, static": ("decoder-rope", (*LLAMA, "kv_heads=1"), "static", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
-    "llama, portable": ("decoder-nope", LLAMA, "dynamic", Target("portable", 24), {"rms-norm": 5}),
+    "llama, portable": ("decoder-nope", LLAMA, "dynamic", Target("portable", 24), {"rms-norm": 5, "shared-bias": 2}),
+    "alibi, static": (
+        "decoder-alibi",
+        ("hidden=40",),
+        "static",
+        Target("cpu", 24),
+        {"flat-tokens": 1, "in-place-cache": 2, "packed-heads": 2, "shared-bias": 2},
+    ),
+    "transformer-xl, cpu": (
+        "encoder-transformer-xl",
+        (),
+        None,
+        Target("cpu", 18),
+        {"gelu": 2, "flat-tokens": 17, "tabulated-projection": 2, "packed-heads": 2},
+    ),
 }
 
 
@@ -99,6 +137,17 @@ def outputs(model: ir.Model, given: dict[str, np.ndarray], *, optimized: bool = 
     return [np.asarray(y) for y in session.run(None, given)]
 
 
+def applied(model: ir.Model, target: Target, only: Sequence[str] | None = None) -> dict[str, int]:
+    """Run the passes; how many nodes each changed."""
+    return {name: result.nodes for name, result in run(model, target, only=only).items()}
+
+
+def reasons(target: Target) -> dict[str, str]:
+    """Every pass that does not run for ``target`` -> why."""
+    left_out = {each.name: why_left_out(each, target) for each in PASSES}
+    return {name: reason for name, reason in left_out.items() if reason}
+
+
 def types(model: ir.Model) -> Counter[str]:
     return Counter(node.op_type for node in model.graph)
 
@@ -126,7 +175,7 @@ def test_same_numbers_of_a_whole_model(case: str, agree: Callable[..., None]) ->
     source, plain = graph(name, settings, cache, target.opset)
     _, rewritten = graph(name, settings, cache, target.opset)
     before = len(plain.graph)
-    done = apply(rewritten, target)
+    done = applied(rewritten, target)
     assert {name: count for name, count in done.items() if count} == wanted
     assert len(rewritten.graph) < before or target.name == "portable"
     named = [node.name for node in rewritten.graph]
@@ -147,7 +196,7 @@ def test_same_numbers_of_a_whole_model(case: str, agree: Callable[..., None]) ->
 def test_values_of_a_rewritten_graph_have_the_shapes_that_it_says(name: str) -> None:
     model_name, settings, cache, target, _ = CASES[name]
     source, model = graph(model_name, settings, cache, target.opset)
-    apply(model, target)
+    run(model, target)
     functions.attach(model, target)
     said = {
         value.name: [size if isinstance(size, int) else None for size in value.shape]
@@ -175,7 +224,7 @@ def test_onnx_runtime_leaves_the_rows_alone() -> None:
     found = []
     for wanted in ([], None):
         _, model = graph("encoder-absolute", (), None, 24)
-        apply(model, Target("cpu", 24), wanted)
+        run(model, Target("cpu", 24), only=wanted)
         functions.attach(model)
         found.append(_as_run(model))
     plain, rows = found
@@ -200,7 +249,7 @@ def test_onnx_runtime_knows_the_order_that_portable_graphs_get() -> None:
     found = []
     for wanted in ([], None):
         _, model = graph("encoder-absolute", (), None, 18)
-        apply(model, Target("portable", 18), wanted)
+        run(model, Target("portable", 18), only=wanted)
         assert "com.microsoft" not in model.opset_imports
         functions.attach(model)
         found.append(_as_run(model))
@@ -214,19 +263,22 @@ def test_what_is_left_out_says_why() -> None:
     assert "2 to 5 times" in cpu["skip-norm"]
     assert "opset 23" in cpu["rms-norm"]
     assert "skip-norm" not in cuda
-    assert "one kernel" in cuda["rows"]
-    assert set(cpu) == {"skip-norm", "rms-norm", "packing"}
+    assert "one kernel" in cuda["flat-tokens"]
+    assert set(cpu) == {"skip-norm", "rms-norm", "packed-projections"}
     assert "opset 24 has Gelu" in reasons(Target("cpu", 24))["gelu"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "words"),
-    [(["bogus"], ["unknown rewrite 'bogus'", "rows"]), (["skip-norm"], ["skip-norm does not apply", "leave it out"])],
+    [
+        (["bogus"], ["unknown graph pass 'bogus'", "flat-tokens"]),
+        (["skip-norm"], ["skip-norm does not apply", "leave it out"]),
+    ],
 )
 def test_bad_names(wanted: list[str], words: list[str]) -> None:
     model = parsed("{ y = Relu(x) }")
     with pytest.raises(PosexportError) as caught:
-        apply(model, Target("portable", 24), wanted)
+        run(model, Target("portable", 24), only=wanted)
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
 
@@ -238,7 +290,7 @@ def both(
     model: Callable[[], ir.Model], target: Target, wanted: list[str], agree: Callable[..., None]
 ) -> tuple[dict[str, int], ir.Model]:
     plain, rewritten = model(), model()
-    done = apply(rewritten, target, wanted)
+    done = applied(rewritten, target, wanted)
     for want, got in zip(outputs(plain, {"x": X}), outputs(rewritten, {"x": X}), strict=True):
         agree(got, want, "encoding", np.float32)
     return done, rewritten
@@ -248,7 +300,7 @@ def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., Non
     # both layers have the same weights
     source, plain = graph("encoder-absolute", ("layer_groups=1",), None, 18)
     _, packed = graph("encoder-absolute", ("layer_groups=1",), None, 18)
-    assert apply(packed, Target("portable", 18), ["packing"]) == {"packing": 2}
+    assert applied(packed, Target("portable", 18), ["packed-projections"]) == {"packed-projections": 2}
     joined = [v for v in packed.graph.initializers.values() if (v.name or "").endswith("packed")]
     assert len(joined) == 2  # weights and biases of both layers
     assert weight_bytes(packed) <= weight_bytes(plain) + 64
@@ -265,8 +317,8 @@ def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., Non
 def test_packed_weights_are_made_when_they_are_read() -> None:
     _, model = graph("decoder-nope", LLAMA, "dynamic", 24)
     parts = {v.name: v.const_value for v in model.graph.initializers.values()}
-    done = apply(model, Target("cpu", 24), ["packing"])
-    assert done == {"packing": 4}
+    done = applied(model, Target("cpu", 24), ["packed-projections"])
+    assert done == {"packed-projections": 4}
     value = next(v for v in model.graph.initializers.values() if (v.name or "").endswith("_packed"))
     tensor = value.const_value
     assert tensor is not None
@@ -293,8 +345,8 @@ def test_what_is_packed(body: str, groups: int, agree: Callable[..., None]) -> N
         used = {name: shape for name, shape in {"w": (6, 6), "v": (6, 6), "s": (6,)}.items() if f", {name})" in body}
         return parsed(weights(**used) + body)
 
-    done, rewritten = both(model, Target("portable", 24), ["packing"], agree)
-    assert done == {"packing": groups}
+    done, rewritten = both(model, Target("portable", 24), ["packed-projections"], agree)
+    assert done == {"packed-projections": groups}
     assert types(rewritten)["Split"] == groups
 
 
@@ -319,10 +371,10 @@ def test_rows(body: str, gemms: int, reshapes: int, agree: Callable[..., None]) 
         used = {name: shape for name, shape in {"w": (6, 6), "s": (6,)}.items() if f"{name})" in body or "(s" in body}
         return parsed(weights(**used) + body)
 
-    done, rewritten = both(model, Target("portable", 24), ["rows"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
     assert types(rewritten)["Gemm"] == gemms
     assert types(rewritten)["Reshape"] == reshapes
-    assert bool(done["rows"]) == bool(reshapes)
+    assert bool(done["flat-tokens"]) == bool(reshapes)
 
 
 @pytest.mark.parametrize(("zero_is_zero", "reshapes"), [(0, 3), (1, 2)])
@@ -339,8 +391,8 @@ def test_a_reshape_that_keeps_sizes_reads_all_axes(
             outs="float[B, N] y",
         )
 
-    done, rewritten = both(model, Target("portable", 24), ["rows"], agree)
-    assert done == {"rows": 1}
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    assert done == {"flat-tokens": 1}
     assert types(rewritten)["Reshape"] == reshapes
 
 
@@ -354,8 +406,8 @@ def test_rows_do_not_follow_what_mixes_tokens(agree: Callable[..., None]) -> Non
             outs="float[B, 3, 6] y",
         )
 
-    done, rewritten = both(model, Target("portable", 24), ["rows"], agree)
-    assert done == {"rows": 2}
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    assert done == {"flat-tokens": 2}
     assert types(rewritten)["Reshape"] == 4
     softmax = next(node for node in rewritten.graph if node.op_type == "Softmax")
     assert len(softmax.inputs[0].shape or ()) == 3  # type: ignore[union-attr]
@@ -405,7 +457,7 @@ def test_formulas_with_other_constants_stay() -> None:
         "{ d = Div(x, r) e = Erf(d) a = Add(e, one) h = Mul(half, a) y = Mul(x, h) }"
     )
     model = parsed(gelu, 18)
-    assert apply(model, Target("cpu", 18), ["gelu"]) == {"gelu": 0}
+    assert applied(model, Target("cpu", 18), ["gelu"]) == {"gelu": 0}
     rms = (
         "<float[6] w = {1,2,3,4,5,6}, float p = {POWER}, int64[1] ax = {AXIS}, float eps = {0.001}> "
         "{ q = Pow(x, p) m = ReduceMean<keepdims = 1>(q, ax) e = Add(m, eps) r = Sqrt(e) d = Div(x, r) y = Mul(d, w) }"
@@ -413,13 +465,13 @@ def test_formulas_with_other_constants_stay() -> None:
     found = []
     for power, axis in (("2.0", "-1"), ("2.0", "2"), ("3.0", "-1"), ("2.0", "1")):
         model = parsed(rms.replace("POWER", power).replace("AXIS", axis), 23)
-        found.append(apply(model, Target("portable", 23), ["rms-norm"])["rms-norm"])
+        found.append(applied(model, Target("portable", 23), ["rms-norm"])["rms-norm"])
     assert found == [1, 1, 0, 0]
 
 
 def test_a_wrong_weight_is_located_among_rows() -> None:
     source, model = graph("encoder-absolute", (), None, 24)
-    apply(model, Target("cpu", 24))
+    run(model, Target("cpu", 24))
     functions.attach(model)
     changed = next(v for n, v in model.graph.initializers.items() if n == "encoder.groups.1.attention.output.bias")
     assert changed.const_value is not None
@@ -442,7 +494,37 @@ def test_a_wrong_weight_is_located_among_rows() -> None:
     assert "starts in layer 1, attention: what leaves encoder.groups.1.attention.output" in sentence
 
 
-def test_every_rewrite_is_tried_here() -> None:
+@pytest.mark.parametrize(
+    ("body", "name", "reason"),
+    [
+        ("{ b = Add(x, x) y = LayerNormalization<axis = 1>(b, u, u) }", "skip-norm", "over other axes"),
+        ("{ b = Mul(x, x) y = LayerNormalization<axis = -1>(b, g, g) }", "skip-norm", "something else than a sum"),
+        ("{ b = Add(x, t) y = LayerNormalization<axis = -1>(b, g, g) }", "skip-norm", "not both [batch"),
+        ("{ a = MatMul(x, w) b = MatMul(x, v) c = MatMul(b, w) d = Add(a, b) y = Add(d, c) }",
+         "packed-projections", "stored twice"),
+        ("{ a = MatMul(x, w) b = Sigmoid(a) y = Add(b, x) }", "flat-tokens", "neither a projection with a bias"),
+        ("{ d = Div(x, r) e = Erf(d) a = Add(e, o) h = Mul(r, a) y = Mul(x, h) }", "gelu", "its constants"),
+    ],
+)  # fmt: skip
+def test_a_place_that_is_left_says_why(body: str, name: str, reason: str) -> None:
+    shapes = {"w": (6, 6), "v": (6, 6), "t": (3, 6), "u": (3, 6), "g": (6,), "r": (1,), "o": (1,)}
+    used = {each: shape for each, shape in shapes.items() if f", {each})" in body or f"({each}, " in body}
+    model = parsed(weights(**used) + body, 18, inputs="float[B, 3, 6] x", outs="float[B, 3, 6] y")
+    result = run(model, Target("cuda", 18), only=[name])[name]
+    assert result.nodes == 0
+    assert [reason in each for each in result.refused] == [True]
+
+
+def test_results_are_of_every_pass_in_their_order() -> None:
+    _, model = graph("encoder-absolute", (), None, 18)
+    results = run(model, Target("cpu", 18), "formula")
+    assert list(results) == [each.name for each in PASSES]
+    assert "formula was asked for" in results["in-place-cache"].refused[0]
+    assert "2 to 5 times" in results["skip-norm"].refused[0]
+    assert not results["flat-tokens"].refused
+
+
+def test_every_pass_is_tried_here() -> None:
     """Of the cases above, and packing, which no target has by default."""
-    tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packing"}
-    assert tried == {rewrite.name for rewrite in REWRITES}
+    tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections"}
+    assert tried == {each.name for each in PASSES}

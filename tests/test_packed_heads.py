@@ -1,7 +1,8 @@
-"""Heads side by side: what the pass takes and leaves, and that the forms with heads apart stay right without it."""
+"""Packed heads: what the pass takes and leaves, and that the forms with split heads stay right without it."""
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from posexport.export.build import build
-from posexport.lowering import side_by_side
 from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
-from posexport.ops.attention import AttentionKind, kinds
+from posexport.ops.attention import AttentionSpec
+from posexport.passes import pipeline
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
 from posexport.targets.target import Target
@@ -37,11 +38,11 @@ def count(model: onnx.ModelProto) -> Counter[str]:
 @pytest.mark.parametrize(
     ("name", "settings", "cache", "attention", "rotations"),
     [
-        ("encoder-nope", (), "", "JoinedMaskedAttention", 0),
-        ("encoder-rope", ("rotary_dim=6",), "", "JoinedMaskedAttention", 4),
-        ("encoder-shaw-kv", (), "", "JoinedMaskedClippedClippedValuesAttention", 0),
-        ("encoder-transformer-xl", (), "", "JoinedMaskedHeadDistanceAttention", 0),
-        ("decoder-rope", ("kv_heads=1",), "static", "JoinedCachedGrouped", 4),
+        ("encoder-nope", (), "", "PackedMaskedAttention", 0),
+        ("encoder-rope", ("rotary_dim=6",), "", "PackedMaskedAttention", 4),
+        ("encoder-shaw-kv", (), "", "PackedMaskedClippedClippedValuesAttention", 0),
+        ("encoder-transformer-xl", (), "", "PackedMaskedHeadDistanceAttention", 0),
+        ("decoder-rope", ("kv_heads=1",), "static", "PackedCachedGrouped", 4),
     ],
 )
 def test_no_axis_is_turned_around_attention(
@@ -49,7 +50,7 @@ def test_no_axis_is_turned_around_attention(
 ) -> None:
     found = count(built(tmp_path / "m.onnx", name, *settings, cache=cache))
     assert sum(many for kind, many in found.items() if kind.startswith(attention)) == 2
-    assert sum(many for kind, many in found.items() if kind.startswith("Joined") and "Rotation" in kind) == rotations
+    assert sum(many for kind, many in found.items() if kind.startswith("Packed") and "Rotation" in kind) == rotations
     # those of a cached model are of its mask
     assert found["Transpose"] <= (2 if cache else 0)
 
@@ -65,7 +66,7 @@ def test_no_axis_is_turned_around_attention(
 )
 def test_left_as_it_is(name: str, settings: tuple[str, ...], options: dict[str, Any], tmp_path: Path) -> None:
     found = count(built(tmp_path / "m.onnx", name, *settings, **options))
-    assert not [kind for kind in found if kind.startswith("Joined")]
+    assert not [kind for kind in found if kind.startswith("Packed")]
     assert found["Transpose"] >= 8
 
 
@@ -85,30 +86,30 @@ def ways() -> Iterator[Any]:
 @pytest.mark.parametrize(("name", "lowering"), list(ways()))
 def test_heads_apart(name: str, lowering: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
     """Every lowering without the pass: as for queries that come from no map."""
-    monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
+    monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
     made = Lowered(source(f"encoder-{name}"), 18, traces)
     if applies(made, lowering):
         assert made.check(tmp_path / "m.onnx", lowering, PADDED[1:4]) == {lowering}
         names = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
-        assert not [kind for kind in names if kind.startswith("Joined")]
+        assert not [kind for kind in names if kind.startswith("Packed")]
 
 
 def test_heads_apart_behind_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces) -> None:
-    monkeypatch.setattr(side_by_side, "put", lambda *_: 0)
+    monkeypatch.setattr(pipeline, "PASSES", [each for each in pipeline.PASSES if each.name != "packed-heads"])
     made = Lowered(cached(source("decoder-alibi", "kv_heads=1"), "static", "at-write"), 24, traces)
     assert made.check(tmp_path / "m.onnx", "auto", [*LEFT[:3], *CALLS[:2]]) == {"group-query"}
 
 
-def test_every_joined_kind_has_its_form_apart() -> None:
-    for name, kind in kinds().items():
-        if kind.joined:
-            assert kind.apart.name in kinds()
-            assert name == f"Joined{kind.apart.name}"
+@pytest.mark.parametrize("spec", [AttentionSpec("DistanceScores", mask="keys"), AttentionSpec(cache="append")])
+def test_packed_attention_has_its_split_form(spec: AttentionSpec) -> None:
+    packed = replace(spec, packed=True)
+    assert packed.split == spec
+    assert packed.name == f"Packed{spec.name}"
 
 
-def test_bodies_that_need_heads_apart_take_them_apart() -> None:
-    kind = AttentionKind(None, None, "keys", joined=True)
+def test_bodies_that_need_heads_split_split_them() -> None:
+    spec = AttentionSpec(mask="keys", packed=True)
     way = next(each for each in ATTENTION.lowerings if each.name == "formula")
-    made = ir.serde.serialize_function(function(way, kind, Target("cpu", 23)).function)
-    assert list(made.attribute) == ["scale", "lowest", "heads", "groups", "by_head", "by_group"]
+    made = ir.serde.serialize_function(function(way, spec, Target("cpu", 23)).function)
+    assert list(made.attribute) == ["split_heads", "split_kv_heads", "scale"]
     assert [node.op_type for node in made.node].count("Transpose") == 5  # q, k, v, k for the product, the context

@@ -10,35 +10,29 @@ from typing import Any
 import onnx_ir as ir
 
 from posexport.graph.queries import is_near
-from posexport.rewrites.rewrite import by_rules
+from posexport.passes.graph_pass import GraphPass, PassResult, Rule, by_rules
 from posexport.targets.target import MICROSOFT, Target
 
 #: the first opset with Gelu, which the tracer writes itself from there on
 GELU_OPSET = 20
 _ROOT_2, _ROOT_2_PI = math.sqrt(2), math.sqrt(2 / math.pi)
+_OTHER_CONSTANTS = "its constants are not those of Gelu"
 
 
-class Gelu:
+class Gelu(GraphPass):
     """The formulas to one node; for standard operators before opset 20 to the order that ONNX Runtime knows.
 
     The tracer multiplies one plus the error function by a half and then by x, which ONNX Runtime does not recognise;
-    multiplying by the half last gives the same numbers.
+    multiplying by the half last gives the same values.
     """
 
     name = "gelu"
+    description = "Gelu and its tanh approximation as one operator, or in the order that ONNX Runtime fuses"
 
     def refusal(self, target: Target) -> str | None:
-        """Opsets with the operator have it from the tracer."""
         return None if target.opset < GELU_OPSET else f"opset {target.opset} has Gelu, which the tracer writes"
 
-    def beaten(self, target: Target) -> str | None:
-        """Never: the formula takes twice as long."""
-        del target
-        return None
-
-    def apply(self, model: ir.Model, target: Target) -> int:
-        """How many of either kind."""
-
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
         def by_erf(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
             return op.Mul(x, op.Mul(half, op.Add(op.Erf(op.Div(x, root)), one)))
 
@@ -46,12 +40,14 @@ class Gelu:
             inner = op.Mul(root, op.Add(x, op.Mul(cubic, op.Pow(x, three))))
             return op.Mul(x, op.Mul(half, op.Add(op.Tanh(inner), one)))
 
-        def erf_constants(root: ir.Value, one: ir.Value, half: ir.Value, **_: Any) -> bool:
-            return is_near(root, _ROOT_2) and is_near(one, 1) and is_near(half, 0.5)
+        def erf_refusal(root: ir.Value, one: ir.Value, half: ir.Value, **_: ir.Value) -> str | None:
+            near = is_near(root, _ROOT_2) and is_near(one, 1) and is_near(half, 0.5)
+            return None if near else _OTHER_CONSTANTS
 
-        def tanh_constants(three: ir.Value, cubic: ir.Value, root: ir.Value, **rest: Any) -> bool:
+        def tanh_refusal(three: ir.Value, cubic: ir.Value, root: ir.Value, **rest: ir.Value) -> str | None:
             inner = is_near(three, 3) and is_near(cubic, 0.044715) and is_near(root, _ROOT_2_PI)
-            return inner and is_near(rest["one"], 1) and is_near(rest["half"], 0.5)
+            near = inner and is_near(rest["one"], 1) and is_near(rest["half"], 0.5)
+            return None if near else _OTHER_CONSTANTS
 
         def fused(op: Any, x: Any, **_: Any) -> Any:
             return op.Gelu(x, _domain=MICROSOFT)
@@ -62,32 +58,25 @@ class Gelu:
         def half_last(op: Any, x: Any, root: Any, one: Any, half: Any) -> Any:
             return op.Mul(op.Mul(x, op.Add(op.Erf(op.Div(x, root)), one)), half)
 
-        if not target.microsoft:
-            return by_rules({"gelu": (by_erf, half_last, erf_constants)}, model)
-        return by_rules(
-            {"gelu": (by_erf, fused, erf_constants), "tanh-gelu": (by_tanh, fused_tanh, tanh_constants)}, model
-        )
+        rules = {"gelu": Rule(by_erf, fused if target.microsoft else half_last, erf_refusal)}
+        if target.microsoft:
+            rules["tanh-gelu"] = Rule(by_tanh, fused_tanh, tanh_refusal)
+        return by_rules(rules, model)
 
 
-class Swish:
+class Swish(GraphPass):
     """``x * sigmoid(x)`` to com.microsoft QuickGelu, which has any factor before the sigmoid's argument.
 
     ai.onnx Swish of opset 24 takes twice as long on the CPU (onnxruntime 1.31).
     """
 
     name = "swish"
+    description = "SiLU as one com.microsoft QuickGelu"
 
     def refusal(self, target: Target) -> str | None:
-        """It is ONNX Runtime's own operator."""
         return target.needs_microsoft("QuickGelu")
 
-    def beaten(self, target: Target) -> str | None:
-        """Never."""
-        del target
-        return None
-
-    def apply(self, model: ir.Model, target: Target) -> int:
-        """How many."""
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
         del target
 
         def formula(op: Any, x: Any) -> Any:
@@ -96,26 +85,20 @@ class Swish:
         def fused(op: Any, x: Any) -> Any:
             return op.QuickGelu(x, alpha=1.0, _domain=MICROSOFT)
 
-        return by_rules({"swish": (formula, fused, lambda **_: True)}, model)
+        return by_rules({"swish": Rule(formula, fused, lambda **_: None)}, model)
 
 
-class BiasGelu:
-    """The bias of the map before a Gelu as part of it, by onnxscript's own rule."""
+class BiasGelu(GraphPass):
+    """By onnxscript's own rule; biases before the tanh approximation stay."""
 
     name = "bias-gelu"
+    description = "the bias of the linear projection before a Gelu as part of it"
 
     def refusal(self, target: Target) -> str | None:
-        """It is ONNX Runtime's own operator."""
         return target.needs_microsoft("BiasGelu")
 
-    def beaten(self, target: Target) -> str | None:
-        """Never."""
-        del target
-        return None
-
-    def apply(self, model: ir.Model, target: Target) -> int:
-        """How many; the tanh approximation's stay."""
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
         del target
         from onnxscript.rewriter.ort_fusions.bias_gelu import fuse_bias_gelu
 
-        return int(fuse_bias_gelu(model))
+        return PassResult(int(fuse_bias_gelu(model)))

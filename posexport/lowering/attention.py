@@ -1,0 +1,239 @@
+"""Attention's formula, part by part, for the lowerings to put together.
+
+Names are those of Dao et al., "FlashAttention-2" (arXiv:2307.08691): scores S, probabilities P, output O, for the
+queries Q and keys K at hand, all of them or a tile's. Shape letters: B batch, H heads, T queries, S keys, D head size.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.lowering.heads import split_heads
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.operator import DOMAIN, WHOLE
+from posexport.ops.skew import skews
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention over some queries and keys.
+
+    Attributes:
+        x: the node's inputs by name (`AttentionSpec.inputs`), or what is in their place for a tile.
+        like: a value with the type of the scores.
+        position_bias: [B or 1, H, T, S], in the place of what the score operator computes.
+        whole: queries and keys are in whole chunks (`posexport.ops.skew`).
+        mask_drops: bool scalar: the mask drops some keys; None where nobody asked. A mask that does not is not added.
+    """
+
+    g: Builder
+    spec: AttentionSpec
+    x: Mapping[str, ir.Value]
+    like: ir.Value
+    position_bias: ir.Value | None = None
+    whole: bool = False
+    mask_drops: ir.Value | None = None
+
+    def over(self, **inputs: ir.Value) -> "Attention":
+        """The same over other queries or keys."""
+        return replace(self, x={**self.x, **inputs})
+
+    def split(self) -> "Attention":
+        """The same with heads split."""
+        if not self.spec.packed:
+            return self
+        return replace(self, spec=self.spec.split, x={**self.x, **{name: self.heads(name) for name in "qkv"}})
+
+    def heads(self, name: str) -> ir.Value:
+        """``q``, ``k`` or ``v`` with split heads, [B, H, T, D]."""
+        shape = self.spec.head_shapes.get(name)
+        return self.x[name] if shape is None else split_heads(self.g, self.x[name], self.g.attribute(shape, list))
+
+    def queries(self) -> ir.Value:
+        """How many, int64 [1]."""
+        return self.g.size(self.x["q"], 1 if self.spec.packed else 2)
+
+    def scale(self) -> ir.Value:
+        """What scores are multiplied by."""
+        return self.g.CastLike(self.g.attribute("scale", float), self.like, name="scale")
+
+    def scaled(self, x: ir.Value) -> ir.Value:
+        """Queries or keys times the scale, which saves a pass over the scores."""
+        return self.g.Mul(x, self.scale(), name=f"{x.name}_scaled")
+
+    def transposed_keys(self) -> ir.Value:
+        """K^T, [B, H, D, S]."""
+        return self.g.Transpose(self.x["k"], perm=[0, 1, 3, 2], name="k_transposed")
+
+    def prepare_keys(self, *, by_operator: bool) -> None:
+        """Writes what only the keys decide where it is called, so that a loop inside finds it done."""
+        if self.spec.base is None and not by_operator:
+            self.transposed_keys()
+        if self._reads_scaled("k"):
+            self.scaled(self.heads("k"))
+
+    def _reads_scaled(self, name: str) -> bool:
+        scores = self.spec.own_scores
+        return scores is not None and scores.scaled and scores.linear and name in scores.takes
+
+    def product(self, x: ir.Value, y: ir.Value, name: str = "product") -> ir.Value:
+        """``x [B, H, T, N]`` times ``y``, K^T or V of every KV head, [B, H, T, M].
+
+        In GQA the heads of a group are stacked along T: one product for each KV head, no copies of keys and values.
+        """
+        g = self.g
+        if not self.spec.grouped:
+            return g.MatMul(x, y, name=name)
+        # not the shape of y: a transposed k that only a product reads is fused into it
+        stacked = g.Reshape(x, g.shape(g.Shape(self.x["k"], start=0, end=2), [-1], g.size(x, 3)))
+        return g.Reshape(g.MatMul(stacked, y), g.shape(g.Shape(x, start=0, end=3), [-1]), name=name)
+
+    def operator(self, part: str, **tensors: ir.Value) -> ir.Value:
+        """What the operator of a ``part`` (base, scores, values) computes; ``tensors`` take the place of inputs."""
+        operator = self.spec.operators[part]
+        names = [*operator.takes, *(f"{part}_{own}" for own in operator.own), "qpos", "kpos"]
+        whole = WHOLE if self.whole and skews(operator) else ""
+        inputs = [tensors[name] if name in tensors else self.x[name] for name in names]
+        return self.g.call(operator, *inputs, domain=DOMAIN, whole=whole)
+
+    def own_bias(self) -> ir.Value:
+        """What the score operator adds to scaled scores."""
+        if self.position_bias is not None:
+            return self.position_bias
+        operator = self.spec.score_operator
+        assert operator is not None
+        tensors = {name: self.heads(name) for name in operator.takes}
+        if not operator.scaled:
+            return self.operator("scores", **tensors)
+        if not operator.linear or not operator.takes:
+            return self.g.Mul(self.operator("scores", **tensors), self.scale(), name="position_bias")
+        own = {f"scores_{name}": self.x[f"scores_{name}"] for name in operator.scaled_along}
+        return self.operator("scores", **{name: self.scaled(value) for name, value in (tensors | own).items()})
+
+    def later(self) -> ir.Value:
+        """Which keys are after the query, bool [T, S]."""
+        return self.g.Less(self.g.Unsqueeze(self.x["qpos"], [-1]), self.x["kpos"], name="later")
+
+    def lowest(self) -> ir.Value:
+        """The score of a dropped key."""
+        return self.g.CastLike(self.g.attribute("lowest", float), self.like, name="lowest")
+
+    def bias(self) -> ir.Value | None:
+        """All that is added to the scaled scores, as one value [B or 1, H or 1, T, S]; None for nothing."""
+        added = self.unmasked_bias()
+        return self.masked(added) if self._has_mask() else added
+
+    def _has_mask(self) -> bool:
+        return self.spec.mask != "none" and self.spec.bias == "none"
+
+    def unmasked_bias(self) -> ir.Value | None:
+        """`bias` without the mask."""
+        g = self.g
+        if self.spec.bias != "none":
+            return self.x["bias"]
+        added = None if self.spec.scores is None else self.own_bias()
+        if not self.spec.causal:
+            return added
+        if added is not None:
+            return g.Where(self.later(), self.lowest(), added, name="causal_bias")
+        pairs = g.Where(self.later(), self.lowest(), g.CastLike(0.0, self.like))
+        return g.Unsqueeze(pairs, [0, 1], name="causal_bias")
+
+    def masked(self, added: ir.Value | None) -> ir.Value | None:
+        """``added`` and the mask."""
+        g = self.g
+        if added is not None:
+            return g.Add(added, self.x["mask"], name="bias_and_mask")
+        if self.spec.mask == "pairs":
+            return self.x["mask"]
+        return g.Expand(self.x["mask"], g.shape(self.queries(), [1]), name="mask_of_queries")
+
+    def raw_scores(self) -> ir.Value:
+        """Q K^T scaled, or what the base operator computes in its place."""
+        if self.spec.base is not None:
+            return self.g.Mul(self.operator("base"), self.scale(), name="scores")
+        return self.product(self.scaled(self.x["q"]), self.transposed_keys(), "scores")
+
+    def biased(self, scores: ir.Value) -> ir.Value:
+        """Scaled scores with all that is added but the mask."""
+        g = self.g
+        if self.spec.bias != "none":
+            return g.Add(scores, self.x["bias"], name="biased_scores")
+        if self.spec.scores is not None:
+            scores = g.Add(scores, self.own_bias(), name="biased_scores")
+        return g.Where(self.later(), self.lowest(), scores, name="causal_scores") if self.spec.causal else scores
+
+    def probabilities(self, scores: ir.Value) -> ir.Value:
+        """P from the scores with everything added but the mask."""
+        if not self._has_mask():
+            return self.softmax(scores)
+
+        def masked() -> ir.Value:
+            return self.softmax(self.g.Add(scores, self.x["mask"], name="masked_scores"))
+
+        return self.where_mask_drops(masked, lambda: self.softmax(scores), "probs")
+
+    def where_mask_drops(self, masked: Callable[[], ir.Value], unmasked: Callable[[], ir.Value], name: str) -> ir.Value:
+        """``masked``, or ``unmasked`` where the mask is known to drop nothing when the graph runs."""
+        if self.mask_drops is None:
+            return masked()
+        branches = (f"then_{name}", f"else_{name}")
+        return self.g.if_(self.mask_drops, masked, unmasked, branches=branches, name=name)
+
+    def softmax(self, scores: ir.Value) -> ir.Value:
+        """P [B, H, T, S] from S; a sink takes part as a key without a value."""
+        g = self.g
+        if not self.spec.sink:
+            return g.Softmax(scores, axis=-1, name="probs")
+        column = g.Expand(g.Reshape(self.x["sink"], [1, -1, 1, 1]), g.shape(g.Shape(scores, start=0, end=3), [1]))
+        both = g.Softmax(g.Concat(scores, column, axis=-1), axis=-1)
+        return g.slice(both, [0], [-1], -1, name="probs")
+
+    def output(self, probs: ir.Value) -> ir.Value:
+        """O = P V, and what the value operator adds."""
+        output = self.product(probs, self.x["v"], "output")
+        return output if self.spec.values is None else self.g.Add(output, self.operator("values", probs=probs))
+
+    def by_products(self) -> ir.Value:
+        """O by products, sums and a softmax."""
+        return self.output(self.probabilities(self.biased(self.raw_scores())))
+
+    def by_operator(self) -> ir.Value:
+        """O by ai.onnx Attention (opset 23), for what `operator_refusal` accepts.
+
+        ONNX Runtime's kernel starts the product of queries and keys from what is added, which then costs no pass.
+        """
+        if self.mask_drops is None or not self._has_mask():
+            return self._operator(self.bias())
+        added = self.unmasked_bias()
+        return self.where_mask_drops(
+            lambda: self._operator(self.masked(added)), lambda: self._operator(added), "output"
+        )
+
+    def _operator(self, added: ir.Value | None) -> ir.Value:
+        g = self.g
+        counts = {"q_num_heads": g.attribute("heads", int), "kv_num_heads": g.attribute("kv_heads", int)}
+        inputs = [self.x[name] for name in "qkv"] + ([] if added is None else [added])
+        scale = g.attribute("scale", float)
+        return g.Attention(*inputs, scale=scale, **(counts if self.spec.packed else {}), name="output")
+
+
+def drops_any(g: Builder, mask: ir.Value) -> ir.Value:
+    """Whether a mask drops any key, bool []."""
+    return g.Cast(g.ReduceMin(mask, keepdims=0), to=ir.DataType.BOOL.value, name="mask_drops")
+
+
+def cache_refusal(spec: AttentionSpec) -> str | None:
+    """Why a lowering that knows nothing of static KV caches does not apply; None where it does."""
+    return None if spec.cache == "none" else "keys and values are in a static KV cache, some slots of which are unused"
+
+
+def operator_refusal(spec: AttentionSpec) -> str | None:
+    """Why no operator that computes attention as a whole applies; None where one does."""
+    if spec.base is not None:
+        return f"{spec.base} replaces the product of queries and keys"
+    if spec.values is not None:
+        return f"{spec.values} needs the probabilities"
+    return "a sink has no key" if spec.sink else None

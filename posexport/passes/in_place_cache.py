@@ -1,0 +1,96 @@
+"""Attention that appends its keys and values to a static KV cache itself, instead of a TensorScatter before it.
+
+ONNX Runtime's GroupQueryAttention does both, and reads the cache where it stands.
+"""
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from posexport.graph.edits import take_place
+from posexport.graph.queries import sizes
+from posexport.lowering.plan import GROUP_QUERY
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.cached_calls import OF_CALL
+from posexport.ops.operator import DOMAIN
+from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.targets.target import Target
+
+
+class InPlaceCache(GraphPass):
+    """For attention that GroupQueryAttention computes."""
+
+    name = "in-place-cache"
+    description = "attention writes its keys and values to a static KV cache in place"
+    prepares = GROUP_QUERY.name
+
+    def refusal(self, target: Target) -> str | None:
+        return target.needs_microsoft("GroupQueryAttention")
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts attention nodes."""
+        refused = []
+        calls: dict[tuple[object, ...], ir.Node] = {}
+        for node in list(model.graph):
+            spec = AttentionSpec.of(node)
+            if spec is not None and spec.cache != "append":
+                writes = [_write_of(value) for value in node.inputs[1:3]]
+                appended = replace(spec, cache="append")
+                in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
+                reason = in_no_cache or GROUP_QUERY.refusal(appended, target)
+                if reason is None:
+                    _append(node, spec, appended, [write for write in writes if write is not None], calls)
+                refused.append(reason)
+        return PassResult(refused.count(None), distinct(refused))
+
+
+def _write_of(value: ir.Value | None) -> ir.Node | None:
+    """The TensorScatter that wrote ``value``, or the cache of which it is the used slots."""
+    node = value.producer() if value is not None else None
+    if node is not None and node.op_type == "Slice" and not node.domain and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node if node is not None and node.op_type == "TensorScatter" and not node.domain else None
+
+
+def _append(
+    node: ir.Node,
+    spec: AttentionSpec,
+    appended: AttentionSpec,
+    writes: list[ir.Node],
+    calls: dict[tuple[object, ...], ir.Node],
+) -> None:
+    """Put the attention that appends in the place of ``node`` and of the ``writes`` before it."""
+    graph = node.graph
+    assert graph is not None
+    past, new = ([write.inputs[place] for write in writes] for place in (0, 1))
+    inputs = spec.named_inputs(node) | dict(zip(("k", "v", "past_k", "past_v"), (*new, *past), strict=True))
+    inputs |= dict(zip(OF_CALL, _call(node, spec, past[0], calls).outputs, strict=True))
+    attention = appended.node(inputs, like=node)
+    slices = [value.producer() for value in node.inputs[1:3] if value is not None]
+    take_place(attention, node)
+    for used, write, present in zip(slices, writes, attention.outputs[1:], strict=True):
+        if used is not None and used is not write and not used.outputs[0].uses():
+            graph.remove(used, safe=True)
+        old = write.outputs[0]
+        present.name, present.type, present.shape = old.name, old.type, old.shape
+        ir.convenience.replace_all_uses_with(old, present, replace_graph_outputs=True)
+        graph.remove(write, safe=True)
+
+
+def _call(
+    node: ir.Node, spec: AttentionSpec, past: ir.Value | None, calls: dict[tuple[object, ...], ir.Node]
+) -> ir.Node:
+    """What the node must know of a call; layers whose caches have the same capacity share it."""
+    named = spec.named_inputs(node)
+    inputs = [named["mask"], named["qpos"], named["kpos"]]
+    shape = sizes(past)
+    key = (*inputs, shape[2] if shape else past)
+    if key not in calls:
+        call = ir.node("CachedCalls", [*inputs, past], domain=DOMAIN, version=1, num_outputs=len(OF_CALL))
+        call.name = f"{node.name}_calls"
+        for output, name in zip(call.outputs, OF_CALL, strict=True):
+            output.name = f"{node.name}_{name}"
+        assert node.graph is not None
+        node.graph.insert_before(node, call)
+        calls[key] = call
+    return calls[key]

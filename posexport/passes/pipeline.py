@@ -1,0 +1,91 @@
+"""All graph passes, in the order in which they run."""
+
+from collections.abc import Collection
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from posexport.errors import PosexportError
+from posexport.passes.activations import BiasGelu, Gelu, Swish
+from posexport.passes.flat_tokens import FlatTokens
+from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.in_place_cache import InPlaceCache
+from posexport.passes.packed_heads import PackedHeads
+from posexport.passes.packed_projections import PackedProjections
+from posexport.passes.rms_norm import RmsNorm
+from posexport.passes.shared_bias import SharedBias
+from posexport.passes.skip_norm import SkipNorm
+from posexport.passes.tabulated_projection import TabulatedProjection
+from posexport.targets.target import MICROSOFT, Target
+
+PASSES: tuple[GraphPass, ...] = (
+    # one node for each activation and normalisation: later passes look for these
+    Gelu(),
+    Swish(),
+    RmsNorm(),
+    # before products become Gemm
+    PackedProjections(),
+    FlatTokens(),
+    SkipNorm(),
+    BiasGelu(),
+    # nodes of attention. The cache first: a node that appends to its cache may still take packed heads and a bias
+    InPlaceCache(),
+    TabulatedProjection(),
+    PackedHeads(),
+    # last, as it compares what all nodes add to their scores
+    SharedBias(),
+)
+
+
+def run(
+    model: ir.Model, target: Target, lowering: str = "auto", *, only: Collection[str] | None = None
+) -> dict[str, PassResult]:
+    """Run the passes on a traced graph, before its guards and functions: name of each pass -> what it did or why not.
+
+    ``lowering``: the one asked for. ``only``: these passes, also where they are not preferred.
+
+    Raises:
+        PosexportError: a name in ``only`` is unknown, or that pass refuses the target.
+    """
+    _check(only or (), target)
+    results = {}
+    for each in PASSES:
+        if only is None or each.name in only:
+            reason = why_left_out(each, target, lowering) if only is None else None
+            results[each.name] = PassResult(refused=(reason,)) if reason else each.apply(model, target)
+            if results[each.name].nodes:
+                # the next pass asks for the only reader of a value
+                RemoveUnusedNodesPass()(model)
+    _name_nodes(model)
+    if any(node.domain == MICROSOFT for node in model.graph):
+        model.opset_imports.setdefault(MICROSOFT, 1)
+    return results
+
+
+def why_left_out(each: GraphPass, target: Target, lowering: str = "auto") -> str | None:
+    """Why `run` does not apply a pass for ``target``; None where it does."""
+    if each.prepares is not None and lowering not in ("auto", each.prepares):
+        return f"it prepares for --lowering {each.prepares}, {lowering} was asked for"
+    return each.refusal(target) or each.why_not_preferred(target)
+
+
+def _check(names: Collection[str], target: Target) -> None:
+    known = {each.name: each for each in PASSES}
+    for name in names:
+        if name not in known:
+            raise PosexportError(f"unknown graph pass {name!r}; known: {', '.join(known)}")
+        reason = known[name].refusal(target)
+        if reason:
+            raise PosexportError(f"graph pass {name} does not apply: {reason}; leave it out")
+
+
+def _name_nodes(model: ir.Model) -> None:
+    """A name for every node that has none: after its first output."""
+    names = {node.name for node in model.graph}
+    for node in model.graph:
+        if not node.name:
+            name = f"{node.op_type}_{node.outputs[0].name}"
+            while name in names:
+                name += "_"
+            node.name = name
+            names.add(name)

@@ -1,0 +1,46 @@
+"""Gives relative position projections with constant weights a table of all likely distances.
+
+The table is what `posexport.lowering.waves.tabulated` reads rows of.
+"""
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from posexport.graph.edits import take_place
+from posexport.graph.queries import constant, is_weight
+from posexport.lowering.waves.tabulated import Tabulated, table
+from posexport.ops.waves import ProjectionSpec
+from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.targets.target import Target
+
+
+class TabulatedProjection(GraphPass):
+    """A table in the file for every layer: what it costs and saves stands in `posexport.lowering.waves.tabulated`."""
+
+    name = "tabulated-projection"
+    description = "relative position projections (W_R R) of constant weights as a table"
+    prepares = Tabulated.name
+
+    def refusal(self, target: Target) -> str | None:
+        return Tabulated.target_refusal(target)
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts projections."""
+        del target
+        projections = [(node, spec) for node in model.graph if (spec := ProjectionSpec.of(node)) is not None]
+        refused = [_add_table(model.graph, node, spec) for node, spec in projections]
+        return PassResult(refused.count(None), distinct(refused))
+
+
+def _add_table(graph: ir.Graph, node: ir.Node, spec: ProjectionSpec) -> str | None:
+    """Why the node has no table; None where it has one now."""
+    source, frequencies = node.inputs[2], constant(node.inputs[1], most=1 << 20)
+    if source is None or source.const_value is None or not is_weight(source, 2) or frequencies is None:
+        return "its weight or its frequencies are no constants"
+    weight, heads = source.const_value.numpy(), node.attributes["split_heads"].as_ints()[1]
+    vectors = table(frequencies, weight, heads, spec.layout).astype(weight.dtype)
+    value = ir.val(f"{source.name}_by_distance", const_value=ir.tensor(vectors))
+    graph.register_initializer(value)
+    take_place(replace(spec, tabulated=True).node({**spec.named_inputs(node), "table": value}, like=node), node)
+    return None
