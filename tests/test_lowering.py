@@ -23,6 +23,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
 from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import Runner
 from posexport.passes import pipeline

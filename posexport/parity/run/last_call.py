@@ -37,16 +37,16 @@ class WrappedSession:
         """The outputs called ``names``."""
         return self._session.run(names, feeds, options)
 
-    def get_inputs(self) -> Sequence[Any]:
+    def get_inputs(self) -> Any:
         return self._session.get_inputs()
 
-    def get_overridable_initializers(self) -> Sequence[Any]:
+    def get_overridable_initializers(self) -> Any:
         return self._session.get_overridable_initializers()
 
-    def get_outputs(self) -> Sequence[Any]:
+    def get_outputs(self) -> Any:
         return self._session.get_outputs()
 
-    def get_providers(self) -> Sequence[str]:
+    def get_providers(self) -> Any:
         return self._session.get_providers()
 
 
