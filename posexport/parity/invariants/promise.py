@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posexport.parity.criterion import Array, Measured, Precision, RealTokens, measure
 from posexport.parity.grid.inputs import Feeds, kept, tokens_of
@@ -70,7 +71,7 @@ def all_tokens(spec: OutputSpec) -> None:
     del spec
 
 
-def real_tokens(point: GridPoint, spec: OutputSpec) -> RealTokens:
+def real_tokens(point: GridPoint, spec: OutputSpec) -> NDArray[np.bool_]:
     """Which tokens of an output are real."""
     if ENCODER_SEQUENCE in spec.axes:
         return kept(point, ENCODER_SEQUENCE)

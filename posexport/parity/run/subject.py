@@ -66,8 +66,8 @@ class Runner:
     @classmethod
     def of(cls, source: Interface, model: Path | bytes, parts: Sequence[PartSpec] = (), **options: Any) -> Self:
         """A runner of ``model`` that is fed and asked by the names of ``source``; ``options``: as of the class."""
-        names = {"inputs": [spec.name for spec in source.inputs], "outputs": [spec.name for spec in source.outputs]}
-        return cls(model, **names, parts=parts, **options)
+        inputs, outputs = ([spec.name for spec in specs] for specs in (source.inputs, source.outputs))
+        return cls(model, inputs=inputs, outputs=outputs, parts=parts, **options)
 
     def _check(self, inputs: set[str]) -> None:
         """Whether the model takes and gives what was asked for, no more and no less."""
