@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from posexport.parity.grid.point import PADDINGS
 from posexport.parity.report.points import Point
 from posexport.parity.report.proof import Proof
-from posexport.parity.report.sentence import describe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,7 +66,7 @@ def remarks(proof: Proof) -> list[str]:
     lines += [f"skipped: {point.where}: {point.note}" for point in proof.points if point.verdict == "skipped"]
     lines += [f"not proven: {branch.branch}: {branch.note}" for branch in proof.unreached]
     lines += [f"FAIL: {line}" for line in (*proof.strays, *proof.findings)]
-    lines.append(("passed: " if proof.passed else "FAILED: ") + describe(proof))
+    lines.append(("passed: " if proof.passed else "FAILED: ") + proof.describe())
     return lines
 
 

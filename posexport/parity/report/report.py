@@ -6,7 +6,6 @@ from posexport.errors import PosexportError
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import NAMES
 from posexport.parity.report.proof import Proof
-from posexport.parity.report.sentence import describe
 from posexport.parity.report.verdict import verdict
 
 
@@ -26,10 +25,6 @@ class Report(Proof, frozen=True, kw_only=True, rename=NAMES):
     def to_text(self) -> str:
         """The table of lengths and paddings, and what failed."""
         return plain(self)
-
-    def describe(self) -> str:
-        """The first failure in a sentence or two; the counts where there is none."""
-        return describe(self)
 
     def to_json(self) -> bytes:
         """The report as JSON that people can read, its verdict first, ending in a newline."""
