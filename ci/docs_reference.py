@@ -1,14 +1,13 @@
 """The reference pages of docs/: the command line from click's help, the Python API from signatures and docstrings."""
 
 import importlib
-import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import click
+from layers import load_module, mermaid
 
 from posexport.cli import group
 
@@ -181,19 +180,10 @@ def _section(part: str) -> str:
 
 def layers() -> str:
     """The layers of the package, from the ground up, as ``tests/test_layers.py`` keeps them."""
-    names = _module(ROOT / "tests" / "test_layers.py").LAYERS
+    names = load_module(ROOT / "tests" / "test_layers.py").LAYERS
     return "\n".join(
         f"{level}. {', '.join(f'`{name}`' for name in sorted(each))}" for level, each in enumerate(names, 1)
     )
-
-
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def passes() -> str:
@@ -203,4 +193,10 @@ def passes() -> str:
     return "\n".join(["| pass | what it makes |", "|---|---|", *(f"| `{p.name}` | {p.description} |" for p in PASSES)])
 
 
-BLOCKS: dict[str, Callable[[], str]] = {"commands": commands, "api": api, "layers": layers, "passes": passes}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "api": api,
+    "layers": layers,
+    "imports": mermaid,
+    "passes": passes,
+}

@@ -63,7 +63,7 @@ def speed(suite: str) -> str:
 
 
 def profiles() -> str:
-    """Where the time of encoders goes that miss a figure: ``posexport explain --json`` of each, beside the floor's."""
+    """Where the time of encoders goes that miss a figure: ``posexport explain --json`` of each and of the baseline."""
     lines = [
         "| | length | ms in kernels | rest | attention | positions | kernels of the last two |",
         "|---|---|---|---|---|---|---|",
@@ -102,7 +102,7 @@ def speed_short() -> str:
     heads = [result.model.removeprefix("bert-") for result in results]
     lines = [f"| {' | '.join(['BERT-base, 512 tokens', *heads])} |", "|---|" + "---|" * len(heads)]
     for name, label in _EXPORTERS.items():
-        cells = [_ratio(next(f for f in r.figures if f.contestant == name)) for r in results]
+        cells = [_ratio(next(f for f in r.figures if f.candidate == name)) for r in results]
         lines.append(f"| {' | '.join([label, *cells])} |")
     where = document.machine
     lines.append("")
@@ -116,7 +116,7 @@ def speed_short() -> str:
 def _ratio(figure: Figure) -> str:
     if figure.wrong:
         return "wrong output"
-    return "not measured" if figure.to_floor is None else f"{figure.to_floor:.2f}"
+    return "not measured" if figure.to_baseline is None else f"{figure.to_baseline:.2f}"
 
 
 def encoding_names() -> str:

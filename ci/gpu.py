@@ -92,7 +92,7 @@ def one(name: str, provider: str, ends: float) -> dict[str, Any]:
     name, *options = name.split(" --")
     chosen = dict(option.split(" ") for option in options)
     # what a second layer shares with the first has branches of its own
-    layered = not Path(name).is_dir() and "layers" in builtin.models()[name][0].config.__dataclass_fields__
+    layered = not Path(name).is_dir() and "layers" in builtin.models()[name][0].config.settings()
     wanted = ConvertOptions(
         load=LoadOptions(settings=("layers=2",) if layered else ()),
         cache="static" if chosen.get("cache") == "static" else "dynamic",

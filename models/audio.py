@@ -12,15 +12,17 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import HeadedModel
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.conformer import CausalConvolution, CentredConvolution, ConformerLayer, conformer_layer
-from posexport.models.definition import Definition
-from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
-from posexport.models.heads import Head
+from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.activations import activation
-from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
+from posexport.nn.attention import additive
+from posexport.nn.config import Config, at_least
+from posexport.nn.heads import Head
+from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
     "causal": CausalConvolution,
@@ -29,7 +31,7 @@ CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioConfig:
+class AudioConfig(Config):
     """Sizes and arrangement. ``channels``: features of a frame."""
 
     channels: int = 80
@@ -58,9 +60,9 @@ class AudioConfig:
     final_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in (("channels", 1), ("kernel", 1), ("positional_kernel", 0), ("positional_groups", 1)):
-            if getattr(self, name) < least:
-                raise PosexportError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        at_least(1, layers=self.layers, channels=self.channels, kernel=self.kernel)
+        at_least(0, positional_kernel=self.positional_kernel)
+        at_least(1, positional_groups=self.positional_groups)
         if self.convolution == "centred" and self.kernel % 2 == 0:
             raise PosexportError(f"kernel must be odd to be centred on a frame, got {self.kernel}")
         if self.hidden % self.positional_groups:
@@ -72,13 +74,10 @@ class AudioConfig:
         assert self.layer
 
     @property
-    def layer(self) -> EncoderConfig:
-        """What a layer needs to know."""
-        return EncoderConfig(
-            vocab=1,
-            types=0,
+    def layer(self) -> LayerConfig:
+        """The settings of its layers; raises PosexportError where they do not fit."""
+        return LayerConfig.of(
             hidden=self.hidden,
-            layers=self.layers,
             heads=self.heads,
             feedforward=self.feedforward,
             activation=self.activation,
@@ -130,7 +129,6 @@ class AudioEncoder(nn.Module):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer: the model's own where all layers share it."""
         first = self.layers[0]
         assert isinstance(first, EncoderLayer | ConformerLayer)
         return first.attention.encoding
@@ -159,23 +157,21 @@ class AudioEncoder(nn.Module):
             if isinstance(layer, ConformerLayer):
                 x_BTC = layer(x_BTC, mask_B11T, real_BT1, positions)
             else:
-                x_BTC = layer(x_BTC, mask_B11T, positions, None)
+                x_BTC = layer(x_BTC, mask_B11T, positions)
         return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
 
 
-class AudioModel(Definition):
+class AudioModel(HeadedModel):
     """An encoder of frames with a head."""
 
+    encoder: AudioEncoder
+
     def __init__(self, encoder: AudioEncoder, head: Head) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
-        self.reads_first_token = head.reads_first_token
+        super().__init__(encoder, head)
         self.ordered = encoder.config.block == "conformer" or encoder.config.positional_kernel > 0
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encoding
 
     @property
@@ -197,11 +193,6 @@ class AudioModel(Definition):
             InputSpec(name="input_features", dtype="float32", axes=[*axes, channels], role="values"),
             InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
         ]
-
-    @property
-    def outputs(self) -> list[OutputSpec]:
-        """The head's."""
-        return self.head.outputs
 
     def forward(self, input_features: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         x_BTC = self.encoder(input_features, attention_mask)

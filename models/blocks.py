@@ -10,7 +10,9 @@ Shape letters: B batch, T tokens, N blocks, Q tokens of a block, C model size.
 import torch
 from torch import Tensor, nn
 
-from posexport.models.encoder import EncoderConfig, FeedForward, Residual
+from posexport.models.layer import LayerConfig
+from posexport.nn.feed_forward import FeedForward
+from posexport.nn.residual import Residual
 
 
 def smaller(length: int, size: int) -> int:
@@ -41,26 +43,15 @@ def join(x_BNQC: Tensor, length: int) -> Tensor:
     return x_BNQC.flatten(1, 2).index_select(1, torch.arange(length, device=x_BNQC.device))
 
 
-def split(x: Tensor, heads: int) -> Tensor:
-    """[..., T, C] -> [..., H, T, D]."""
-    parts: Tensor = x.unflatten(-1, (heads, -1)).transpose(-3, -2)  # type: ignore[no-untyped-call]
-    return parts
-
-
-def merge(x: Tensor) -> Tensor:
-    """[..., H, T, D] -> [..., T, C]. Undoes `split`."""
-    return x.transpose(-3, -2).flatten(-2)
-
-
 class Layer(nn.Module):
     """An attention that brings its own inputs, then a feed-forward, each with its normalisation and sum."""
 
-    def __init__(self, config: EncoderConfig, attention: nn.Module) -> None:
+    def __init__(self, config: LayerConfig, attention: nn.Module) -> None:
         super().__init__()
         self.attention = attention
-        self.attention_residual = Residual(config)
-        self.feedforward = FeedForward(config)
-        self.feedforward_residual = Residual(config)
+        self.attention_residual = Residual(config.residual, config.norm, config.hidden)
+        self.feedforward = FeedForward(config.feedforward, config.hidden)
+        self.feedforward_residual = Residual(config.residual, config.norm, config.hidden)
 
     def forward(self, x_BTC: Tensor, *given: object) -> Tensor:
         y_BTC = self.attention(self.attention_residual.before(x_BTC), *given)

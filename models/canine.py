@@ -18,23 +18,26 @@ Shape letters: B batch, T characters, M molecules, N blocks, Q characters of a b
 size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import HeadedModel, text_inputs
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
-from posexport.models.definition import Definition, text_inputs
-from posexport.models.encoder import EncoderConfig, EncoderLayer, additive
-from posexport.models.envelope import envelope_of
-from posexport.models.heads import Head
+from posexport.models.blocks import Layer, inside, join, smaller, starts, take
+from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.activations import activation
-from posexport.spec import Envelope, InputSpec, OutputSpec
+from posexport.nn.attention import additive
+from posexport.nn.config import Config, at_least
+from posexport.nn.heads import Head
+from posexport.nn.projections import Projections, merge_heads, split_heads
+from posexport.spec import Envelope, InputSpec
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -43,12 +46,15 @@ UNICODE = 0x110000
 
 
 @dataclass(frozen=True, kw_only=True)
-class CanineConfig(EncoderConfig):
+class CanineConfig(Config):
     """Sizes. ``layers`` are the deep ones; ``stride``: characters of a block; ``rate``: characters of a molecule."""
 
+    layer: LayerConfig = field(default_factory=LayerConfig)
+    layers: int = 2
     vocab: int = UNICODE
+    padding_id: int = 0
     types: int = 16
-    hashes: int = 8
+    hashes: int = 4
     buckets: int = 16384
     stride: int = 128
     rate: int = 4
@@ -56,14 +62,15 @@ class CanineConfig(EncoderConfig):
     kernel: int = 4
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("buckets", "stride", "rate", "kernel"):
-            if getattr(self, name) < 1:
-                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        at_least(1, layers=self.layers, buckets=self.buckets, stride=self.stride, rate=self.rate, kernel=self.kernel)
         if not 1 <= self.hashes <= len(PRIMES) or self.hidden % self.hashes:
             raise PosexportError(
                 f"hashes must divide hidden={self.hidden} and be from 1 to {len(PRIMES)}, got {self.hashes}"
             )
+
+    @property
+    def hidden(self) -> int:
+        return self.layer.hidden
 
 
 class CharacterEmbeddings(nn.Module):
@@ -76,7 +83,7 @@ class CharacterEmbeddings(nn.Module):
         self.hashed = nn.ModuleList(nn.Embedding(config.buckets, width) for _ in range(config.hashes))
         self.token_type = nn.Embedding(config.types, config.hidden)
         self.encoding = encoding
-        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.layer.norm.eps)
 
     def forward(self, ids_BT: Tensor, types_BT: Tensor | None) -> Tensor:
         parts = [
@@ -89,24 +96,20 @@ class CharacterEmbeddings(nn.Module):
         return out
 
 
-class BlockAttention(nn.Module):
+class BlockAttention(Projections):
     """Attention within blocks of ``stride`` characters."""
 
     def __init__(self, config: CanineConfig) -> None:
-        super().__init__()
-        self.heads, self.stride = config.heads, config.stride
-        self.scale = config.head_size**-0.5
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, config.hidden)
-        self.value = nn.Linear(config.hidden, config.hidden)
-        self.output = nn.Linear(config.hidden, config.hidden)
+        size = config.layer.head_size
+        super().__init__(config.hidden, config.layer.attention.heads, size)
+        self.stride, self.scale = config.stride, size**-0.5
 
     def forward(self, x_BTC: Tensor, real_BT: Tensor) -> Tensor:
         length = x_BTC.shape[1]
         size = smaller(length, self.stride)  # a short input needs no whole block
         places_NQ = starts(length, size, x_BTC.device)[:, None] + torch.arange(size, device=x_BTC.device)
         q_BNHQD, k_BNHQD, v_BNHQD = (
-            split(take(project(x_BTC), places_NQ), self.heads) for project in (self.query, self.key, self.value)
+            split_heads(take(project(x_BTC), places_NQ), self.heads) for project in (self.query, self.key, self.value)
         )
         # Two depths: in a block that is all padding, whose characters the convolutions read, padding attends to
         # padding alike (adding a low number to the scores does that in float32, but not in float16), and in none to
@@ -117,7 +120,7 @@ class BlockAttention(nn.Module):
         instead_N1Q = torch.where(there_NQ, low, beyond)[:, None, None, :]
         real_BN11Q = (take(real_BT[:, :, None], places_NQ)[..., 0] & there_NQ)[:, :, None, None, :]
         s_BNHQQ = torch.where(real_BN11Q, q_BNHQD @ k_BNHQD.mT * self.scale, instead_N1Q)
-        out: Tensor = self.output(join(merge(s_BNHQQ.softmax(-1) @ v_BNHQD), length))
+        out: Tensor = self.output(join(merge_heads(s_BNHQQ.softmax(-1) @ v_BNHQD), length))
         return out
 
 
@@ -127,8 +130,8 @@ class Mixing(nn.Module):
     def __init__(self, config: CanineConfig, width: int, kernel: int, *, same: bool) -> None:
         super().__init__()
         self.conv = nn.Conv1d(width, config.hidden, kernel, stride=1 if same else kernel)
-        self.activation = activation(config.activation)
-        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.activation = activation(config.layer.feedforward.activation)
+        self.norm = nn.LayerNorm(config.hidden, eps=config.layer.norm.eps)
         self.pad = ((kernel - 1) // 2, kernel // 2) if same else (0, 0)
 
     def mixed(self, x_BTC: Tensor) -> Tensor:
@@ -153,11 +156,11 @@ class Canine(nn.Module):
             raise PosexportError(f"Canine needs an encoding of its input, got {encoding.name}: it acts on scores")
         self.config = config
         self.embeddings = CharacterEmbeddings(config, encoding)
-        self.first = Layer(config, BlockAttention(config))
+        self.first = Layer(config.layer, BlockAttention(config))
         self.down = Mixing(config, config.hidden, config.rate, same=False)
-        self.deep = nn.ModuleList(EncoderLayer(config, encoding, index) for index in range(config.layers))
+        self.deep = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layers))
         self.up = Mixing(config, 2 * config.hidden, config.kernel, same=True)
-        self.last = EncoderLayer(config, encoding, config.layers)
+        self.last = EncoderLayer(config.layer, encoding, config.layers)
 
     def forward(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None) -> tuple[Tensor, Tensor]:
         """The characters' vectors [B, T, C] and the molecules' [B, M, C]; ``real_BT``: bool, what is no padding."""
@@ -190,38 +193,30 @@ class Canine(nn.Module):
         return take(real_BT[:, :, None], place_M[:, None] * self.config.rate + within).sum((2, 3))
 
 
-class CanineModel(Definition):
+class CanineModel(HeadedModel):
     """A Canine with a head.
 
     ``pooled``: the head reads the molecules, whose first one stands for the text (classification); else the characters.
     """
 
+    encoder: Canine
+
     def __init__(self, encoder: Canine, head: Head, *, pooled: bool) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
+        super().__init__(encoder, head)
         self.pooled = pooled
-        self.reads_first_token = head.reads_first_token
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the characters."""
         return self.encoder.embeddings.encoding
 
     @property
     def padding_invariant(self) -> bool:
-        """It is not: see the module's text."""
         return False
 
     @property
     def shift_invariant(self) -> bool:
-        """It is not: blocks and molecules are counted from the start."""
+        # blocks and molecules are counted from the start
         return False
-
-    @property
-    def outputs(self) -> list[OutputSpec]:
-        """The head's."""
-        return self.head.outputs
 
     @property
     def envelope(self) -> Envelope:
@@ -234,7 +229,6 @@ class CanineModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         config = self.encoder.config
         return text_inputs(config.vocab, config.padding_id, config.types)
 

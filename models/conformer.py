@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.encoder import Attention, EncoderConfig, FeedForward
+from posexport.models.layer import Attention, LayerConfig
 from posexport.nn.activations import activation
+from posexport.nn.feed_forward import FeedForward
+from posexport.nn.projections import merge_heads, split_heads
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -44,14 +46,14 @@ class Convolution(nn.Module, ABC):
     #: padded frames change real ones
     leaks: bool
 
-    def __init__(self, config: EncoderConfig, kernel: int) -> None:
+    def __init__(self, config: LayerConfig, kernel: int) -> None:
         super().__init__()
         hidden = config.hidden
-        self.norm = nn.LayerNorm(hidden, eps=config.eps)
+        self.norm = nn.LayerNorm(hidden, eps=config.norm.eps)
         self.gate = nn.Conv1d(hidden, 2 * hidden, 1, bias=False)
         self.depthwise = nn.Conv1d(hidden, hidden, kernel, groups=hidden, bias=False)
         self.depthwise_norm = self._second_norm(config)
-        self.activation = activation(config.activation)
+        self.activation = activation(config.feedforward.activation)
         self.out = nn.Conv1d(hidden, hidden, 1, bias=False)
         before = self._before(kernel)
         self.around = (before, kernel - 1 - before)
@@ -66,7 +68,7 @@ class Convolution(nn.Module, ABC):
         return out
 
     @abstractmethod
-    def _second_norm(self, config: EncoderConfig) -> nn.Module:
+    def _second_norm(self, config: LayerConfig) -> nn.Module:
         """The normalisation behind the depthwise convolution."""
 
     @abstractmethod
@@ -79,8 +81,8 @@ class CausalConvolution(Convolution):
 
     leaks = False
 
-    def _second_norm(self, config: EncoderConfig) -> nn.Module:
-        return ChannelNorm(config.hidden, eps=config.eps)
+    def _second_norm(self, config: LayerConfig) -> nn.Module:
+        return ChannelNorm(config.hidden, eps=config.norm.eps)
 
     def _before(self, kernel: int) -> int:
         return kernel - 1
@@ -94,7 +96,7 @@ class CentredConvolution(Convolution):
 
     leaks = True
 
-    def _second_norm(self, config: EncoderConfig) -> nn.Module:
+    def _second_norm(self, config: LayerConfig) -> nn.Module:
         return FixedBatchNorm(config.hidden)
 
     def _before(self, kernel: int) -> int:
@@ -108,29 +110,24 @@ class RotatedInputAttention(Attention):
     distance.
     """
 
-    def _queries_and_keys(
-        self, x_BTC: Tensor, context_BSC: Tensor, queries: Positions, keys: Positions
-    ) -> tuple[Tensor, Tensor]:
-        x_BHTD = self.encoding.rotate(self._split(x_BTC), queries, "query")
-        context_BHSD = self.encoding.rotate(self._split(context_BSC), keys, "key")
-        q_BTC, k_BSC = (self._joined(x) for x in (x_BHTD, context_BHSD))
-        return self._split(self.query(q_BTC)), self._split(self.key(k_BSC))
-
-    @staticmethod
-    def _joined(x_BHTD: Tensor) -> Tensor:
-        return x_BHTD.transpose(1, 2).flatten(2)
+    def rotated(self, x_BTC: Tensor, context_BSC: Tensor, queries: Positions, keys: Positions) -> tuple[Tensor, Tensor]:
+        """Queries [B, H, T, D] and keys [B, H, S, D] with their positions."""
+        x_BHTD = self.encoding.rotate(split_heads(x_BTC, self.heads), queries, "query")
+        context_BHSD = self.encoding.rotate(split_heads(context_BSC, self.heads), keys, "key")
+        return self.queries(merge_heads(x_BHTD)), self.keys(merge_heads(context_BHSD))
 
 
 class ConformerLayer(nn.Module):
     """Half a feed-forward, attention, convolution, half a feed-forward, each around a sum; then a normalisation."""
 
-    def __init__(self, config: EncoderConfig, attention: Attention, convolution: Convolution) -> None:
+    def __init__(self, config: LayerConfig, attention: Attention, convolution: Convolution) -> None:
         super().__init__()
-        self.first_norm, self.first = nn.LayerNorm(config.hidden, eps=config.eps), FeedForward(config)
-        self.attention_norm, self.attention = nn.LayerNorm(config.hidden, eps=config.eps), attention
+        hidden, eps = config.hidden, config.norm.eps
+        self.first_norm, self.first = nn.LayerNorm(hidden, eps=eps), FeedForward(config.feedforward, hidden)
+        self.attention_norm, self.attention = nn.LayerNorm(hidden, eps=eps), attention
         self.convolution = convolution
-        self.second_norm, self.second = nn.LayerNorm(config.hidden, eps=config.eps), FeedForward(config)
-        self.norm = nn.LayerNorm(config.hidden, eps=config.eps)
+        self.second_norm, self.second = nn.LayerNorm(hidden, eps=eps), FeedForward(config.feedforward, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=eps)
 
     def forward(self, x_BTC: Tensor, mask_B11T: Tensor | None, real_BT1: Tensor | None, positions: Positions) -> Tensor:
         x_BTC = x_BTC + 0.5 * self.first(self.first_norm(x_BTC))
@@ -143,8 +140,8 @@ class ConformerLayer(nn.Module):
 
 
 def conformer_layer(
-    config: EncoderConfig, encoding: Encoding, convolution: type[Convolution], kernel: int, *, rotates_input: bool
+    config: LayerConfig, encoding: Encoding, convolution: type[Convolution], kernel: int, *, rotates_input: bool
 ) -> ConformerLayer:
     """A block with the encoding as its layer uses it."""
     attention = RotatedInputAttention if rotates_input else Attention
-    return ConformerLayer(config, attention(config, encoding), convolution(config, kernel))
+    return ConformerLayer(config, attention(config.attention, config.hidden, encoding), convolution(config, kernel))

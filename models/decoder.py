@@ -1,181 +1,63 @@
 """A decoder of the GPT and Llama families, with any position encoding.
 
-Radford et al. (2018, 2019); Touvron et al., "LLaMA" (arXiv:2302.13971). Keys after a query are masked by position.
-Tokens are numbered by the mask, so that padding on either side moves no token. Dropout is left out.
+Radford et al. (2018, 2019); Touvron et al., "LLaMA" (arXiv:2302.13971). Tokens are numbered by the mask, so that
+padding on either side moves no token.
 
-Shape letters: B batch, T tokens, S keys, H heads, G heads of keys and values, D head size, C model size.
+Shape letters: B batch, T new tokens, S past and new tokens, C model size.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
+from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output, token_input
+from posexport.definition.lengths import envelope_of, reads_numbers, together
 from posexport.encodings.encoding import Encoding
-from posexport.errors import PosexportError
-from posexport.models.encoder import EncoderConfig, FeedForward, Residual, normalisation
-from posexport.models.scoring import SoftCapped, scoring
-from posexport.nn.attention import additive, attend, shared
+from posexport.models.decoder_layer import DecoderLayer, DecoderLayerConfig
+from posexport.models.embeddings import EmbeddingConfig
+from posexport.models.transformer import TransformerConfig
+from posexport.nn.attention import additive
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.nn.norms import LayerNormOfHeads
+from posexport.nn.config import Config, above_zero, above_zero_or_none, named
+from posexport.nn.norms import normalisation
 from posexport.nn.reach import Reach
+from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(EncoderConfig):
-    """Sizes and arrangement; ``kv_heads`` is how many heads of keys and values the heads share (None: as many)."""
+class LanguageModelConfig(Config):
+    """The head that gives logits."""
 
-    types: int = 0
-    norm: Literal["post", "pre", "none"] = "pre"
-    embedding_norm: bool = False
-    final_norm: bool = True
-    kv_heads: int | None = None
-    #: queries and keys are normalised head by head before they are rotated, by factors that all heads share or by each
-    #: head's own (Henry et al., arXiv:2010.04245, for the idea; Qwen 3, StableLM 2)
-    head_norm: Literal["none", "shared", "each"] = "none"
-    #: the attention's last map has a bias (None: where the others have one)
-    output_bias: bool | None = None
-    #: attention divides by the square root of this (None: of the head's size)
-    scale_size: float | None = None
-    #: scores of query and key, scaled, stay below this (Gemma 2, arXiv:2408.00118, section 2)
-    score_cap: float | None = None
-    #: logits stay below this (the same)
-    logit_cap: float | None = None
-    #: hidden states are multiplied by this before the head (T5, released code)
-    head_scale: float = 1.0
-    #: attention and feed-forward read the same tokens, after one normalisation for both or two, and are added together
-    #: (Wang and Komatsuzaki, GPT-J; Black et al., arXiv:2204.06745, section 2.1); None: one after the other
-    parallel_norms: int | None = None
-    #: a learned score of every head takes part in the softmax and has no value (gpt-oss)
-    sinks: bool = False
-    #: a token sees itself and so many less one before it (None: all); with encodings that add no term to the scores
-    window: int | None = None
-    #: narrower embeddings are brought to the model's width before positions are added, by a map without a bias, and
-    #: hidden states back to it (OPT)
-    project_first: bool = False
     #: the token embeddings are the head's weights too
     tied: bool = True
-    head_bias: bool = False
+    bias: bool = named("head_bias", False)
+    #: hidden states are multiplied by this before the head (T5, released code)
+    scale: float = named("head_scale", 1.0)
+    #: logits stay below this (Gemma 2, arXiv:2408.00118, section 2)
+    cap: float | None = named("logit_cap", None)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
-            raise PosexportError(f"kv_heads must divide heads={self.heads}, got {self.kv_heads}")
-        if self.parallel_norms not in (None, 1, 2):
-            raise PosexportError(f"parallel_norms must be 1 or 2 (or none), got {self.parallel_norms}")
-        if self.parallel_norms is not None and (self.norm != "pre" or self.cross_attention or not self.feedforward):
-            raise PosexportError(
-                f"parallel_norms={self.parallel_norms} needs norm=pre, a feed-forward and no cross attention; "
-                f"got norm={self.norm}, feedforward={self.feedforward}, cross_attention={self.cross_attention}"
-            )
-        if self.window is not None and self.window < 1:
-            raise PosexportError(f"window must be at least 1 token (or none), got {self.window}")
-        if self.parallel_norms is not None and self.answer_norm:
-            raise PosexportError(f"parallel_norms={self.parallel_norms} and answer_norm exclude each other; choose one")
-        if not 0 < self.head_scale < math.inf:
-            raise PosexportError(f"head_scale must be a number above 0, got {self.head_scale}")
-        for name in ("scale_size", "score_cap", "logit_cap"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise PosexportError(f"{name} must be a number above 0 (or none), got {value}")
-        if self.score_cap is not None and self.score != "dot":
-            raise PosexportError(f"score_cap is for score=dot, got score={self.score}; leave one of them out")
-        for name in ("types", "layer_groups", "dropped_id"):
-            if getattr(self, name):
-                raise PosexportError(f"{name} is for encoders, got {getattr(self, name)}; leave it out of a decoder")
+        above_zero(head_scale=self.scale)
+        above_zero_or_none(logit_cap=self.cap)
 
 
-class DecoderAttention(nn.Module):
-    """Multi-head attention to the token itself and the ones before it; groups of heads may share keys and values."""
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(TransformerConfig):
+    """Embeddings, a stack of layers with causal attention, and a head."""
 
-    def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
-        super().__init__()
-        self.heads, self.groups = config.heads, config.kv_heads or config.heads
-        size, bias = config.head_size, config.attention_bias
-        self.scale = ((config.scale_size or size) * encoding.score_terms) ** -0.5 if config.scaled else 1.0
-        self.query = nn.Linear(config.hidden, self.heads * size, bias=bias)
-        self.key = nn.Linear(config.hidden, self.groups * size, bias=bias and config.key_bias)
-        self.value = nn.Linear(config.hidden, self.groups * size, bias=bias)
-        output_bias = bias if config.output_bias is None else config.output_bias
-        self.output = nn.Linear(self.heads * size, config.hidden, bias=output_bias)
-        self.sink = nn.Parameter(torch.zeros(self.heads)) if config.sinks else None
-        self.query_norm = head_normalisation(config, self.heads)
-        self.key_norm = head_normalisation(config, self.groups)
-        capped = None if config.score_cap is None else SoftCapped(config.score_cap / self.scale)
-        self.scoring = capped or scoring(config.score, self.heads, size)
-        self.encoding = encoding
+    embedding: EmbeddingConfig = field(default_factory=lambda: EmbeddingConfig(norm=False))
+    layer: DecoderLayerConfig = field(default_factory=DecoderLayerConfig)
+    final_norm: bool = True
+    head: LanguageModelConfig = field(default_factory=LanguageModelConfig)
+    #: narrower embeddings are projected to the model's width before positions are added, without a bias, and hidden
+    #: states back to it (OPT)
+    project_first: bool = False
 
-    def forward(
-        self, x_BTC: Tensor, mask_B11S: Tensor | None, at: Reach, past: KeysAndValues | None
-    ) -> tuple[Tensor, KeysAndValues]:
-        """The answer [B, T, C], and keys and values of ``past`` and new tokens as the cache keeps them."""
-        q_BHTD, k_BGSD = self._split(self.query(x_BTC), self.heads), self._split(self.key(x_BTC), self.groups)
-        if self.query_norm is not None and self.key_norm is not None:
-            q_BHTD, k_BGSD = self.query_norm(q_BHTD), self.key_norm(k_BGSD)
-        q_BHTD = self.encoding.rotate(q_BHTD, at.queries, "query")
-        kept = at.kept(self.encoding, k_BGSD, self._split(self.value(x_BTC), self.groups), past)
-        q_BHTD = self.scoring.queries(q_BHTD)
-        k_BHSD = shared(kept.keys, self.heads)
-        read_BHTD = self._split(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
-        context_BHTD = attend(
-            q_BHTD,
-            kept.keys,
-            kept.values,
-            scale=self.scale,
-            mask=mask_B11S,
-            scores=self.encoding.scores(read_BHTD, k_BHSD, at.queries, at.keys),
-            values=self.encoding.values(at.queries, at.keys),
-            base=self.scoring.base(k_BHSD, at.queries, at.keys),
-            causal=(at.queries, at.keys),
-            places=kept.buffers,
-            sink=self.sink,
-        )
-        return self.output(context_BHTD.transpose(1, 2).flatten(2)), kept.present
-
-    def _split(self, x_BTC: Tensor, heads: int) -> Tensor:
-        split: Tensor = x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        return split
-
-
-def head_normalisation(config: DecoderConfig, heads: int) -> nn.Module | None:
-    """The normalisation of queries or keys, head by head, that the configuration asks for."""
-    if config.head_norm == "each":
-        return LayerNormOfHeads(heads, config.head_size, eps=config.eps)
-    return normalisation(config, config.head_size) if config.head_norm == "shared" else None
-
-
-class CrossAttention(nn.Module):
-    """Multi-head attention to an encoder's states. Positions take no part, as in T5, BART and Whisper.
-
-    Keys and values of the states are the same in every call: `keys_and_values` gives them, once.
-    """
-
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.scale = config.head_size**-0.5 if config.scaled else 1.0
-        inner, bias = config.heads * config.head_size, config.attention_bias
-        self.query = nn.Linear(config.hidden, inner, bias=bias)
-        self.key = nn.Linear(config.hidden, inner, bias=bias and config.key_bias)
-        self.value = nn.Linear(config.hidden, inner, bias=bias)
-        self.output = nn.Linear(inner, config.hidden, bias=bias)
-
-    def keys_and_values(self, states_BSC: Tensor) -> KeysAndValues:
-        """Of an encoder's states, [B, H, S, D]."""
-        return self._split(self.key(states_BSC)), self._split(self.value(states_BSC))
-
-    def forward(self, x_BTC: Tensor, memory: KeysAndValues, mask_B11S: Tensor | None) -> Tensor:
-        """What the tokens read from ``memory``, [B, T, C]."""
-        context_BHTD = attend(self._split(self.query(x_BTC)), *memory, scale=self.scale, mask=mask_B11S)
-        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
-        return out
-
-    def _split(self, x_BTC: Tensor) -> Tensor:
-        split: Tensor = x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        return split
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.layer.attention.kv_heads or self.heads
 
 
 @dataclass(frozen=True)
@@ -186,46 +68,6 @@ class Crossed:
     mask_B11S: Tensor | None
 
 
-class DecoderLayer(nn.Module):
-    """Causal self-attention, cross attention if asked for, feed-forward."""
-
-    def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
-        super().__init__()
-        self.parallel_norms = config.parallel_norms
-        self.attention = DecoderAttention(config, encoding)
-        self.attention_residual = Residual(config)
-        self.cross_attention = CrossAttention(config) if config.cross_attention else None
-        self.cross_residual = Residual(config) if config.cross_attention else None
-        self.feedforward = FeedForward(config) if config.feedforward else None
-        has_own = config.feedforward and config.parallel_norms != 1
-        self.feedforward_residual = Residual(config) if has_own else None
-
-    def forward(
-        self,
-        x_BTC: Tensor,
-        mask_B11S: Tensor | None,
-        at: Reach,
-        past: KeysAndValues | None = None,
-        memory: KeysAndValues | None = None,
-        memory_mask_B11S: Tensor | None = None,
-    ) -> tuple[Tensor, KeysAndValues]:
-        """The layer's answer, and keys and values of past and new tokens as the cache keeps them."""
-        read_BTC = self.attention_residual.before(x_BTC)
-        y_BTC, present = self.attention(read_BTC, mask_B11S, at, past)
-        if self.parallel_norms is not None and self.feedforward is not None:
-            if self.feedforward_residual is not None:
-                read_BTC = self.feedforward_residual.before(x_BTC)
-            return self.attention_residual.after(x_BTC, y_BTC + self.feedforward(read_BTC)), present
-        x_BTC = self.attention_residual.after(x_BTC, y_BTC)
-        if memory is not None and self.cross_attention is not None and self.cross_residual is not None:
-            y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory, memory_mask_B11S)
-            x_BTC = self.cross_residual.after(x_BTC, y_BTC)
-        if self.feedforward is None or self.feedforward_residual is None:
-            return x_BTC, present
-        y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
-        return self.feedforward_residual.after(x_BTC, y_BTC), present
-
-
 class Decoder(nn.Module):
     """Embeddings and layers: token ids [B, T] to hidden states [B, T, C]."""
 
@@ -234,22 +76,22 @@ class Decoder(nn.Module):
         self.config = config
         #: how past tokens are kept; `posexport.sources.cached` changes it
         self.caching = Caching()
-        width = config.embedding or config.hidden
+        width, norm = config.embedding.width or config.hidden, config.layer.norm
         self.token = nn.Embedding(config.vocab, width)
         # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
         self.encoding = None if encoding.per_layer else encoding
-        self.scale = config.embedding_scale
+        self.scale = config.embedding.scale
         self.project_in = self.project_out = None
         if config.project_first and width != config.hidden:
             self.project_in = nn.Linear(width, config.hidden, bias=False)
             self.project_out = nn.Linear(config.hidden, width, bias=False)
         base = config.hidden if config.project_first else width
         joined = base + encoding.added_width
-        self.embedding_norm = normalisation(config, joined) if config.embedding_norm else None
-        differs = joined > base or (config.embedding and not config.project_first)
+        self.embedding_norm = normalisation(norm, joined) if config.embedding.norm else None
+        differs = joined > base or (config.embedding.width and not config.project_first)
         self.project = nn.Linear(joined, config.hidden) if differs else None
-        self.layers = nn.ModuleList(DecoderLayer(config, encoding.in_layer(i)) for i in range(config.layers))
-        self.final_norm = normalisation(config, config.hidden) if config.final_norm else None
+        self.layers = nn.ModuleList(DecoderLayer(config.layer, encoding.in_layer(i)) for i in range(config.layers))
+        self.final_norm = normalisation(norm, config.hidden) if config.final_norm else None
 
     @property
     def width(self) -> int:
@@ -307,13 +149,13 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: DecoderConfig, token: nn.Embedding) -> None:
         super().__init__()
-        width = config.embedding or config.hidden
+        width = config.embedding.width or config.hidden
         wider = width != config.hidden and not config.project_first
         self.narrow = nn.Linear(config.hidden, width, bias=False) if wider else None
-        self.out = nn.Linear(width, config.vocab, bias=config.head_bias)
-        self.scale = config.head_scale
-        self.cap = config.logit_cap
-        if config.tied:
+        self.out = nn.Linear(width, config.vocab, bias=config.head.bias)
+        self.scale = config.head.scale
+        self.cap = config.head.cap
+        if config.head.tied:
             self.out.weight = token.weight
 
     def forward(self, x_BTC: Tensor) -> Tensor:
@@ -321,3 +163,48 @@ class LanguageModel(nn.Module):
             x_BTC = x_BTC * self.scale
         logits: Tensor = self.out(x_BTC if self.narrow is None else self.narrow(x_BTC))
         return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
+
+
+class DecoderModel(CachedDecoder):
+    """A decoder with its head: logits, or hidden states without one."""
+
+    def __init__(self, decoder: Decoder, head: LanguageModel | None) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = head
+
+    @property
+    def caching(self) -> Caching:
+        return self.decoder.caching
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return self.decoder.encodings
+
+    @property
+    def decoding(self) -> Decoding:
+        config = self.decoder.config
+        lengths = together([envelope_of(encoding) for encoding in self.encodings])
+        positions = InputSpec(
+            name="position_ids",
+            dtype="int64",
+            axes=[BATCH, SEQUENCE],
+            role="positions",
+            size=lengths.limit,
+            default=-1,
+        )
+        return Decoding(
+            tokens=token_input(config.vocab, config.padding_id),
+            position_ids=positions if any(reads_numbers(encoding) for encoding in self.encodings) else None,
+            answer=answer_output(config.vocab, self.decoder.width if self.head is None else None),
+            cache=CacheTensors([(config.kv_heads, config.head_size)] * config.layers),
+            encodings=self.encodings,
+            lengths=lengths,
+        )
+
+    def decode(
+        self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
+    ) -> tuple[Tensor, list[KeysAndValues]]:
+        """Logits or hidden states, and every layer's keys and values."""
+        x_BTC, present = self.decoder(ids_BT, mask_BS, past, positions_BT=positions_BT)
+        return (x_BTC if self.head is None else self.head(x_BTC)), present

@@ -25,16 +25,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import HeadedModel, text_inputs
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.blocks import Layer, inside, join, merge, smaller, split, starts, take
-from posexport.models.definition import Definition, text_inputs
-from posexport.models.encoder import Embeddings, EncoderConfig, additive
-from posexport.models.envelope import envelope_of
-from posexport.models.heads import Head
-from posexport.models.numbering import AfterPadding
-from posexport.nn.attention import attend
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.models.blocks import Layer, inside, join, smaller, starts, take
+from posexport.models.embeddings import Embeddings
+from posexport.models.encoder import EncoderConfig
+from posexport.nn.attention import additive, attend
+from posexport.nn.heads import Head
+from posexport.nn.position_ids import FairseqPositionIds
+from posexport.nn.projections import Projections, merge_heads, split_heads
+from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -94,20 +96,15 @@ def band(side: int, real_BT: Tensor, chosen: Marked, like: Tensor) -> Band:
     return Band(start_N1 + query_Q, places_NK, torch.where(seen_BN1QK, zero, lowest))
 
 
-class WindowAttention(nn.Module):
+class WindowAttention(Projections):
     """Attention of every token to its window and to the marked tokens, and of these to every token."""
 
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.scale = config.head_size**-0.5
-        self.query = nn.Linear(config.hidden, config.hidden)
-        self.key = nn.Linear(config.hidden, config.hidden)
-        self.value = nn.Linear(config.hidden, config.hidden)
-        self.query_global = nn.Linear(config.hidden, config.hidden)
-        self.key_global = nn.Linear(config.hidden, config.hidden)
-        self.value_global = nn.Linear(config.hidden, config.hidden)
-        self.output = nn.Linear(config.hidden, config.hidden)
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__(hidden, heads, hidden // heads)
+        self.scale = (hidden // heads) ** -0.5
+        self.query_global = nn.Linear(hidden, hidden)
+        self.key_global = nn.Linear(hidden, hidden)
+        self.value_global = nn.Linear(hidden, hidden)
 
     def forward(self, x_BTC: Tensor, real_BT: Tensor, near: Band, chosen: Marked) -> Tensor:
         from_all_BTC = _rows(self._of_marked(x_BTC, real_BT, chosen), chosen.slot_BT)
@@ -119,29 +116,29 @@ class WindowAttention(nn.Module):
 
     def _of_window(self, x_BTC: Tensor, near: Band, chosen: Marked) -> Tensor:
         def keys(y_BTC: Tensor) -> Tensor:
-            around_BNHKD = split(take(y_BTC, near.key_NK), self.heads)
-            marked_BHGD = split(_rows(y_BTC, chosen.place_BG), self.heads)
+            around_BNHKD = split_heads(take(y_BTC, near.key_NK), self.heads)
+            marked_BHGD = split_heads(_rows(y_BTC, chosen.place_BG), self.heads)
             blocks = around_BNHKD.shape[1]
             return torch.cat([around_BNHKD, marked_BHGD[:, None].expand(-1, blocks, -1, -1, -1)], 3)
 
         context_BNHQD = attend(
-            split(take(self.query(x_BTC), near.query_NQ), self.heads),
+            split_heads(take(self.query(x_BTC), near.query_NQ), self.heads),
             keys(self.key(x_BTC)),
             keys(self.value(x_BTC)),
             scale=self.scale,
             mask=near.mask_BN1QK,
         )
-        return join(merge(context_BNHQD), x_BTC.shape[1])
+        return join(merge_heads(context_BNHQD), x_BTC.shape[1])
 
     def _of_marked(self, x_BTC: Tensor, real_BT: Tensor, chosen: Marked) -> Tensor:
         context_BHGD = attend(
-            split(self.query_global(_rows(x_BTC, chosen.place_BG)), self.heads),
-            split(self.key_global(x_BTC), self.heads),
-            split(self.value_global(x_BTC), self.heads),
+            split_heads(self.query_global(_rows(x_BTC, chosen.place_BG)), self.heads),
+            split_heads(self.key_global(x_BTC), self.heads),
+            split_heads(self.value_global(x_BTC), self.heads),
             scale=self.scale,
             mask=additive(real_BT, x_BTC),
         )
-        return merge(context_BHGD)
+        return merge_heads(context_BHGD)
 
 
 class Longformer(nn.Module):
@@ -160,8 +157,10 @@ class Longformer(nn.Module):
             raise PosexportError(f"a Longformer's window must be an even number from 2 on, got {wrong[0]}")
         self.config = config
         self.sides = [window // 2 for window in windows]
-        self.embeddings = Embeddings(config, encoding, AfterPadding(config.padding_id))
-        self.layers = nn.ModuleList(Layer(config, WindowAttention(config)) for _ in windows)
+        self.embeddings = Embeddings(
+            config.embedding, config.layer.norm, config.hidden, encoding, FairseqPositionIds(config.padding_id)
+        )
+        self.layers = nn.ModuleList(Layer(config.layer, WindowAttention(config.hidden, config.heads)) for _ in windows)
 
     def forward(self, ids_BT: Tensor, real_BT: Tensor, types_BT: Tensor | None, token_BT: Tensor) -> Tensor:
         """``real_BT`` and ``token_BT``: bool, what is no padding and what is marked."""
@@ -174,7 +173,7 @@ class Longformer(nn.Module):
         return x_BTC
 
 
-class LongformerModel(Definition):
+class LongformerModel(HeadedModel):
     """A Longformer with a head.
 
     ``default``: what is marked in a row whose ``global_attention_mask`` marks nothing. transformers marks the first
@@ -182,31 +181,24 @@ class LongformerModel(Definition):
     mask that is not given from one of zeros, so here zeros mean the default.
     """
 
+    encoder: Longformer
+
     def __init__(self, encoder: Longformer, head: Head, *, default: Default = "none", separator: int = 2) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = head
+        super().__init__(encoder, head)
         self.default = default
         self.separator = separator
-        self.reads_first_token = head.reads_first_token
-        self.overhead = encoder.embeddings.numbering.overhead
+        self.overhead = encoder.embeddings.position_ids.offset
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the input."""
         encoding = self.encoder.embeddings.encoding
         assert encoding is not None
         return encoding
 
     @property
-    def outputs(self) -> list[OutputSpec]:
-        """The head's."""
-        return self.head.outputs
-
-    @property
     def envelope(self) -> Envelope:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
-        envelope = envelope_of(self.encoding, self.encoder.embeddings.numbering)
+        envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
         limit = envelope.limit
         ours = {*(side + 1 for side in self.encoder.sides), BLOCK, 2 * BLOCK}
         inner = {length for length in ours if limit is None or length < limit}
@@ -214,12 +206,11 @@ class LongformerModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         config = self.encoder.config
         marks = InputSpec(
             name="global_attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="flags", size=2, default=0
         )
-        return [*text_inputs(config.vocab, config.padding_id, config.types), marks]
+        return [*text_inputs(config.vocab, config.padding_id, config.embedding.types), marks]
 
     def forward(
         self,

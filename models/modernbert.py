@@ -8,20 +8,20 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from posexport.models.encoder import EncoderConfig, normalisation
-from posexport.models.heads import Head
 from posexport.nn.activations import activation
+from posexport.nn.heads import Head
+from posexport.nn.norms import NormConfig, normalisation
 from posexport.spec import BATCH, OutputSpec
 
 
 class Prediction(nn.Module):
     """A linear map, an activation and a normalisation, of any number of axes before the last."""
 
-    def __init__(self, config: EncoderConfig, activation_name: str, *, bias: bool) -> None:
+    def __init__(self, norm: NormConfig, hidden: int, activation_name: str, *, bias: bool) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.hidden, bias=bias)
+        self.dense = nn.Linear(hidden, hidden, bias=bias)
         self.activation = activation(activation_name)
-        self.norm = normalisation(config, config.hidden)
+        self.norm = normalisation(norm, hidden)
 
     def forward(self, x_C: Tensor) -> Tensor:
         out: Tensor = self.norm(self.activation(self.dense(x_C)))

@@ -6,33 +6,32 @@ that nothing is masked and no length varies.
 Shape letters: B batch, M mel frequencies, N frames of the spectrogram, T tokens (N / 2), C model size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.errors import PosexportError
-from posexport.models.definition import Definition
-from posexport.models.encoder import EncoderConfig, EncoderLayer, normalisation
-from posexport.nn.activations import activation
+from posexport.models.layer import EncoderLayer, LayerConfig
+from posexport.nn.config import Config, at_least
+from posexport.nn.norms import normalisation
 from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpectrogramConfig:
-    """``tokens``: how many the encoder sees, half as many as the spectrogram has frames. ``layer``: of every layer."""
+class SpectrogramConfig(Config):
+    """``tokens``: how many the encoder sees, half as many as the spectrogram has frames."""
 
     frequencies: int = 80
     tokens: int = 1500
-    layer: EncoderConfig
-    #: between the convolutions and after them
-    activation: str = "gelu"
+    layer: LayerConfig = field(default_factory=LayerConfig)
+    layers: int = 2
+    final_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("frequencies", "tokens"):
-            if getattr(self, name) < 1:
-                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        at_least(1, frequencies=self.frequencies, tokens=self.tokens, layers=self.layers)
 
 
 class SpectrogramEncoder(nn.Module):
@@ -44,10 +43,9 @@ class SpectrogramEncoder(nn.Module):
         hidden = config.layer.hidden
         self.first = nn.Conv1d(config.frequencies, hidden, 3, padding=1)
         self.second = nn.Conv1d(hidden, hidden, 3, stride=2, padding=1)
-        self.activation = activation(config.activation)
         self.shared = None if encoding.per_layer else encoding
-        self.layers = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layer.layers))
-        self.final_norm = normalisation(config.layer, hidden) if config.layer.final_norm else None
+        self.layers = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layers))
+        self.final_norm = normalisation(config.layer.norm, hidden) if config.final_norm else None
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -66,18 +64,17 @@ class SpectrogramEncoder(nn.Module):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The spectrogram."""
         axes: list[str | int] = [BATCH, self.config.frequencies, 2 * self.config.tokens]
         return [InputSpec(name="input_features", dtype="float32", axes=axes, role="values")]
 
     def forward(self, input_features: Tensor) -> Tensor:
-        x_BCN = self.activation(self.first(input_features))
-        x_BTC = self.activation(self.second(x_BCN)).mT
+        x_BCN = F.gelu(self.first(input_features))
+        x_BTC = F.gelu(self.second(x_BCN)).mT
         positions = Positions.counted(self.config.tokens, x_BTC.device)
         if self.shared is not None:
             x_BTC = self.shared.embed(x_BTC, positions)
         for layer in self.layers:
-            x_BTC = layer(x_BTC, None, positions, None)
+            x_BTC = layer(x_BTC, None, positions)
         return x_BTC if self.final_norm is None else self.final_norm(x_BTC)
 
 
@@ -92,7 +89,6 @@ class SpectrogramModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encodings[0]
 
     @property
@@ -107,12 +103,10 @@ class SpectrogramModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The spectrogram."""
         return self.encoder.inputs
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The hidden state of every token."""
         config = self.encoder.config
         return [OutputSpec(name="last_hidden_state", axes=[BATCH, config.tokens, config.layer.hidden])]
 

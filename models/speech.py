@@ -14,14 +14,14 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioEncoder
 from posexport.models.conformer import ChannelNorm
-from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of
-from posexport.models.heads import Head
 from posexport.nn.activations import activation
+from posexport.nn.heads import Head
 from posexport.spec import BATCH, FRAMES, SEQUENCE, Envelope, InputSpec, OutputSpec, samples
 
 #: frame counts to prove it at, beside those of the encoding: the grid's own lengths
@@ -92,7 +92,6 @@ class SpeechModel(Definition):
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         return self.encoder.encoding
 
     @property
@@ -133,7 +132,6 @@ class SpeechModel(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The samples, and which of them are real."""
         axes: list[str | int] = [BATCH, SEQUENCE]
         return [
             InputSpec(name="input_values", dtype="float32", axes=axes, role="values"),
@@ -142,7 +140,6 @@ class SpeechModel(Definition):
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's, with frames for tokens."""
         return [
             OutputSpec(name=out.name, axes=[FRAMES if axis == SEQUENCE else axis for axis in out.axes])
             for out in self.head.outputs

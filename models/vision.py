@@ -14,17 +14,18 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
-from posexport.models.encoder import EncoderConfig, EncoderLayer
-from posexport.models.envelope import envelope_of
+from posexport.models.layer import EncoderLayer, LayerConfig
+from posexport.nn.config import Config, at_least
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionConfig:
+class VisionConfig(Config):
     """Sizes and arrangement. ``rows`` and ``columns``: the grid of patches that it was trained with."""
 
     hidden: int = 60
@@ -50,21 +51,17 @@ class VisionConfig:
     pooled_norm: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("channels", "patch", "rows", "columns"):
-            if getattr(self, name) < 1:
-                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.registers < 0:
-            raise PosexportError(f"registers must be at least 0, got {self.registers}")
+        at_least(1, channels=self.channels, patch=self.patch, rows=self.rows, columns=self.columns, layers=self.layers)
+        at_least(0, registers=self.registers)
         if self.pooling == "cls" and not self.cls:
             raise PosexportError("pooling=cls reads the class token, which cls=false leaves out; use pooling=mean")
-        _ = self.encoder
+        assert self.layer
 
     @property
-    def encoder(self) -> EncoderConfig:
+    def layer(self) -> LayerConfig:
         """The settings of its layers; raises PosexportError where they do not fit."""
-        return EncoderConfig(
+        return LayerConfig.of(
             hidden=self.hidden,
-            layers=self.layers,
             heads=self.heads,
             feedforward=self.feedforward,
             activation=self.activation,
@@ -112,20 +109,18 @@ class Vision(Definition):
         # an encoding with parameters in every layer is a template here, and adds nothing to the embeddings
         added = [one for one in (beside, encoding) if one is not None and not one.per_layer]
         self.added = nn.ModuleList(added)
-        self.layers = nn.ModuleList(EncoderLayer(config.encoder, encoding, index) for index in range(config.layers))
+        self.layers = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layers))
         self.final_norm = nn.LayerNorm(config.hidden, eps=config.eps) if config.final_norm else None
         self.pooled = None if labels is None else Pooled(config, labels)
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
         first = self.layers[0]
         assert isinstance(first, EncoderLayer)
         return first.attention.encoding
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The pixels."""
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
         return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
 
@@ -170,7 +165,7 @@ class Vision(Definition):
             assert isinstance(encoding, Encoding)
             x_BTC = encoding.embed(x_BTC, positions)
         for layer in self.layers:
-            x_BTC = layer(x_BTC, None, positions, None)
+            x_BTC = layer(x_BTC, None, positions)
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
         return (x_BTC if self.pooled is None else self.pooled(x_BTC),)

@@ -19,14 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
-from posexport.models.envelope import envelope_of
 from posexport.models.windows import Cut, cut
 from posexport.nn.activations import activation
-from posexport.nn.attention import attend
+from posexport.nn.config import Config, at_least, fraction
+from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.scoring import Scoring
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
 
 #: of the normalisations that no configuration sets
@@ -36,7 +38,7 @@ _LARGEST_SCALE = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowedConfig:
+class WindowedConfig(Config):
     """Sizes and arrangement. ``hidden`` is the width of the first stage; every other has twice that of the one before.
 
     ``patch``: pixels of a token's side. ``mlp_ratio``: width of the feed-forward's inside over the stage's.
@@ -63,9 +65,7 @@ class WindowedConfig:
     dropped: float = -100.0
 
     def __post_init__(self) -> None:
-        for name in ("channels", "patch", "hidden", "window"):
-            if getattr(self, name) < 1:
-                raise PosexportError(f"{name} must be at least 1, got {getattr(self, name)}")
+        at_least(1, channels=self.channels, patch=self.patch, hidden=self.hidden, window=self.window)
         if not self.depths or len(self.depths) != len(self.heads) or min(*self.depths, *self.heads) < 1:
             raise PosexportError(
                 f"depths and heads must hold a number from 1 on for every stage, got {self.depths} and {self.heads}"
@@ -78,8 +78,7 @@ class WindowedConfig:
                 )
         if self.mlp_ratio * self.hidden < 1:
             raise PosexportError(f"mlp_ratio must be at least 1 / hidden, got {self.mlp_ratio}")
-        if not 0 <= self.eps < 1:
-            raise PosexportError(f"eps must be from 0 to below 1, got {self.eps}")
+        fraction(eps=self.eps)
         if self.made_for is not None and self.made_for < 2 ** (len(self.depths) - 1):
             raise PosexportError(
                 f"made_for must be at least {2 ** (len(self.depths) - 1)}, so that the last stage has a token, "
@@ -106,46 +105,28 @@ class WindowedConfig:
         return self.patch * ((self.window - 1) << len(self.depths) - 1) + 1
 
 
-class WindowAttention(nn.Module):
+class WindowAttention(EncodedAttention):
     """Multi-head attention among the places of a window, with the encoding's rotation and terms."""
 
     def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
-        super().__init__()
-        width, self.heads = config.width(stage), config.heads[stage]
-        self.scale = (width // self.heads * encoding.score_terms) ** -0.5
-        self.query = nn.Linear(width, width, bias=config.qkv_bias)
-        self.key = nn.Linear(width, width, bias=config.qkv_bias and not config.cosine)
-        self.value = nn.Linear(width, width, bias=config.qkv_bias)
-        self.output = nn.Linear(width, width)
+        width, heads = config.width(stage), config.heads[stage]
+        super().__init__(
+            width, heads, width // heads, bias=config.qkv_bias, key_bias=not config.cosine, output_bias=True
+        )
+        self.scale = 1.0 if config.cosine else (width // heads * encoding.score_terms) ** -0.5
         self.logit_scale = nn.Parameter(torch.full((self.heads, 1, 1), 10.0).log()) if config.cosine else None
-        self.encoding = encoding
+        self.encoding, self.scoring = encoding, Scoring()
 
     def forward(self, x_BPC: Tensor, mask_B1PP: Tensor | None, positions: Positions) -> Tensor:
-        q_BHPD, k_BHPD = self._split(self.query(x_BPC)), self._split(self.key(x_BPC))
-        scale = self.scale
+        q_BHPD, k_BHPD = self.queries(x_BPC), self.keys(x_BPC)
         if self.logit_scale is not None:
             wide = torch.promote_types(x_BPC.dtype, torch.float32)
             factor_H11 = self.logit_scale.to(wide).exp().clamp(max=_LARGEST_SCALE)
             q_BHPD = (F.normalize(q_BHPD.to(wide), dim=-1) * factor_H11).to(x_BPC.dtype)
             k_BHPD = F.normalize(k_BHPD.to(wide), dim=-1).to(x_BPC.dtype)
-            scale = 1.0
         q_BHPD = self.encoding.rotate(q_BHPD, positions, "query")
         k_BHPD = self.encoding.rotate(k_BHPD, positions, "key")
-        context_BHPD = attend(
-            q_BHPD,
-            k_BHPD,
-            self._split(self.value(x_BPC)),
-            scale=scale,
-            mask=mask_B1PP,
-            scores=self.encoding.scores(q_BHPD, k_BHPD, positions, positions),
-            values=self.encoding.values(positions, positions),
-        )
-        out: Tensor = self.output(context_BHPD.transpose(1, 2).flatten(2))
-        return out
-
-    def _split(self, x_BPC: Tensor) -> Tensor:
-        heads: Tensor = x_BPC.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        return heads
+        return self.attended(x_BPC, q_BHPD, k_BHPD, self.values(x_BPC), mask_B1PP, positions, positions)
 
 
 class Block(nn.Module):
@@ -274,20 +255,17 @@ class Windowed(Definition):
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The image."""
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
         return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """Hidden states, or logits."""
         if self.classifier is None:
             return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.width])]
         return [OutputSpec(name="logits", axes=[BATCH, self.classifier.out_features])]
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first block."""
         stage = self.stages[0]
         assert isinstance(stage, Stage)
         block = stage.blocks[0]

@@ -9,19 +9,23 @@ Shape letters: B batch, T tokens, H heads, D head size, C model size.
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.definition import Definition, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.definition import Definition, text_inputs
-from posexport.models.encoder import Attention, EncoderConfig, FeedForward, Residual, additive
-from posexport.models.heads import Head, SequenceClassification
-from posexport.nn.attention import attend
+from posexport.models.blocks import Layer
+from posexport.models.encoder import EncoderConfig
+from posexport.models.layer import LayerConfig
+from posexport.nn.attention import additive
+from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.heads import Head, SequenceClassification
+from posexport.nn.scoring import Scoring
 from posexport.spec import InputSpec, OutputSpec
 
 #: token types that its tokenizer gives: first text, second text, classification token, padding
 SEGMENTS = 4
 
 
-class SegmentAttention(Attention):
+class SegmentAttention(EncodedAttention):
     """Attention that adds ``(q_i + b) . (same - other)`` to the scores of keys in the query's own segment, scaled.
 
     ``segments`` is [2, H, D], the vectors ``same`` and ``other``; ``segment_bias`` (b) is [H, D]. The paper adds
@@ -29,50 +33,26 @@ class SegmentAttention(Attention):
     the softmax does not see. So a text of one segment is computed the same with types and without.
     """
 
-    def __init__(self, config: EncoderConfig, encoding: Encoding) -> None:
-        super().__init__(config, encoding)
-        self.segments = nn.Parameter(torch.empty(2, config.heads, config.head_size).normal_(std=0.02))
-        self.segment_bias = nn.Parameter(torch.empty(config.heads, config.head_size).normal_(std=0.02))
+    def __init__(self, config: LayerConfig, encoding: Encoding) -> None:
+        heads, size = config.attention.heads, config.head_size
+        super().__init__(config.hidden, heads, size, bias=config.attention.bias)
+        self.scale = (size * encoding.score_terms) ** -0.5
+        self.encoding, self.scoring = encoding, Scoring()
+        self.segments = nn.Parameter(torch.empty(2, heads, size).normal_(std=0.02))
+        self.segment_bias = nn.Parameter(torch.empty(heads, size).normal_(std=0.02))
 
-    def attend_within(
+    def forward(
         self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
     ) -> Tensor:
         """Self-attention of ``x_BTC``; ``same_B1TT`` is true where two tokens are of one segment, None: all are."""
-        q_BHTD, k_BHTD, v_BHTD = (self._split(map_to(x_BTC)) for map_to in (self.query, self.key, self.value))
+        q_BHTD, k_BHTD, v_BHTD = self.queries(x_BTC), self.keys(x_BTC), self.values(x_BTC)
         mask = mask_B11T
         if same_B1TT is not None:
             difference_H1D = (self.segments[0] - self.segments[1])[:, None]
             gain_BHT1 = ((q_BHTD + self.segment_bias[:, None]) * difference_H1D).sum(-1, keepdim=True) * self.scale
             term_BHTT = torch.where(same_B1TT, gain_BHT1, torch.zeros((), dtype=x_BTC.dtype, device=x_BTC.device))
             mask = term_BHTT if mask_B11T is None else term_BHTT + mask_B11T
-        context_BHTD = attend(
-            q_BHTD,
-            k_BHTD,
-            v_BHTD,
-            scale=self.scale,
-            mask=mask,
-            scores=self.encoding.scores(q_BHTD, k_BHTD, positions, positions),
-        )
-        out: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
-        return out
-
-
-class XLNetLayer(nn.Module):
-    """Self-attention, feed-forward, a normalisation after each."""
-
-    def __init__(self, config: EncoderConfig, encoding: Encoding, index: int) -> None:
-        super().__init__()
-        self.attention = SegmentAttention(config, encoding.in_layer(index))
-        self.attention_residual = Residual(config)
-        self.feedforward = FeedForward(config)
-        self.feedforward_residual = Residual(config)
-
-    def forward(
-        self, x_BTC: Tensor, mask_B11T: Tensor | None, same_B1TT: Tensor | None, positions: Positions
-    ) -> Tensor:
-        y_BTC = self.attention.attend_within(x_BTC, mask_B11T, same_B1TT, positions)
-        x_BTC = self.attention_residual.after(x_BTC, y_BTC)
-        return self.feedforward_residual.after(x_BTC, self.feedforward(x_BTC))
+        return self.attended(x_BTC, q_BHTD, k_BHTD, v_BHTD, mask, positions, positions)
 
 
 class XLNet(Definition):
@@ -82,25 +62,25 @@ class XLNet(Definition):
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.vocab, config.hidden)
-        self.layers = nn.ModuleList(XLNetLayer(config, encoding, index) for index in range(config.layers))
+        self.layers = nn.ModuleList(
+            Layer(config.layer, SegmentAttention(config.layer, encoding.in_layer(index)))
+            for index in range(config.layers)
+        )
         self.head = head
         self.reads_first_token = head.reads_first_token
 
     @property
     def encoding(self) -> Encoding:
-        """The encoding of the first layer."""
-        first = self.layers[0]
-        assert isinstance(first, XLNetLayer)
-        return first.attention.encoding
+        attention = self.layers[0].attention
+        assert isinstance(attention, SegmentAttention)
+        return attention.encoding
 
     @property
     def outputs(self) -> list[OutputSpec]:
-        """The head's."""
         return self.head.outputs
 
     @property
     def inputs(self) -> list[InputSpec]:
-        """The inputs, in order."""
         return text_inputs(self.config.vocab, self.config.padding_id, SEGMENTS)
 
     def forward(

@@ -35,7 +35,6 @@ def names(kind: str) -> list[str]:
 
 
 def kinds() -> list[str]:
-    """What can be listed."""
     return [*stored(), *_OF_THIS_MACHINE]
 
 

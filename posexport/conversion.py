@@ -18,7 +18,7 @@ from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, SourceIn
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
 from posexport.files import size_text
-from posexport.recipe import LayoutName, Recipe
+from posexport.recipe import CacheName, LayoutName, Recipe
 from posexport.runtime.providers import check_loads
 from posexport.sources.resolve import LoadOptions
 from posexport.spec import SEQUENCE, Beyond
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from posexport.export.build import Built
     from posexport.nn.caching import Rotate
     from posexport.parity.report import Report
-    from posexport.sources.cached import CacheName
     from posexport.sources.source import Source
     from posexport.targets.target import TargetName
 

@@ -1,8 +1,11 @@
 """One file, written whole or not at all."""
 
+import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from posexport.errors import PosexportError
 
@@ -17,8 +20,9 @@ def check_free(path: Path, *, force: bool) -> None:
         raise PosexportError(f"cannot write {path}: {path.parent} is not a directory; make it or choose another place")
 
 
-def write_whole(path: Path, data: bytes, *, force: bool) -> None:
-    """Write ``path`` whole or not at all; an existing file needs ``force``.
+@contextlib.contextmanager
+def written_whole(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """A file to write that becomes ``path`` at the end, or leaves nothing after an error.
 
     Raises PosexportError for what `check_free` refuses and for failures of the disk.
     """
@@ -27,12 +31,18 @@ def write_whole(path: Path, data: bytes, *, force: bool) -> None:
     try:
         try:
             with temporary.open("xb") as file:
-                file.write(data)
+                yield file
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as err:
         raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err
+
+
+def write_whole(path: Path, data: bytes, *, force: bool) -> None:
+    """Write ``path`` whole or not at all; an existing file needs ``force``. Raises as `written_whole` does."""
+    with written_whole(path, force=force) as file:
+        file.write(data)
 
 
 def size_text(size: int) -> str:

@@ -10,6 +10,8 @@ import msgspec
 from posexport.spec import Beyond
 from posexport.targets.target import PORTABLE, TargetName
 
+CacheName = Literal["dynamic", "static"]
+RotationName = Literal["at-write", "at-read"]
 #: what the directory looks like (`posexport.export.layouts`)
 LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
 
@@ -31,8 +33,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     task: str
     settings: dict[str, str] = {}
     as_transformers: bool = False
-    cache: Literal["dynamic", "static"] = "dynamic"
-    rotation: Literal["at-write", "at-read"] = "at-write"
+    cache: CacheName = "dynamic"
+    rotation: RotationName = "at-write"
     beyond: Beyond = "error"
     max_length: int | None = None
     target: TargetName = PORTABLE

@@ -1,36 +1,27 @@
-"""Text that users type, as the value a parameter wants."""
+"""The text of ``--set KEY=VALUE`` as a value of the parameter's type."""
 
 import types
 import typing
-from typing import Any, Literal
+from typing import Any
+
+import msgspec
 
 from posexport.errors import PosexportError
 
+_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
-def convert(what: str, text: str, kind: Any) -> int | float | str | bool | tuple[Any, ...] | None:
-    """``text`` as a value of the annotation ``kind``; PosexportError says what ``what`` must be."""
-    if isinstance(kind, types.UnionType):
-        if text.lower() == "none" and types.NoneType in kind.__args__:
+
+def convert(name: str, text: str, annotation: Any) -> Any:
+    """``text`` as a value of ``annotation``; PosexportError says what ``name`` must be."""
+    if typing.get_origin(annotation) is tuple:
+        item, parts = typing.get_args(annotation)[0], text.split(",")
+        return tuple(convert(f"each of {name}, separated by commas,", part.strip(), item) for part in parts)
+    if isinstance(annotation, types.UnionType):
+        if text.lower() == "none" and types.NoneType in annotation.__args__:
             return None
-        (kind,) = [k for k in kind.__args__ if k is not types.NoneType]
-    if typing.get_origin(kind) is Literal:
-        choices = typing.get_args(kind)
-        if text not in choices:
-            raise PosexportError(f"{what} must be one of {', '.join(choices)}, got {text!r}")
-        return text
-    if typing.get_origin(kind) is tuple:
-        return tuple(
-            convert(f"each of {what}, separated by commas,", one.strip(), kind.__args__[0]) for one in text.split(",")
-        )
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise PosexportError(f"{what} must be true or false, got {text!r}")
-        return text.lower() == "true"
-    if kind is str:
-        return text
+        (annotation,) = (kind for kind in annotation.__args__ if kind is not types.NoneType)
     try:
-        number: int | float = kind(text)
-    except ValueError as err:
-        wanted = "a whole number" if kind is int else "a number"
-        raise PosexportError(f"{what} must be {wanted}, got {text!r}") from err
-    return number
+        return msgspec.convert(text, annotation, strict=False)
+    except msgspec.ValidationError as err:
+        values = _IN_WORDS.get(annotation) or f"one of {', '.join(typing.get_args(annotation))}"
+        raise PosexportError(f"{name} must be {values}, got {text!r}") from err

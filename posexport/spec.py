@@ -10,6 +10,9 @@ import msgspec
 
 from posexport.targets.dtypes import PortType
 
+#: of operators and functions that posexport defines; in a graph without functions, metadata of a node with the name of
+#: the innermost one that it was in
+DOMAIN, FUNCTION = "posexport", "posexport.function"
 #: the file of a model that is one graph
 MODEL = "model.onnx"
 

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posexport.errors import PosexportError
+from posexport.runtime.texts import TOKENIZER
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from posexport.sources.source import Source
 
-TOKENIZER = "tokenizer.json"
 END = "</w>"
 #: numbers 0 and 1: what fills padded places, and what stands for a letter that the corpus does not have
 SPECIAL = ("<pad>", "<unk>")

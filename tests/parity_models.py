@@ -14,9 +14,8 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from posexport.export.build import build
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.numbering import AfterPadding
-from posexport.models.task import EncoderModel
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
+from posexport.nn.position_ids import FairseqPositionIds
 from posexport.sources import builtin
 from posexport.sources.source import Source
 
@@ -87,7 +86,7 @@ class Kept(nn.Module):
 def numbered_by_ids(right: Source) -> Source:
     """RoBERTa's numbering: the ids of padded tokens matter, by definition."""
     config: EncoderConfig = right.module.encoder.config
-    encoder = Encoder(config, right.module.encoder.encoding, AfterPadding(config.padding_id))
+    encoder = Encoder(config, right.module.encoder.encoding, FairseqPositionIds(config.padding_id))
     module = EncoderModel(encoder, right.module.head).eval()
     envelope = dataclass_limit(right, right.envelope.limit - 1)
     return dataclasses.replace(right, module=module, envelope=envelope)

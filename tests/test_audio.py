@@ -20,9 +20,9 @@ from posexport.encodings.wavlm_gated import WavLMGated
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel, PositionalConvolution
 from posexport.models.conformer import CausalConvolution, CentredConvolution, Convolution, FixedBatchNorm
-from posexport.models.encoder import Attention, EncoderConfig
-from posexport.models.heads import Features
+from posexport.models.layer import Attention, AttentionConfig, LayerConfig
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
+from posexport.nn.heads import Features
 from posexport.parity.draw import kept
 from posexport.parity.grid import GridPoint, grid
 from posexport.sources.huggingface.checkpoint import load
@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parent / "golden"
 STEPS = [(5, 3), (3, 2), (2, 1)]
 #: kernels wider and narrower than strides, and none but one
 STACKS = [STEPS, [(10, 5), (3, 2)], [(2, 3)], [(4, 1), (1, 4)]]
-LAYER = EncoderConfig(vocab=1, types=0, hidden=20, heads=5, feedforward=7, eps=1e-5)
+LAYER = LayerConfig.of(hidden=20, heads=5, feedforward=7, eps=1e-5)
 
 
 def drawn(module: nn.Module) -> nn.Module:
@@ -212,7 +212,7 @@ def test_positional_convolution_of_even_kernels_drops_the_last(kernel: int, agre
 
 def test_the_gate_reads_the_attention_s_input(agree) -> None:
     encoding = WavLMGated(heads=5, head_size=4, buckets=8, max_distance=7)
-    attention = Attention(LAYER, encoding)
+    attention = Attention(LAYER.attention, LAYER.hidden, encoding)
     drawn(attention)
     x, at = torch.randn(2, 9, 20, dtype=torch.float64), Positions.counted(9)
     with torch.no_grad():
@@ -230,7 +230,7 @@ def test_the_gate_reads_the_attention_s_input(agree) -> None:
 
 def test_heads_that_do_not_share_the_input_have_no_gate() -> None:
     with pytest.raises(PosexportError, match=r"wavlm-gated reads the attention's input head by head.* head_width=6"):
-        Attention(EncoderConfig(hidden=20, heads=5, head_width=6), WavLMGated(heads=5, head_size=6))
+        Attention(AttentionConfig(heads=5, head_width=6), 20, WavLMGated(heads=5, head_size=6))
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from posexport.bench import checkpoints, measurement, recipes
-from posexport.bench import contestants as of
+from posexport.bench import candidates, checkpoints, measurement, recipes
+from posexport.bench.candidates import Candidate
 from posexport.bench.chart import draw
-from posexport.bench.contestants import Contestant
 from posexport.bench.environments import Ended, FailedError, Worker, run
-from posexport.bench.measure_suite import Heat, bench
+from posexport.bench.interleaved import LostError, SamplingBudget, interleave
+from posexport.bench.measure_suite import Case, bench
 from posexport.bench.measurement import Conditions
 from posexport.bench.models import points
 from posexport.bench.ratio_table import shown
 from posexport.bench.recipes import OUT, Recipe, make
 from posexport.bench.records import Document, Point, figure, judge
 from posexport.bench.suites import SUITES, chosen
-from posexport.bench.turns import Effort, LostError, take_turns
 from posexport.cli import group
 from posexport.sources.resolve import LoadOptions, load
 
@@ -47,8 +46,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def _contestant(name: str, weights: str = "w", rival: str | None = None) -> Contestant:
-    return Contestant(name=name, worker="onnx", recipe=None, model=name, vocab=9, weights=weights, rival=rival)
+def _candidate(name: str, weights: str = "w", third_party: str | None = None) -> Candidate:
+    return Candidate(
+        name=name, worker="onnx", recipe=None, model=name, vocab=9, weights=weights, third_party=third_party
+    )
 
 
 class Workers:
@@ -99,23 +100,23 @@ class Process:
             self.workers.alive.remove(self)
 
 
-def _bench(monkeypatch: pytest.MonkeyPatch, workers: Workers, *who: Contestant, rounds: int = 2) -> Document:
+def _bench(monkeypatch: pytest.MonkeyPatch, workers: Workers, *who: Candidate, rounds: int = 2) -> Document:
     monkeypatch.setattr(measurement, "Worker", workers)
-    heat = Heat(model="m", contestants=list(who), points=[Point(new=8)], effort=Effort(runs=3))
-    return bench("models", [heat], Conditions(rounds=rounds))
+    case = Case(model="m", candidates=list(who), points=[Point(new=8)], budget=SamplingBudget(runs=3))
+    return bench("models", [case], Conditions(rounds=rounds))
 
 
 def test_every_figure_is_from_a_fresh_process_beside_the_floor(monkeypatch):
     workers = Workers({"a": [[1.0] * 3] * 8, "b": [[1.0] * 3] * 4, "c": [[1.0] * 3] * 4})
     monkeypatch.setattr(measurement, "Worker", workers)
-    heat = Heat(
+    case = Case(
         model="m",
-        contestants=[_contestant(n) for n in "abc"],
+        candidates=[_candidate(n) for n in "abc"],
         points=[Point(new=8), Point(past=4, new=1)],
-        effort=Effort(runs=3),
+        budget=SamplingBudget(runs=3),
     )
     kept = []
-    document = bench("models", [heat], Conditions(rounds=2), keep=kept.append)
+    document = bench("models", [case], Conditions(rounds=2), keep=kept.append)
     assert [len(part.results) for part in kept] == [1, 2]
     assert kept[-1] == document
     assert [name for name, *_ in workers.ran] == list("aabc") * 4
@@ -126,19 +127,19 @@ def test_every_figure_is_from_a_fresh_process_beside_the_floor(monkeypatch):
 def test_medians_quartiles_and_ratios(monkeypatch):
     workers = Workers(
         {
-            # two processes a round: the one that the others take turns with, and the floor's own
-            "floor": [[10.0], [10.0, 11.0, 10.0], [5.0], [5.0] * 3],
+            # two processes a round: the one that the others take turns with, and the baseline's own
+            "baseline": [[10.0], [10.0, 11.0, 10.0], [5.0], [5.0] * 3],
             "slow": [[11.0, 12.0, 13.0], [7.0, 7.5, 8.0]],
         }
     )
-    floor, slow = _bench(monkeypatch, workers, _contestant("floor"), _contestant("slow")).results[0].figures
-    assert (floor.to_floor, floor.difference, floor.peak, floor.growth) == (1.0, None, 10**8, 7)
-    assert (floor.above, floor.wrong, floor.ratios) == (2, False, [1.0, 1.0])
+    baseline, slow = _bench(monkeypatch, workers, _candidate("baseline"), _candidate("slow")).results[0].figures
+    assert (baseline.to_baseline, baseline.difference, baseline.peak, baseline.growth) == (1.0, None, 10**8, 7)
+    assert (baseline.above, baseline.wrong, baseline.ratios) == (2, False, [1.0, 1.0])
     assert (slow.ms, slow.low, slow.high) == (9.5, 7.625, 11.75)
     assert (slow.cpu_ms, slow.rounds) == (19.0, [12.0, 7.5])
     # the machine became twice as fast, which the ratio does not show
     assert slow.ratios == [1.2, 1.5]
-    assert slow.to_floor == pytest.approx(1.35)
+    assert slow.to_baseline == pytest.approx(1.35)
 
 
 class Scripted:
@@ -158,53 +159,53 @@ class Scripted:
 def test_calls_lie_between_two_of_the_other():
     log: list[str] = []
     one, other = Scripted(log, "one", 3.0, 6.0), Scripted(log, "other", 1.0, 2.0, 4.0)
-    found = take_turns(one, other, Effort(runs=2))
+    found = interleave(one, other, SamplingBudget(runs=2))
     assert log == ["begin one", "begin other", "call other", *["call one", "call other"] * 2]
     assert found.ratios == [2.0, 2.0]
 
 
 def test_calls_end_when_the_time_is_over_but_not_before_enough_are_made():
-    effort = Effort(runs=9, least=2, seconds=0.01)
-    assert len(take_turns(Scripted([], "one", *[2.0] * 9), None, effort).ms) == 6
-    assert len(take_turns(Scripted([], "one", *[2.0] * 9), Scripted([], "other", *[2.0] * 9), effort).ms) == 3
-    assert len(take_turns(Scripted([], "one", *[99.0] * 9), None, effort).ms) == 2
+    budget = SamplingBudget(runs=9, least=2, seconds=0.01)
+    assert len(interleave(Scripted([], "one", *[2.0] * 9), None, budget).ms) == 6
+    assert len(interleave(Scripted([], "one", *[2.0] * 9), Scripted([], "other", *[2.0] * 9), budget).ms) == 3
+    assert len(interleave(Scripted([], "one", *[99.0] * 9), None, budget).ms) == 2
 
 
 def test_the_one_that_fails_is_named():
     with pytest.raises(FailedError):
-        take_turns(Scripted([], "one", None), Scripted([], "other", 1.0), Effort())
+        interleave(Scripted([], "one", None), Scripted([], "other", 1.0), SamplingBudget())
     with pytest.raises(LostError):
-        take_turns(Scripted([], "one", 1.0), Scripted([], "other", 1.0, None), Effort())
+        interleave(Scripted([], "one", 1.0), Scripted([], "other", 1.0, None), SamplingBudget())
 
 
 def test_who_fails_is_reported_and_the_others_go_on(monkeypatch):
-    workers = Workers({"floor": [[1.0] * 3] * 4, "broken": [], "other": [[2.0] * 3] * 2})
-    rival = _contestant("broken", rival="torch")
-    document = _bench(monkeypatch, workers, _contestant("floor"), rival, _contestant("other"))
-    floor, broken, other = document.results[0].figures
+    workers = Workers({"baseline": [[1.0] * 3] * 4, "broken": [], "other": [[2.0] * 3] * 2})
+    rival = _candidate("broken", third_party="torch")
+    document = _bench(monkeypatch, workers, _candidate("baseline"), rival, _candidate("other"))
+    baseline, broken, other = document.results[0].figures
     assert (broken.failed, broken.ms) == ("broken does not load", None)
-    assert (floor.to_floor, other.to_floor) == (1.0, 2.0)
+    assert (baseline.to_baseline, other.to_baseline) == (1.0, 2.0)
     assert [name for name, *_ in workers.ran].count("broken") == 1
     assert document.failed == []  # a rival's failure is a result
     assert "broken: does not work: broken does not load" in _text(document)
 
 
 def test_a_failed_floor_leaves_no_ratios(monkeypatch):
-    workers = Workers({"floor": [], "other": [[2.0] * 3] * 4})
-    document = _bench(monkeypatch, workers, *map(_contestant, ("floor", "other")))
-    assert document.failed == ["floor"]
+    workers = Workers({"baseline": [], "other": [[2.0] * 3] * 4})
+    document = _bench(monkeypatch, workers, *map(_candidate, ("baseline", "other")))
+    assert document.failed == ["baseline"]
     assert not document.valid
-    assert (document.results[0].figures[1].ms, document.results[0].figures[1].to_floor) == (2.0, None)
+    assert (document.results[0].figures[1].ms, document.results[0].figures[1].to_baseline) == (2.0, None)
     assert "NOT VALID, the baseline failed" in _text(document)
 
 
 def test_a_floor_that_is_killed_between_does_not_end_the_others(monkeypatch):
-    workers = Workers({"floor": [[1.0], [1.0] * 3], "other": [[2.0] * 3]})
-    heat = Heat(
+    workers = Workers({"baseline": [[1.0], [1.0] * 3], "other": [[2.0] * 3]})
+    case = Case(
         model="m",
-        contestants=[_contestant("floor"), _contestant("other")],
+        candidates=[_candidate("baseline"), _candidate("other")],
         points=[Point(new=8)],
-        effort=Effort(runs=3),
+        budget=SamplingBudget(runs=3),
     )
     asked = Process.ask
 
@@ -217,21 +218,21 @@ def test_a_floor_that_is_killed_between_does_not_end_the_others(monkeypatch):
     monkeypatch.setattr(measurement, "Worker", lambda *a: (first.append(workers(*a)), first[-1])[1])
     monkeypatch.setattr(Process, "ask", dying)
     workers.ms["other"] = iter([[2.0] * 3] * 2)
-    _, other = bench("models", [heat], Conditions(rounds=1)).results[0].figures
-    assert (other.failed, other.ms, other.to_floor) == (None, 2.0, None)
+    _, other = bench("models", [case], Conditions(rounds=1)).results[0].figures
+    assert (other.failed, other.ms, other.to_baseline) == (None, 2.0, None)
     assert workers.alive == []
 
 
 def test_answers_that_disagree_are_marked(monkeypatch):
-    workers = Workers({n: [[1.0] * 3] * 4 for n in ("floor", "first", "near", "far")}, {"near": 2.0001, "far": 2.5})
-    who = [_contestant("floor", "own"), *(_contestant(name) for name in ("first", "near", "far"))]
+    workers = Workers({n: [[1.0] * 3] * 4 for n in ("baseline", "first", "near", "far")}, {"near": 2.0001, "far": 2.5})
+    who = [_candidate("baseline", "own"), *(_candidate(name) for name in ("first", "near", "far"))]
     document = _bench(monkeypatch, workers, *who)
-    found = {f.contestant: f.difference for f in document.results[0].figures}
-    assert found["floor"] is found["first"] is None
+    found = {f.candidate: f.difference for f in document.results[0].figures}
+    assert found["baseline"] is found["first"] is None
     assert found["near"] == pytest.approx(5e-5)
     assert found["far"] == pytest.approx(0.25)
     (far,) = [figure for figure in document.results[0].figures if figure.wrong]
-    assert far.contestant == "far"
+    assert far.candidate == "far"
     assert document.failed == ["far"]  # ours, and another model's answer
     (row, note) = [line for line in _text(document).splitlines() if "WRONG" in line]
     assert "1.00" not in row  # it is not shown as fast
@@ -248,10 +249,10 @@ def test_a_noisy_machine_makes_a_run_not_valid(ratios, said):
 
 
 def test_a_run_is_marked_by_its_floor_alone(monkeypatch):
-    workers = Workers({"floor": [[1.0], [1.2] * 3] * 2, "other": [[2.0] * 3] * 2})
-    assert not _bench(monkeypatch, workers, *map(_contestant, ("floor", "other"))).valid
-    workers = Workers({"floor": [[1.0], [1.0] * 3] * 2, "other": [[2.0] * 3, [3.0] * 3]})
-    assert _bench(monkeypatch, workers, *map(_contestant, ("floor", "other"))).valid
+    workers = Workers({"baseline": [[1.0], [1.2] * 3] * 2, "other": [[2.0] * 3] * 2})
+    assert not _bench(monkeypatch, workers, *map(_candidate, ("baseline", "other"))).valid
+    workers = Workers({"baseline": [[1.0], [1.0] * 3] * 2, "other": [[2.0] * 3, [3.0] * 3]})
+    assert _bench(monkeypatch, workers, *map(_candidate, ("baseline", "other"))).valid
 
 
 def _text(document: Document) -> str:
@@ -264,13 +265,13 @@ def _text(document: Document) -> str:
 
 
 def test_one_figure_of_one_call():
-    found = figure("x", [[3.0]], ours=True)
+    found = figure("x", [[3.0]], by_posexport=True)
     assert found.low == found.high == 3.0
 
 
 def test_the_chart_shows_who_has_figures(monkeypatch):
-    workers = Workers({"floor": [[1.0] * 3] * 4, "broken": [], "other": [[2.0] * 3] * 2})
-    document = _bench(monkeypatch, workers, *map(_contestant, ("floor", "broken", "other")))
+    workers = Workers({"baseline": [[1.0] * 3] * 4, "broken": [], "other": [[2.0] * 3] * 2})
+    document = _bench(monkeypatch, workers, *map(_candidate, ("baseline", "broken", "other")))
     picture = draw(document, ".svg").decode()
     assert "not valid" not in picture
     assert picture.startswith("<?xml")
@@ -352,20 +353,20 @@ def test_checkpoints_are_as_transformers_stores_them(name, monkeypatch, tmp_path
 def test_our_graph_and_our_definition_agree_step_by_step():
     """Both workers as they are, with a cache: a wrong mask, past or token would make the answers differ."""
     sizes = ("vocab=29", "layers=2", "hidden=20", "heads=5", "feedforward=12")
-    ours = of.convert("decoder-rope", *of.settings(sizes), vocab=29)
-    heat = Heat(
+    ours = candidates.convert("decoder-rope", *candidates.settings(sizes), vocab=29)
+    case = Case(
         model="m",
-        contestants=[ours, of.eager(ours)],
+        candidates=[ours, candidates.eager(ours)],
         points=[Point(batch=2, past=5, new=1), Point(new=3)],
-        effort=Effort(runs=3, least=3),
+        budget=SamplingBudget(runs=3, least=3),
     )
-    document = bench("models", [heat], Conditions(rounds=1, threads=1))
+    document = bench("models", [case], Conditions(rounds=1, threads=1))
     for result in document.results:
         graph, eager = result.figures
         assert graph.failed is eager.failed is None
         assert eager.difference is not None
         assert eager.difference < 1e-4
-        assert (graph.made_seconds or 0) > 0
+        assert (graph.export_seconds or 0) > 0
     assert document.versions["torch"]
 
 
@@ -378,7 +379,7 @@ def test_the_command_writes_its_document():
     assert msgspec.json.decode(done.stdout, type=Document) == document
     (result,) = document.results
     assert result.point == Point(batch=2, new=4)
-    assert len(result.figures[0].ratios) == 1  # two processes of the floor, in turn
+    assert len(result.figures[0].ratios) == 1  # two processes of the baseline, in turn
     assert document.machine.cores >= 1
 
 
@@ -403,21 +404,21 @@ def test_bad_input_is_one_sentence(arguments, said):
 @pytest.mark.parametrize("target", ["cpu", "portable"])
 @pytest.mark.parametrize("name", SUITES)
 def test_suites_have_their_floor_first_and_no_name_twice(name, target):
-    for heat in SUITES[name](target):
-        names = [who.name for who in heat.contestants]
+    for case in SUITES[name](target):
+        names = [who.name for who in case.candidates]
         assert len(set(names)) == len(names)
-        # the floor has no positions, or is what the others are alternatives to
+        # the baseline has no positions, or is what the others are alternatives to
         assert ("auto" if name == "lowerings" else "nope") in names[0]
-        folders = {who.recipe.folder for who in heat.contestants if who.recipe}
+        folders = {who.recipe.folder for who in case.candidates if who.recipe}
         assert len({folder.name.rpartition("-")[0] for folder in folders}) == len(folders)
 
 
 def test_rivals_are_chosen_by_name():
-    (heat,) = chosen(SUITES["decode"](), rivals=["genai"], only=[], points=[Point(past=3)])
-    assert {who.rival for who in heat.contestants} == {None, "genai"}
-    assert heat.points == [Point(past=3)]
-    (heat,) = chosen(SUITES["decode"](), rivals=[], only=["alibi"], points=[])
-    assert [who.name for who in heat.contestants] == ["decoder-nope", "decoder-alibi"]
+    (case,) = chosen(SUITES["decode"](), third_party=["genai"], only=[], points=[Point(past=3)])
+    assert {who.third_party for who in case.candidates} == {None, "genai"}
+    assert case.points == [Point(past=3)]
+    (case,) = chosen(SUITES["decode"](), third_party=[], only=["alibi"], points=[])
+    assert [who.name for who in case.candidates] == ["decoder-nope", "decoder-alibi"]
 
 
 def test_points_suit_the_model():

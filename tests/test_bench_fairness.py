@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from posexport.bench import checkpoints, recipes
+from posexport.bench.candidates import Checkpoint
 from posexport.bench.chart import draw
-from posexport.bench.contestants import Checkpoint
 from posexport.bench.curves import curve, megabytes, milliseconds
 from posexport.bench.environments import Ended, pinned
 from posexport.bench.machine import machine
@@ -95,10 +95,12 @@ def test_torch_onnx_export_gets_the_class_of_transformers(tmp_path):
         assert session.run(None, fed)[0].shape == (*shape, 4)
 
 
-@pytest.mark.parametrize("heat", SUITES["rivals"](), ids=lambda heat: heat.model)
-def test_what_is_said_to_be_of_others_is_exported_by_others(heat):
+@pytest.mark.parametrize("case", SUITES["rivals"](), ids=lambda case: case.model)
+def test_what_is_said_to_be_of_others_is_exported_by_others(case):
     """No candidate of another tool is made by our code, nor in our environment."""
-    found = {who.name: who for who in heat.contestants if who.rival is not None and "our definition" not in who.name}
+    found = {
+        who.name: who for who in case.candidates if who.third_party is not None and "our definition" not in who.name
+    }
     assert {"transformers, PyTorch eager", "torch.onnx.export", "optimum-onnx", "mobius-onnx"} <= set(found)
     for who in found.values():
         if who.environment is None:
@@ -107,7 +109,7 @@ def test_what_is_said_to_be_of_others_is_exported_by_others(heat):
             assert pinned(who.recipe.environment)
             assert not who.recipe.module.startswith("posexport") or "exporters" in who.recipe.module
     # transformers 5 reads relative keys as absolute positions: the reference must not
-    environment = "optimum" if "relative" in heat.model else "transformers"
+    environment = "optimum" if "relative" in case.model else "transformers"
     assert found["transformers, PyTorch eager"].environment == environment
     assert found["torch.onnx.export"].recipe.environment == environment
     assert pinned("optimum")["transformers"].startswith("4.")
@@ -123,12 +125,12 @@ def test_exporters_that_read_no_encoder_alone_get_a_whole_checkpoint(tmp_path):
         assert (who.model, who.weights) == (model, "t5")
     # nobody draws a decoder for the user's: no row says that these exporters fail
     (tmp_path / "config.json").write_text(json.dumps(checkpoints.T5))
-    names = [who.name for who in Checkpoint.there(tmp_path).rivals()]
+    names = [who.name for who in Checkpoint.there(tmp_path).third_party_exporters()]
     assert names == ["torch.onnx.export", "transformers.exporters", "transformers.exporters fused"]
     (tmp_path / "config.json").write_text(json.dumps(checkpoints.BERT))
-    names = [who.name for who in Checkpoint.there(tmp_path).rivals()]
+    names = [who.name for who in Checkpoint.there(tmp_path).third_party_exporters()]
     assert {"torch.onnx.export", "optimum-onnx", "mobius-onnx"} < set(names)
-    assert "torch.onnx.export" not in [who.name for who in Checkpoint.drawn("llama").rivals()]
+    assert "torch.onnx.export" not in [who.name for who in Checkpoint.drawn("llama").third_party_exporters()]
 
 
 def test_what_an_exporter_remarks_is_kept(monkeypatch, tmp_path):
@@ -151,15 +153,15 @@ def test_versions_of_others_are_told(tmp_path, monkeypatch):
 
 
 def _figure(name: str, ms: float, **more: object) -> Figure:
-    return figure(name, [[ms]], [[ms]], **{"ours": False, "growth": 7_000_000, "above": 3_000_000, **more})
+    return figure(name, [[ms]], [[ms]], **{"by_posexport": False, "growth": 7_000_000, "above": 3_000_000, **more})
 
 
 def _result(length: int, *figures: Figure, reason: str | None = None, model: str = "m") -> Result:
-    name = figures[0].contestant
+    name = figures[0].candidate
     return Result(
         model=model,
         point=Point(new=length),
-        floor=name,
+        baseline=name,
         valid=reason is None,
         reason=reason,
         figures=list(figures),
@@ -176,7 +178,7 @@ def _document(suite: str, *results: Result, **more: object) -> Document:
 def test_a_point_that_is_not_valid_has_no_figures(suite):
     """Neither times nor memory nor ratios, wherever the table has them; what fails there still does."""
     noisy = "two runs of the baseline differ by 12%, more than 5%"
-    broken = Figure(contestant="encoder-x broken", ours=False, failed="no")
+    broken = Figure(candidate="encoder-x broken", by_posexport=False, failed="no")
     wrong = _figure("encoder-x wrong", 777.0, wrong=True, difference=0.5)
 
     def at(length: int, ms: float, said: str | None = None) -> Result:
@@ -224,7 +226,7 @@ def test_a_chart_of_a_noisy_machine_has_no_curves():
     ],
 )
 def test_a_cell_without_figures_has_a_reason(found, said):
-    assert reason(Figure(contestant="x", ours=False, **found)) == said
+    assert reason(Figure(candidate="x", by_posexport=False, **found)) == said
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)

@@ -17,27 +17,28 @@ from click.testing import CliRunner
 
 from posexport.bench import checkpoints, measurement, nodes, recipes, resume, suites
 from posexport.bench import measure_suite as running
+from posexport.bench.candidates import Candidate, Checkpoint
 from posexport.bench.chart import draw
-from posexport.bench.contestants import Checkpoint, Contestant
 from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
 from posexport.bench.environments import FailedError
-from posexport.bench.machine import available, machine
+from posexport.bench.interleaved import SamplingBudget
+from posexport.bench.machine import machine
 from posexport.bench.markdown import tables
-from posexport.bench.measure_suite import Heat, bench
+from posexport.bench.measure_suite import Case, bench
 from posexport.bench.measurement import Conditions
 from posexport.bench.ratio_table import shown
 from posexport.bench.records import Document, Figure, Point, Result, figure
-from posexport.bench.turns import Effort
 from posexport.bench.workers import reading
 from posexport.bench.workers.job import Job
 from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.machine import available
 
 
-def _who(name: str, **more: object) -> Contestant:
+def _who(name: str, **more: object) -> Candidate:
     made = {"worker": "onnx", "recipe": None, "model": name, "vocab": 9, "weights": name, **more}
-    return Contestant(name=name, **made)
+    return Candidate(name=name, **made)
 
 
 class Workers:
@@ -79,36 +80,36 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Workers:
     return made
 
 
-def _heat(*who: str, lengths: tuple[int, ...] = (8, 16), **more: object) -> Heat:
-    return Heat(model="m", contestants=[_who(name) for name in who], points=[Point(new=n) for n in lengths], **more)
+def _heat(*who: str, lengths: tuple[int, ...] = (8, 16), **more: object) -> Case:
+    return Case(model="m", candidates=[_who(name) for name in who], points=[Point(new=n) for n in lengths], **more)
 
 
 def test_a_run_goes_on_with_what_is_missing(workers):
-    heat = _heat("floor", "other")
-    first = bench("models", [heat], Conditions(rounds=2))
-    assert len(workers.ran) == 12  # each of two rounds at two points: two of the floor, one of the other
+    case = _heat("baseline", "other")
+    first = bench("models", [case], Conditions(rounds=2))
+    assert len(workers.ran) == 12  # each of two rounds at two points: two of the baseline, one of the other
     noisy = msgspec.structs.replace(first.results[1], valid=False)
     workers.ran.clear()
     again = bench(
         "models",
-        [heat],
+        [case],
         Conditions(rounds=2),
         before=msgspec.structs.replace(first, results=[first.results[0], noisy], seconds=100.0),
     )
-    assert workers.ran == [("floor", 16), ("floor", 16), ("other", 16)] * 2
+    assert workers.ran == [("baseline", 16), ("baseline", 16), ("other", 16)] * 2
     assert [result.point.new for result in again.results] == [8, 16]
     assert again.valid
     assert again.seconds > 100
     workers.ran.clear()
-    bench("models", [_heat("floor", "new")], Conditions(rounds=2), before=first)
-    assert len(workers.ran) == 12  # other contestants were other work
+    bench("models", [_heat("baseline", "new")], Conditions(rounds=2), before=first)
+    assert len(workers.ran) == 12  # other candidates were other work
 
 
 def test_a_failure_is_tried_again(workers):
-    heat = _heat("floor", "broken", lengths=(8,))
-    first = bench("models", [heat], Conditions(rounds=2))
+    case = _heat("baseline", "broken", lengths=(8,))
+    first = bench("models", [case], Conditions(rounds=2))
     workers.ran.clear()
-    bench("models", [heat], Conditions(rounds=2), before=first)
+    bench("models", [case], Conditions(rounds=2), before=first)
     assert ("broken", 8) in workers.ran
 
 
@@ -117,7 +118,7 @@ def test_a_run_goes_on_under_the_same_conditions_only(tmp_path):
     path = tmp_path / "found.json"
     conditions = {"threads": 2, "provider": "cpu", "rounds": 2}
     assert resume.earlier(path, "models", **conditions) is None
-    document = bench("models", [_heat("floor")], Conditions(rounds=2, threads=2))
+    document = bench("models", [_heat("baseline")], Conditions(rounds=2, threads=2))
     path.write_bytes(document.to_json())
     assert resume.earlier(path, "models", **conditions) == document
     with pytest.raises(PosexportError, match="threads 2 there, 1 here"):
@@ -132,22 +133,22 @@ def test_a_run_goes_on_under_the_same_conditions_only(tmp_path):
 
 @pytest.mark.usefixtures("workers")
 def test_what_comes_late_is_left_out():
-    heats = [_heat("floor"), Heat(model="extra", contestants=[_who("floor")], points=[Point(new=8)], within=0.0)]
+    cases = [_heat("baseline"), Case(model="extra", candidates=[_who("baseline")], points=[Point(new=8)], within=0.0)]
     kept = []
-    document = bench("models", heats, Conditions(rounds=2), keep=kept.append)
+    document = bench("models", cases, Conditions(rounds=2), keep=kept.append)
     assert [result.model for result in document.results] == ["m", "m"]
     assert "extra: the run had taken" in document.left_out[0]
     assert kept[-1] == document
 
 
 def test_what_does_not_fit_is_left_out_and_no_failure(workers):
-    large = _who("floor", pair_bytes=10**18)
-    heat = Heat(model="m", contestants=[large, _who("other")], points=[Point(new=2)])
-    document = bench("models", [heat], Conditions(rounds=2))
-    floor, other = document.results[0].figures
-    assert floor.failed is None
-    assert "it needs 4000000000.0 GB" in str(floor.left_out)
-    assert (other.ms, other.to_floor) == (1.0, None)
+    large = _who("baseline", pair_bytes=10**18)
+    case = Case(model="m", candidates=[large, _who("other")], points=[Point(new=2)])
+    document = bench("models", [case], Conditions(rounds=2))
+    baseline, other = document.results[0].figures
+    assert baseline.failed is None
+    assert "it needs 4000000000.0 GB" in str(baseline.left_out)
+    assert (other.ms, other.to_baseline) == (1.0, None)
     assert document.results[0].valid  # two processes of the other show that the machine was quiet
     assert document.failed == []
     assert workers.ran == [("other", 2)] * 4
@@ -155,11 +156,11 @@ def test_what_does_not_fit_is_left_out_and_no_failure(workers):
 
 def test_weights_are_compared_across_heats_and_shapes(workers):
     workers.answers = {"cpu": [1.0, 2.0], "portable": [1.0, 9.0], "short": [1.0], "none": [1.0, float("nan")]}
-    heats = [
-        Heat(model=name, contestants=[_who("floor"), _who(name, weights="w")], points=[Point(new=8)])
+    cases = [
+        Case(model=name, candidates=[_who("baseline"), _who(name, weights="w")], points=[Point(new=8)])
         for name in workers.answers
     ]
-    document = bench("models", heats, Conditions(rounds=2))
+    document = bench("models", cases, Conditions(rounds=2))
     found = {result.model: result.figures[1] for result in document.results}
     assert [figure.wrong for figure in found.values()] == [False, True, True, True]
     # JSON has no infinity: what is wrong must still say so when it is read again
@@ -206,10 +207,17 @@ def test_growth_is_what_calls_add_to_what_is_held():
 
 
 def test_available_memory_is_less_than_all():
-    free, whole = available(), machine().memory
-    if free is None or whole is None:
-        pytest.skip("the system does not say")
-    assert 0 < free <= whole
+    assert 0 < available() <= machine().memory
+
+
+def test_a_control_group_limits_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("posexport.machine.GROUP", tmp_path)
+    (tmp_path / "memory.current").write_text("1000\n")
+    for limit, free in (("4000", 3000), ("500", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert available() == free
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available() > 2**20
 
 
 def test_a_changed_factory_is_made_again(tmp_path):
@@ -223,17 +231,17 @@ def test_a_changed_factory_is_made_again(tmp_path):
 
 
 def test_ours_are_made_for_the_target():
-    def targets(heats: list[Heat]) -> set[str]:
-        recipes_ = [who.recipe for heat in heats for who in heat.contestants if who.recipe and who.rival is None]
+    def targets(cases: list[Case]) -> set[str]:
+        recipes_ = [who.recipe for case in cases for who in case.candidates if who.recipe and who.third_party is None]
         options = [recipe.arguments for recipe in recipes_ if recipe.module == "posexport"]
         assert all("--no-verify" in each for each in options)
-        return {each[each.index("--for") + 1] for each in options}
+        return {each[each.index("--target") + 1] for each in options}
 
     assert targets(suites.paper("cuda")) == {"cuda", "portable"}
     assert targets(suites.paper("portable")) == {"portable"}
     assert targets(suites.decode("cpu")) == {"cpu", "portable"}
-    assert [heat.within is None for heat in suites.paper("cpu")] == [True, False]
-    names = [who.name for who in suites.decode("cpu")[0].contestants]
+    assert [case.within is None for case in suites.paper("cpu")] == [True, False]
+    names = [who.name for who in suites.decode("cpu")[0].candidates]
     assert {"decoder-nope", "decoder-nope static", "posexport static"} <= set(names)
 
 
@@ -276,25 +284,25 @@ def _document(suite: str, *results: Result, left_out: tuple[str, ...] = ()) -> D
 
 def _figure(name: str, rounds: list[list[float]], floor_ms: float | None = None, **more: object) -> Figure:
     ratios = [[ms / floor_ms for ms in each] for each in rounds] if floor_ms else []
-    return figure(name, rounds, ratios, **{"ours": True, **more})
+    return figure(name, rounds, ratios, **{"by_posexport": True, **more})
 
 
 def _result(model: str, point: Point, *figures: Figure, reason: str | None = None) -> Result:
-    name = figures[0].contestant
-    return Result(model=model, point=point, floor=name, valid=reason is None, reason=reason, figures=list(figures))
+    name = figures[0].candidate
+    return Result(model=model, point=point, baseline=name, valid=reason is None, reason=reason, figures=list(figures))
 
 
 def test_ratios_of_the_paper():
     def at(length: int, model: str = "BERT", suffix: str = "", reason: str | None = None) -> Result:
-        made = {"nodes": 280, "made_seconds": 14.2, "made_peak": 1.3e9}
-        floor = _figure("encoder-nope", [[200.0]], 200.0, **{**made, "made_peak": 1_300_000_000})
+        made = {"nodes": 280, "export_seconds": 14.2, "export_peak": 1.3e9}
+        baseline = _figure("encoder-nope", [[200.0]], 200.0, **{**made, "export_peak": 1_300_000_000})
         rope = _figure(f"encoder-rope{suffix}", [[210.0 + length]], 200.0, nodes=300)
-        return _result(model, Point(new=length), floor, rope, reason=reason)
+        return _result(model, Point(new=length), baseline, rope, reason=reason)
 
     found = tables(_document("paper", at(10), at(20, reason="noise"), at(10, "P", " portable"), left_out=("x: late",)))
-    head, _, floor, rope, *rest = found.splitlines()
+    head, _, baseline, rope, *rest = found.splitlines()
     assert head == "|  | 10 | 20 \\* | portable, 10 | nodes | export, no proof |".replace("|  |", "| |")
-    assert floor == "| `nope`, baseline without positions | 200 ms | — | | 280 | 14 s, 1300 MB |"
+    assert baseline == "| `nope`, baseline without positions | 200 ms | — | | 280 | 14 s, 1300 MB |"
     assert rope == "| `rope` | 1.10 | — | 1.10 | 300 | |"
     assert "not valid: BERT, length 20: noise." in rest[-1]
     assert "Left out: x: late." in rest[-1]
@@ -318,7 +326,7 @@ def test_the_terminal_shows_nodes_memory_and_what_is_missing():
     from rich.console import Console
 
     fits = _figure("posexport", [[220.0]], 200.0, nodes=280, growth=9_000_000, above=3_000_000)
-    large = Figure(contestant="large", ours=False, left_out="it needs 9 GB")
+    large = Figure(candidate="large", by_posexport=False, left_out="it needs 9 GB")
     console = Console(width=140, record=True, file=io.StringIO())
     console.print(shown(_document("paper", _result("m", Point(new=8), fits, large), left_out=("x: late",))))
     lines = console.export_text().splitlines()
@@ -330,14 +338,18 @@ def test_the_terminal_shows_nodes_memory_and_what_is_missing():
 
 def test_who_is_wrong_or_fails_is_not_the_quickest():
     ours = _figure("posexport", [[220.0]], 200.0)
-    fast = _figure("fast", [[50.0]], 200.0, ours=False, wrong=True, difference=0.13, reference="eager", remark="odd")
-    slow = _figure("slow", [[300.0]], 200.0, ours=False)
-    broken = Figure(contestant="broken", ours=False, failed="the export failed: a.b.c.TheError: no `x`. Hint: none")
-    floor = _figure("encoder-nope", [[200.0]], 200.0)
+    fast = _figure(
+        "fast", [[50.0]], 200.0, by_posexport=False, wrong=True, difference=0.13, reference="eager", remark="odd"
+    )
+    slow = _figure("slow", [[300.0]], 200.0, by_posexport=False)
+    broken = Figure(
+        candidate="broken", by_posexport=False, failed="the export failed: a.b.c.TheError: no `x`. Hint: none"
+    )
+    baseline = _figure("encoder-nope", [[200.0]], 200.0)
     shape = _figure("encoder-nope of T5's shape", [[100.0]], 100.0)
     results = [
-        _result("bert-absolute", Point(new=128), floor, fast, slow, ours, broken),
-        _result("t5", Point(new=128), shape, _figure("slow", [[90.0]], 100.0, ours=False)),
+        _result("bert-absolute", Point(new=128), baseline, fast, slow, ours, broken),
+        _result("t5", Point(new=128), shape, _figure("slow", [[90.0]], 100.0, by_posexport=False)),
     ]
     lines = tables(_document("rivals", *results)).splitlines()
     assert lines[0] == "| ms (ratio) | absolute, 128 | t5, 128 |"
@@ -353,8 +365,8 @@ def test_who_is_wrong_or_fails_is_not_the_quickest():
 def _growing(*lengths: int) -> Document:
     results = []
     for length in lengths:
-        large = Figure(contestant="floor", ours=True, left_out="it needs 9 GB")
-        small = _figure("floor", [[length**2 / 1e4]], length**2 / 1e4, above=12 * length**2)
+        large = Figure(candidate="baseline", by_posexport=True, left_out="it needs 9 GB")
+        small = _figure("baseline", [[length**2 / 1e4]], length**2 / 1e4, above=12 * length**2)
         ours = _figure("ours", [[length**2 / 5e3]], above=1000 * length)
         results.append(_result("layer", Point(new=length), large if length > 1000 else small, ours))
     return _document("growth", *results)
@@ -363,7 +375,7 @@ def _growing(*lengths: int) -> Document:
 def test_growth_by_length():
     document = _growing(256, 512, 1024, 2048)
     assert is_curve(document.results)
-    assert curve(document.results, "floor", milliseconds) == [(256, 6.5536), (512, 26.2144)]
+    assert curve(document.results, "baseline", milliseconds) == [(256, 6.5536), (512, 26.2144)]
     assert exponent(curve(document.results, "ours", milliseconds)) == pytest.approx(2)
     assert exponent(curve(document.results, "ours", megabytes)) == pytest.approx(1)
     assert exponent([(1, 2.0)]) is None
@@ -388,8 +400,8 @@ def test_values_are_drawn_once(tmp_path):
     path = tmp_path / "neg.onnx"
     text = '<ir_version: 10, opset_import: ["": 18]> g (float[b, 3, t] x) => (float[b, 3, t] y) { y = Neg (x) }'
     onnx.save(onnx.parser.parse_model(text), path)
-    effort = {"runs": 1, "warmup": 0, "threads": 1}
-    job = Job(model=str(path), batch=2, past=0, new=5, vocab=9, answer="", **effort)
+    budget = {"runs": 1, "warmup": 0, "threads": 1}
+    job = Job(model=str(path), batch=2, past=0, new=5, vocab=9, answer="", **budget)
     graph = Graph(job)
     first, second = (np.asarray(graph.read(job.tokens())) for _ in range(2))
     assert first.shape == (2, 3, 5)
@@ -401,21 +413,21 @@ def test_values_are_drawn_once(tmp_path):
 def test_a_layer_from_its_file_to_the_chart(tmp_path, monkeypatch):
     """The real workers: a layer at four short lengths, its answers and memory."""
     monkeypatch.chdir(tmp_path)
-    (heat,) = suites.attention("portable")
+    (case,) = suites.attention("portable")
     points = [Point(new=length) for length in (16, 24, 32, 48)]
-    quick = Effort(warmup=1, runs=2, least=2, seconds=0.1)
-    heat = Heat(model=heat.model, contestants=heat.contestants, points=points, effort=quick)
-    document = bench("attention", [heat], Conditions(rounds=1, threads=1))
+    quick = SamplingBudget(warmup=1, runs=2, least=2, seconds=0.1)
+    case = Case(model=case.model, candidates=case.candidates, points=points, budget=quick)
+    document = bench("attention", [case], Conditions(rounds=1, threads=1))
     for result in document.results:
-        floor, ours, published = result.figures
-        assert floor.failed is ours.failed is published.failed is None
-        assert (floor.nodes, published.wrong, ours.wrong) == (1, False, False)
+        baseline, ours, published = result.figures
+        assert baseline.failed is ours.failed is published.failed is None
+        assert (baseline.nodes, published.wrong, ours.wrong) == (1, False, False)
         assert published.difference is not None
         assert published.difference < 1e-5
-        assert floor.above is not None
-        assert floor.growth is not None
+        assert baseline.above is not None
+        assert baseline.growth is not None
         held = 4 * 12 * 64 * 4 * result.point.new
-        assert floor.growth - floor.above in (held, floor.growth)
+        assert baseline.growth - baseline.above in (held, baseline.growth)
     assert is_curve(document.results)
     assert draw(document, ".svg")
 
@@ -436,6 +448,6 @@ def test_the_docs_say_how_to_measure_what_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PICTURES", tmp_path)
     assert "posexport bench --suite growth" in module.TABLES["growth"]()
     (tmp_path / "growth.json").write_bytes(_growing(256, 512, 1024, 2048).to_json())
-    assert module.TABLES["growth"]().startswith("| length: ms (ratio), memory | floor | ours |")
+    assert module.TABLES["growth"]().startswith("| length: ms (ratio), memory | baseline | ours |")
     (tmp_path / "growth.svg").touch()
     assert module.TABLES["growth"]().startswith("![time and memory against length](pictures/growth.svg)\n\n| length")

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,13 @@ from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
-from posexport.models.heads import Features
+from posexport.nn.heads import Features
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 
 GOLDEN = Path(__file__).parent / "golden"
-CONFIG = CanineConfig(hidden=20, heads=5, layers=1, feedforward=17, types=3, hashes=4, buckets=53, stride=8, rate=4)
+CONFIG = CanineConfig.of(hidden=20, heads=5, layers=1, feedforward=17, types=3, hashes=4, buckets=53, stride=8, rate=4)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,7 +42,7 @@ def model(config: CanineConfig = CONFIG) -> CanineModel:
 
 
 def test_code_points_are_hashed_by_the_released_primes() -> None:
-    embeddings = CharacterEmbeddings(replace(CONFIG, types=1), Absolute(max_positions=53, hidden=20)).double()
+    embeddings = CharacterEmbeddings(CONFIG.changed(types=1), Absolute(max_positions=53, hidden=20)).double()
     draw(embeddings, 1)
     points = [0, 97, 0xE000, 0x10FFFF]
     wanted = np.stack(
@@ -157,9 +156,9 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(PosexportError, match="alibi: it acts on scores"):
         Canine(CONFIG, Alibi(heads=5))
     with pytest.raises(PosexportError, match="hashes must divide hidden=20"):
-        replace(CONFIG, hashes=3)
+        CONFIG.changed(hashes=3)
     with pytest.raises(PosexportError, match="rate must be at least 1, got 0"):
-        replace(CONFIG, rate=0)
+        CONFIG.changed(rate=0)
 
 
 @pytest.mark.parametrize(("buckets", "positions", "limit"), [(37, 41, 37), (37, 30, 30)])

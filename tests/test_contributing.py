@@ -12,14 +12,13 @@ import posexport
 from posexport.lowering import plan
 from posexport.lowering.formula import Formula
 from posexport.sources.huggingface.checkpoint import load
-from posexport.sources.huggingface.families import FAMILIES, gptj
-from posexport.sources.huggingface.families.decoder import decoder_family
+from posexport.sources.huggingface.families import FAMILIES, decoder, gptj
 
 GPTJ = Path(__file__).parent / "golden" / "gptj-forcausallm"
 
 
 def test_a_family_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fresh = decoder_family(
+    fresh = decoder.family(
         "gptj-like",
         gptj._build,
         prefix="transformer",

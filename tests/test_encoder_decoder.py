@@ -170,7 +170,7 @@ class Sounds(nn.Module):
 
 def sounds() -> Source:
     torch.manual_seed(0)
-    config = DecoderConfig(hidden=20, heads=5, feedforward=37, vocab=61, layers=1, cross_attention=True, tied=False)
+    config = DecoderConfig.of(hidden=20, heads=5, feedforward=37, vocab=61, layers=1, cross_attention=True, tied=False)
     encoding = builtin.load("decoder-absolute", task=None, settings_given=("hidden=20", "max_positions=9")).module
     decoder = Decoder(config, encoding.decoder.encodings[0])
     for parameter in decoder.parameters():

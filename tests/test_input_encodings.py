@@ -156,7 +156,7 @@ def test_concat_puts_the_same_vector_beside_the_token(name):
 
 @pytest.mark.parametrize("embedding", [None, 6])
 def test_definition_maps_joined_embeddings_to_its_width(embedding):
-    config = EncoderConfig(hidden=20, heads=5, embedding=embedding)
+    config = EncoderConfig.of(hidden=20, heads=5, embedding=embedding)
     width = embedding or 20
     for name, arguments, extra in [
         ("complex", {}, width),

@@ -9,10 +9,14 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {"errors", "extras", "spec", "settings", "files", "bounds", "graph", "machine", "recipe", "suggest", "targets"},
+    {
+        *("bounds", "errors", "extras", "files", "graph", "machine", "pages", "recipe", "settings", "spec", "suggest"),
+        "targets",
+    },
     {"ops"},
     {"encodings"},
     {"nn"},
+    {"definition"},
     {"models"},
     {"sources"},
     {"lowering"},

@@ -18,15 +18,15 @@ from posexport.encodings.encoding import Array
 from posexport.errors import PosexportError
 from posexport.export.trace import trace
 from posexport.models.encoder import EncoderConfig
-from posexport.models.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
+from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 
 GOLDEN = Path(__file__).parent / "golden"
-CONFIG = EncoderConfig(vocab=31, hidden=15, layers=1, heads=5, feedforward=17, types=0, padding_id=1)
+CONFIG = EncoderConfig.of(vocab=31, hidden=15, layers=1, heads=5, feedforward=17, types=0, padding_id=1)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -71,7 +71,7 @@ def oracle(attention: WindowAttention, side: int, x: Array, real: Array, flags: 
 @pytest.mark.parametrize("share", [0.0, 0.1, 1.0], ids=["none-marked", "some", "all"])
 @pytest.mark.parametrize("length", [1, 2, 5, BLOCK, BLOCK + 1, 2 * BLOCK + 13])
 def test_attention_is_that_of_the_paper(length: int, share: float) -> None:
-    attention = WindowAttention(CONFIG).double()
+    attention = WindowAttention(CONFIG.hidden, CONFIG.heads).double()
     draw(attention, length)
     real, flags = rows(length, share)
     x = torch.randn(3, length, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

@@ -23,10 +23,11 @@ from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
 from posexport.runtime.session import load as load_bundle
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
-from posexport.sources.own_decoder import OwnDecoder, with_cache
+from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
+from posexport.sources.with_cache import with_cache
 from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
 
 #: 12 heads of 6 channels are not the 70 channels of the input
@@ -71,6 +72,24 @@ def turned(x, position):
 SLOPES = [2.0**-h for h in range(1, 9)] + [2.0 ** (-0.5 - h) for h in range(4)]
 
 
+def product_of(name, w, q, k, i, j):
+    """Of the query at i and the key at j, with what an encoding does to either."""
+    if name == "rope":
+        return turned(q, i) @ turned(k, j)
+    if name == "shaw-kv":
+        return q @ (k + w["encoding.key_table"][np.clip(j - i, -3, 3) + 3])
+    if name == "relative-key":
+        return q @ (k + w["encoding.table"][i - j + 18])
+    return q @ k
+
+
+def bias_of(name, w, head, ahead, causal):
+    """What an encoding adds to the score of a query so many tokens ahead of the key."""
+    if name == "t5":
+        return w["encoding.table"][t5_bucket(-ahead, not causal), head]
+    return -SLOPES[head] * abs(ahead) if name == "alibi" else 0
+
+
 def paper(name, layer, x_BTC, seen_BS=None, context_BSC=None):
     """Every row, head, query and key in turn. Positions are places: padding moves all tokens of a row alike."""
     w = {key: tensor.detach().double().numpy() for key, tensor in layer.state_dict().items()}
@@ -93,18 +112,8 @@ def paper(name, layer, x_BTC, seen_BS=None, context_BSC=None):
                     continue
                 scores, q = [], q_TC[i, of_head]
                 for j in js:
-                    k = k_SC[j, of_group]
-                    if name == "rope":
-                        score = turned(q, i) @ turned(k, j) / math.sqrt(SIZE)
-                    elif name == "shaw-kv":
-                        score = q @ (k + w["encoding.key_table"][np.clip(j - i, -3, 3) + 3]) / math.sqrt(SIZE)
-                    elif name == "relative-key":
-                        score = q @ (k + w["encoding.table"][i - j + 18]) / math.sqrt(SIZE)
-                    else:
-                        score = q @ k / math.sqrt(SIZE)
-                        score += w["encoding.table"][t5_bucket(j - i, not layer.causal), h] if name == "t5" else 0
-                        score -= SLOPES[h] * abs(i - j) if name == "alibi" else 0
-                    scores.append(score)
+                    product = product_of(name, w, q, k_SC[j, of_group], i, j)
+                    scores.append(product / math.sqrt(SIZE) + bias_of(name, w, h, i - j, layer.causal))
                 weights = np.exp(np.array(scores) - max(scores))
                 weights /= weights.sum()
                 for j, weight in zip(js, weights, strict=True):

@@ -44,7 +44,7 @@ def source(encoding: str, *given: str) -> Source:
 
 @pytest.mark.parametrize("entry", ENCODINGS.values(), ids=ENCODINGS)
 def test_no_setting_is_also_the_definitions(entry):
-    assert set(settings(entry)) & set(EncoderConfig.__dataclass_fields__) <= {"hidden", "heads"}
+    assert set(settings(entry)) & set(EncoderConfig.settings()) <= {"hidden", "heads"}
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "conformer", "deberta"])

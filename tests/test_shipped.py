@@ -39,7 +39,7 @@ def layers(name: str) -> tuple[str, ...]:
     """Two, where the model lets one say so: what a second layer shares with the first takes part."""
     if name not in builtin.models():
         return ()
-    return ("layers=2",) if "layers" in builtin.models()[name][0].config.__dataclass_fields__ else ()
+    return ("layers=2",) if "layers" in builtin.models()[name][0].config.settings() else ()
 
 
 def convert(name: str, folder: Path, *options: str) -> Path:

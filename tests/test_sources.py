@@ -239,7 +239,7 @@ def test_sublayers_can_be_switched_off_one_by_one(norm: str, residual: bool, fee
         return normal(y, which) if norm == "post" else y
 
     x = module.get_submodule("encoder.embeddings")(ids, None)[0]
-    positions = module.get_submodule("encoder.embeddings").numbering(ids)
+    positions = module.get_submodule("encoder.embeddings").position_ids(ids)
     attention = layer.get_submodule("attention")
     x = sublayer(x, "attention", lambda y: attention(y, y, None, positions, positions))
     if feedforward:

@@ -46,6 +46,32 @@ def points(longest: int) -> dict[str, tuple[int, list[int], str]]:
     return table
 
 
+def drawn_rows(
+    rng: np.random.Generator, rows: list[int], side: str, vocab: int, padding: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids from 3 on and their mask: so many real tokens in every row, padding on the ``side``."""
+    length = max(rows)
+    ids = rng.integers(3, vocab, (len(rows), length))
+    mask = np.zeros_like(ids)
+    for row, real in enumerate(rows):
+        mask[row, length - real if side == "left" else 0 : length if side == "left" else real] = 1
+    ids[mask == 0] = padding
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def outputs(
+    point: str, out: dict[str, torch.Tensor], keys: list[str], mask: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
+    """The outputs ``keys`` of a point as they are stored, zero at tokens that ``mask`` leaves out."""
+    stored = {}
+    for key in keys:
+        value = out[key]
+        if mask is not None and key in ("logits", "last_hidden_state"):
+            value = value * mask[..., None]
+        stored[f"{point}.{key}"] = value.float().contiguous()
+    return stored
+
+
 def run(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     with torch.inference_mode():
         out = model(**given)

@@ -18,8 +18,8 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
-from common import Checkpoints, randomise
-from llama import POINTS
+from common import Checkpoints, drawn_rows, outputs, randomise
+from llama import POINTS, given
 from safetensors.torch import save_file
 
 IDS = {"vocab_size": 23, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -128,6 +128,20 @@ PLAN: dict[str, tuple[str, str, dict[str, Any]]] = {
         IDS | {"d_model": 20, "num_layers": 2, "attention_heads": 5, "ffn_dim": 13, "max_position_embeddings": 40},
     ),
     "gpt_bigcode-forcausallm": ("GPTBigCodeForCausalLM", "GPTBigCodeConfig", GPT2),
+    "gpt_neo-forcausallm": (
+        "GPTNeoForCausalLM",
+        "GPTNeoConfig",
+        IDS
+        | {
+            "hidden_size": 20,
+            "num_layers": 2,
+            "num_heads": 5,
+            "intermediate_size": 13,
+            "max_position_embeddings": 33,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": 7,
+        },
+    ),
 }
 #: the second and third of a family: one point without padding, and padding on the left
 SECOND = ("gpt2-scaled", "gpt_neox-sequential", "opt-post", "falcon-old", "falcon-alibi")
@@ -145,11 +159,11 @@ def wide() -> Iterator[None]:
 
 def run(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
     """A full pass: logits, hidden states, and the first layer's keys and values."""
-    given = {"input_ids": ids, "attention_mask": mask}
+    inputs = {"input_ids": ids, "attention_mask": mask}
     if not mask.all() and "position_ids" in inspect.signature(model.forward).parameters:
-        given["position_ids"] = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
+        inputs["position_ids"] = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
     with torch.inference_mode(), wide():
-        out = model(**given, use_cache=True, output_hidden_states=True)
+        out = model(**inputs, use_cache=True, output_hidden_states=True)
     # GPT-BigCode's of 4.57.6 has room for cross attention
     layer = getattr(out.past_key_values, "self_attention_cache", out.past_key_values).layers[0]
     return {
@@ -184,28 +198,17 @@ def make(target: Path, name: str, seed: int) -> None:
     tensors = {}
     second = name.startswith(SECOND)
     for point, (rows, side) in POINTS.items():
-        length = max(rows)
-        ids = rng.integers(3, config.vocab_size, (len(rows), length))
-        mask = np.zeros_like(ids)
-        for row, real in enumerate(rows):
-            mask[row, length - real if side == "left" else 0 : length if side == "left" else real] = 1
-        ids[mask == 0] = 0
-        given = torch.from_numpy(ids), torch.from_numpy(mask)
-        out = run(model, *given)
-        if length == 33:
-            check(model, given[0], out["logits"])
+        ids, mask = drawn_rows(rng, rows, side, config.vocab_size)
+        out = run(model, ids, mask)
+        if ids.shape[1] == 33:
+            check(model, ids, out["logits"])
         if second and point != "none-17" and side != "left":
             continue
         keys = ["logits"]
         keys += ["last_hidden_state"] if side == "left" or (point == "none-33" and not second) else []
         if point == "none-17" and not ours_is_narrower(config):
             keys += ["present.0.key", "present.0.value"]
-        tensors |= {f"{point}.input_ids": given[0].to(torch.uint8), f"{point}.attention_mask": given[1].to(torch.uint8)}
-        for key in keys:
-            value = out[key]
-            if key in ("logits", "last_hidden_state"):
-                value = value * given[1][..., None]
-            tensors[f"{point}.{key}"] = value.float().contiguous()
+        tensors |= given(point, ids, mask) | outputs(point, out, keys, mask)
     save_file(tensors, target / "expected.safetensors")
     target.joinpath("generation_config.json").unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Writes tests/golden for decoders with rotations: the heirs of Llama, Gemma, Phi and StableLM.
+"""Writes tests/golden for decoders with rotations: the heirs of Llama, Gemma, Phi, StableLM, OLMo and StarCoder.
 
 Weights are stored in bfloat16, which is what such checkpoints come in; the outputs are those of a float64 run with
 them. Padded tokens are zero in what is stored: they attend to other tokens than ours, by design. Rotations that depend
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from common import Checkpoints, no_init_weights, randomise
+from common import Checkpoints, drawn_rows, no_init_weights, outputs, randomise
 from safetensors.torch import save_file
 
 SIZES = {
@@ -115,6 +115,19 @@ PLAN: dict[str, tuple[str, dict[str, Any]]] = {
             "max_position_embeddings": 20,
         },
     ),
+    "granite-forcausallm": (
+        "Granite",
+        SIZES
+        | {
+            "embedding_multiplier": 1.7,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.6,
+            "logits_scaling": 2.5,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "olmo2-forcausallm": ("Olmo2", SIZES),
+    "starcoder2-forcausallm": ("Starcoder2", WHOLE | {"sliding_window": 7}),
 }
 #: whose rotations depend on the length of a call, and change at 20 tokens
 BY_LENGTH = ("phi3-longrope-forcausallm", "llama-dynamic-forcausallm")
@@ -211,13 +224,8 @@ def make(target: Path, name: str, seed: int, over: dict[str, Any] | None = None)
     model.to(torch.bfloat16).save_pretrained(target, safe_serialization=True)
     tensors = {}
     for point, (rows, side) in POINTS.items():
-        length = max(rows)
-        ids = rng.integers(3, config.vocab_size, (len(rows), length))
-        mask = np.zeros_like(ids)
-        for row, real in enumerate(rows):
-            mask[row, length - real if side == "left" else 0 : length if side == "left" else real] = 1
-        ids[mask == 0] = 0
-        ids, mask = torch.from_numpy(ids), torch.from_numpy(mask)
+        ids, mask = drawn_rows(rng, rows, side, config.vocab_size)
+        length = ids.shape[1]
         alone = name in BY_LENGTH or stem == "Gemma2"
         out = row_by_row(target, kind, ids, mask) if alone else run(load(target, kind), ids, mask)
         if length == 33:
@@ -226,12 +234,7 @@ def make(target: Path, name: str, seed: int, over: dict[str, Any] | None = None)
         keys += ["last_hidden_state"] if point == "none-17" else []
         if point == "none-17" and out["present.0.key"].shape[2] == length:  # a layer with a window keeps fewer there
             keys += ["present.0.key", "present.0.value"]
-        tensors |= given(point, ids, mask)
-        for key in keys:
-            value = out[key]
-            if key in ("logits", "last_hidden_state"):
-                value = value * mask[..., None]
-            tensors[f"{point}.{key}"] = value.float().contiguous()
+        tensors |= given(point, ids, mask) | outputs(point, out, keys, mask)
     if name in BY_LENGTH:
         tensors |= {key: value.contiguous() for key, value in by_calls(target, kind, rng).items()}
     save_file(tensors, target / "expected.safetensors")

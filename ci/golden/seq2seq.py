@@ -1,9 +1,10 @@
-"""Writes tests/golden for encoder-decoders: T5, mT5, UMT5, BART, Marian, Whisper.
+"""Writes tests/golden for encoder-decoders: T5, mT5, UMT5, BART, mBART, Marian, Whisper.
 
 As `gpt`: weights in bfloat16, outputs of a float64 run, also where transformers asks for float32. Points are called
 ``<padding>-<encoder's tokens>-<decoder's tokens>``. Each is run in one call and, to be sure, token by token with
-transformers' own cache. ``last_hidden_state`` is the encoder's, zero at padded tokens. BART and Marian count positions
-by place, so that they are padded on the right only. generation_config.json stays: it says how decoders start and end.
+transformers' own cache. ``last_hidden_state`` is the encoder's, zero at padded tokens. BART, mBART and Marian count
+positions by place, so that they are padded on the right only. generation_config.json stays: it says how decoders start
+and end.
 """
 
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from common import Checkpoints, randomise
+from common import Checkpoints, drawn_rows, outputs, randomise
 from gpt import wide
 from safetensors.torch import save_file
 from transformers.modeling_outputs import BaseModelOutput
@@ -100,6 +101,11 @@ PLAN: dict[str, tuple[str, str, dict[str, Any]]] = {
         "MarianConfig",
         MARIAN | {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     ),
+    "mbart-forconditionalgeneration": (
+        "MBartForConditionalGeneration",
+        "MBartConfig",
+        BART | {"scale_embedding": True, "decoder_start_token_id": 2, "forced_bos_token_id": 7},
+    ),
 }
 #: point to the encoder's real tokens in each row, the decoder's tokens, the side of the padding
 POINTS: dict[str, tuple[list[int], int, str]] = {
@@ -118,19 +124,14 @@ def inputs(config: Any, rows: list[int], after: int, side: str, rng: np.random.G
     """The encoder's tokens and their mask, or features; the decoder's tokens, which begin as the model does."""
     decoder_ids = rng.integers(6, config.vocab_size - 1, (len(rows), after))
     decoder_ids[:, 0] = config.decoder_start_token_id
-    found = {"decoder_input_ids": decoder_ids}
+    tensors = {"decoder_input_ids": torch.from_numpy(decoder_ids)}
     if config.model_type == "whisper":
         shape = len(rows), config.num_mel_bins, 2 * config.max_source_positions
-        found["input_features"] = (rng.integers(-96, 97, shape) / 64).astype(np.float32)
+        tensors["input_features"] = torch.from_numpy((rng.integers(-96, 97, shape) / 64).astype(np.float32))
     else:
-        length = max(rows)
-        ids = rng.integers(3, config.vocab_size - 1, (len(rows), length))
-        mask = np.zeros_like(ids)
-        for row, real in enumerate(rows):
-            mask[row, length - real if side == "left" else 0 : length if side == "left" else real] = 1
-        ids[mask == 0] = config.pad_token_id
-        found |= {"input_ids": ids, "attention_mask": mask}
-    return {name: torch.from_numpy(value) for name, value in found.items()}
+        ids, mask = drawn_rows(rng, rows, side, config.vocab_size - 1, config.pad_token_id)
+        return tensors | {"input_ids": ids, "attention_mask": mask}
+    return tensors
 
 
 def run(model: torch.nn.Module, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -179,14 +180,8 @@ def moved(model: torch.nn.Module, given: dict[str, torch.Tensor], out: dict[str,
     return after, before
 
 
-def make(target: Path, name: str, seed: int) -> None:
-    """One checkpoint and what it gives."""
-    rng = np.random.default_rng(seed)
-    stem, configuration, settings = PLAN[name]
-    config = getattr(transformers, configuration)(**settings)
-    kind = getattr(transformers, stem)
-    model = kind(config).eval()
-    randomise(model, rng)
+def rescale(model: torch.nn.Module, config: Any) -> None:
+    """Weights at which attention and positions show, and rounding does not."""
     for key, parameter in model.named_parameters():
         if parameter.dim() > 1 and parameter.requires_grad:
             parameter.data.mul_(0.8)  # scores without a scale grow, and rounding with them
@@ -196,12 +191,23 @@ def make(target: Path, name: str, seed: int) -> None:
             parameter.data.mul_(2)  # so that attention is more than an average, and shows
         if key.endswith(("shared.weight", "embed_tokens.weight")):
             parameter.data.mul_(1.0 if getattr(config, "scale_embedding", False) else 1.5)
+
+
+def make(target: Path, name: str, seed: int) -> None:
+    """One checkpoint and what it gives."""
+    rng = np.random.default_rng(seed)
+    stem, configuration, settings = PLAN[name]
+    config = getattr(transformers, configuration)(**settings)
+    kind = getattr(transformers, stem)
+    model = kind(config).eval()
+    randomise(model, rng)
+    rescale(model, config)
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias = torch.from_numpy(rng.standard_normal((1, config.vocab_size), dtype=np.float32))
     model.to(torch.bfloat16).save_pretrained(target, safe_serialization=True)
     with wide():
         model = kind.from_pretrained(target, dtype=torch.float64).double().eval()
-    by_place = config.model_type in ("bart", "marian")
+    by_place = config.model_type in ("bart", "marian", "mbart")
     found: list[tuple[float, float]] = []
     tensors: dict[str, torch.Tensor] = {}
     for point, (rows, after, side) in POINTS.items():
@@ -210,6 +216,8 @@ def make(target: Path, name: str, seed: int) -> None:
         given = inputs(config, rows, after, side, rng)
         out = run(model, given)
         check(model, given, out)
+        if "attention_mask" in given:
+            out["last_hidden_state"] = out["last_hidden_state"] * given["attention_mask"][..., None]
         if side == "right" and len(rows) == 1:
             found.append(moved(model, given, out))
         keys = ["logits"]
@@ -219,11 +227,7 @@ def make(target: Path, name: str, seed: int) -> None:
             keys += [key for key in out if key.startswith("present")]
         for known, value in given.items():
             tensors[f"{point}.{known}"] = value if value.is_floating_point() else value.to(torch.uint8)
-        for key in keys:
-            value = out[key]
-            if key == "last_hidden_state" and "attention_mask" in given:
-                value = value * given["attention_mask"][..., None]
-            tensors[f"{point}.{key}"] = value.float().contiguous()
+        tensors |= outputs(point, out, keys)
     assert min(map(max, zip(*found, strict=True))) > 0.05, f"positions do not matter: {found}"
     save_file(tensors, target / "expected.safetensors")
 

@@ -1,1 +1,1 @@
-"""Time and memory of models, ours and others', measured alike: every figure in a fresh process, contestants in turn."""
+"""Time and memory of graphs of posexport and of third-party exporters: fresh processes, interleaved calls."""

@@ -1,6 +1,6 @@
 """One attention layer with a table of relative_key, 12 heads of 64, in several ways; ``FILE.py:factory`` sources.
 
-Run as a module, with the name of a file, it writes the floor: ONNX's own Attention without positions.
+Run as a module, with the name of a file, it writes the baseline: ONNX's own Attention without positions.
 """
 
 import sys
@@ -14,7 +14,7 @@ from posexport.nn.attention import attend
 from posexport.spec import BATCH, SEQUENCE, InputSpec
 
 HEADS, HEAD_SIZE, TABLE = 12, 64, 16384
-_FLOOR = f"""<ir_version: 10, opset_import: ["": 23]>
+_BASELINE = f"""<ir_version: 10, opset_import: ["": 23]>
 attention (float[{BATCH}, {HEADS}, {SEQUENCE}, {HEAD_SIZE}] q, float[{BATCH}, {HEADS}, {SEQUENCE}, {HEAD_SIZE}] k,
            float[{BATCH}, {HEADS}, {SEQUENCE}, {HEAD_SIZE}] v) => (float[b, h, t, d] context)
 {{ context = Attention (q, k, v) }}"""
@@ -31,7 +31,7 @@ class _Attention(nn.Module):
         self.inputs = [InputSpec(name=name, dtype="float32", axes=axes, role="values") for name in "qkv"]
 
 
-class _Ours(_Attention):
+class _Lowered(_Attention):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         positions = Positions.counted(q.shape[2])
         scores = self.encoding.scores(q, k, positions, positions)
@@ -48,13 +48,12 @@ class _Published(_Attention):
         return context
 
 
-def ours() -> nn.Module:
+def lowered() -> nn.Module:
     """As posexport lowers it."""
-    return _Ours()
+    return _Lowered()
 
 
 def published() -> nn.Module:
-    """As published."""
     return _Published()
 
 
@@ -62,4 +61,4 @@ if __name__ == "__main__":
     import onnx
     import onnx.parser
 
-    onnx.save(onnx.parser.parse_model(_FLOOR), sys.argv[1])
+    onnx.save(onnx.parser.parse_model(_BASELINE), sys.argv[1])

@@ -40,13 +40,13 @@ def draw(document: Document, suffix: str) -> bytes:
 
 
 def _bars(axes: "Axes", result: Result) -> None:
-    found = [f for f in result.figures if f.ms is not None and f.low is not None and f.high is not None]
-    ms = [f.ms or 0.0 for f in found]
-    spread = [[(f.ms or 0) - (f.low or 0) for f in found], [(f.high or 0) - (f.ms or 0) for f in found]]
-    names = [f"{f.contestant}, WRONG" if f.wrong else f.contestant for f in found]
-    color = ["white" if f.wrong else "tab:blue" if f.ours else "tab:gray" for f in found]
-    axes.barh(names, ms, xerr=spread, color=color, edgecolor=["tab:red" if f.wrong else "none" for f in found])
-    if found and found[0].contestant == result.floor:
+    measured = [f for f in result.figures if f.ms is not None and f.low is not None and f.high is not None]
+    ms = [f.ms or 0.0 for f in measured]
+    spread = [[(f.ms or 0) - (f.low or 0) for f in measured], [(f.high or 0) - (f.ms or 0) for f in measured]]
+    names = [f"{f.candidate}, WRONG" if f.wrong else f.candidate for f in measured]
+    color = ["white" if f.wrong else "tab:blue" if f.by_posexport else "tab:gray" for f in measured]
+    axes.barh(names, ms, xerr=spread, color=color, edgecolor=["tab:red" if f.wrong else "none" for f in measured])
+    if measured and measured[0].candidate == result.baseline:
         axes.axvline(ms[0], color="black", linewidth=0.8, linestyle=":")
     axes.invert_yaxis()
     axes.set_title(f"{result.model}, {result.point.text}{'' if result.valid else ' (not valid)'}", fontsize=9)

@@ -102,14 +102,14 @@ def write(name: str, directory: Path) -> None:
     from safetensors.numpy import save_file
 
     config, rng = CONFIGS[name], np.random.default_rng(0)
-    found = {}
+    weights = {}
     for key, shape in tensors(config):
         noise = rng.standard_normal(shape, dtype=np.float32)
         if key.endswith(("norm.weight", "layernorm.weight", "LayerNorm.weight")):
-            found[key] = 1 + np.float32(0.1) * noise
+            weights[key] = 1 + np.float32(0.1) * noise
         else:
-            found[key] = noise * np.float32(0.1 if len(shape) == 1 else shape[-1] ** -0.5)
-    save_file(found, directory / "model.safetensors", metadata={"format": "pt"})
+            weights[key] = noise * np.float32(0.1 if len(shape) == 1 else shape[-1] ** -0.5)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     model = {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "unk_token": "[UNK]"}
     files = {
         "config.json": config,

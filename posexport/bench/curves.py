@@ -22,7 +22,6 @@ def is_curve(results: Sequence[Result]) -> bool:
 
 
 def milliseconds(figure: Figure) -> float | None:
-    """The median."""
     return figure.ms
 
 
@@ -31,24 +30,24 @@ def megabytes(figure: Figure) -> float | None:
     return None if figure.above is None else figure.above / 1e6
 
 
-def curve(results: Sequence[Result], contestant: str, value: Callable[[Figure], float | None]) -> Curve:
-    """Lengths and values of a contestant, where it gave right ones."""
-    found = [(result.point.new, f) for result in results for f in result.figures if f.contestant == contestant]
-    values = [(length, value(figure)) for length, figure in found if not figure.wrong]
+def curve(results: Sequence[Result], candidate: str, value: Callable[[Figure], float | None]) -> Curve:
+    """Lengths and values of a candidate, where it gave right ones."""
+    figures = [(result.point.new, f) for result in results for f in result.figures if f.candidate == candidate]
+    values = [(length, value(figure)) for length, figure in figures if not figure.wrong]
     return sorted((length, v) for length, v in values if v is not None and v > 0)
 
 
-def exponent(found: Curve, doublings: int = 2) -> float | None:
+def exponent(points: Curve, doublings: int = 2) -> float | None:
     """The power of the length by which the last ``doublings`` of a curve grow; None where there are fewer points."""
-    if len(found) <= doublings:
+    if len(points) <= doublings:
         return None
-    (short, low), (long, high) = found[-1 - doublings], found[-1]
+    (short, low), (long, high) = points[-1 - doublings], points[-1]
     return math.log(high / low) / math.log(long / short)
 
 
 def draw_curves(picture: "Picture", results: Sequence[Result]) -> None:
     """Both panels, log-log; dotted and dashed lines grow with the length and with its square."""
-    names = list(dict.fromkeys(figure.contestant for result in results for figure in result.figures))
+    names = list(dict.fromkeys(figure.candidate for result in results for figure in result.figures))
     labels = {"milliseconds": milliseconds, "MB above inputs and outputs": megabytes}
     for axes, (label, value) in zip(picture.subplots(1, 2), labels.items(), strict=True):
         _panel(axes, {name: curve(results, name, value) for name in names})
@@ -58,21 +57,21 @@ def draw_curves(picture: "Picture", results: Sequence[Result]) -> None:
 
 
 def _panel(axes: "Axes", curves: dict[str, Curve]) -> None:
-    for name, found in curves.items():
-        if found:
-            axes.plot(*zip(*found, strict=True), marker="o", markersize=3, label=name)
-    lengths = sorted({length for found in curves.values() for length, _ in found})
+    for name, points in curves.items():
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+    lengths = sorted({length for points in curves.values() for length, _ in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, labels=[str(length) for length in lengths])
     axes.set_yscale("log")
     # the guides end where the longest curve ends: what grows slower lies above them
-    found = max(reversed(curves.values()), key=lambda found: found[-1][0] if found else 0)
+    points = max(reversed(curves.values()), key=lambda points: points[-1][0] if points else 0)
     for slope, style, label in ((1, ":", "length"), (2, "--", "length squared")):
-        if found:
-            last, value = found[-1]
+        if points:
+            last, value = points[-1]
             axes.plot(
-                [found[0][0], last],
-                [value * (found[0][0] / last) ** slope, value],
+                [points[0][0], last],
+                [value * (points[0][0] / last) ** slope, value],
                 style,
                 color="gray",
                 linewidth=0.8,

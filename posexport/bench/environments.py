@@ -1,4 +1,4 @@
-"""Modules run in processes of their own, here or in a rival's environment. Imports no torch.
+"""Modules run in processes of their own, here or in a third-party exporter's environment. Imports no torch.
 
 The caller must stay small: of a process the system says at least what its parent held when it began. Workers ask it
 about themselves (`posexport.bench.workers.memory`).
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RIVALS = Path(".cache/rivals")
+ENVIRONMENTS = Path(".cache/rivals")
 _ROOT = Path(__file__).resolve().parents[2]
-#: the package's folder comes last on the path: a rival's libraries are its own, not ours
+#: the package's folder comes last on the path: an environment's own libraries come first
 _RUN = "import runpy, sys; sys.path.append({root!r}); runpy.run_module({module!r}, None, '__main__', alter_sys=True)"
 
 
@@ -39,23 +39,23 @@ class Ended:
 
 
 def python_of(environment: str | None) -> str:
-    """The interpreter of a rival's environment; None: ours.
+    """The interpreter of a third-party exporter's environment; None: this one.
 
     Raises:
         FailedError: the environment is not there.
     """
     if environment is None:
         return sys.executable
-    path = RIVALS / environment / "bin" / "python"
-    if not (RIVALS / environment / "installed").exists() or not path.exists():
+    path = ENVIRONMENTS / environment / "bin" / "python"
+    if not (ENVIRONMENTS / environment / "installed").exists() or not path.exists():
         raise FailedError(
-            f"its environment {RIVALS / environment} is not there; make it with ci/rivals/setup {environment}"
+            f"its environment {ENVIRONMENTS / environment} is not there; make it with ci/rivals/setup {environment}"
         )
     return str(path.absolute())
 
 
 def pins(environment: str | None) -> Path:
-    """The file with the versions of a rival's environment."""
+    """The file with the versions of an exporter's environment."""
     return Path("ci/rivals", f"{environment}.txt")
 
 
@@ -131,8 +131,8 @@ class Worker:
             self._child.stdin.flush()
         for answer in self._child.stdout:
             if answer.startswith(b"{"):
-                found: dict[str, Any] = json.loads(answer)
-                return found
+                document: dict[str, Any] = json.loads(answer)
+                return document
         self.close()
         raise FailedError("it ended without an answer")
 
@@ -195,6 +195,6 @@ def _reason(code: int, error: str, late: bool) -> str:
     named = [
         line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) or line.startswith("posexport:")
     ]
-    said = named[0] if named else (lines or ["it said nothing"])[-1]
-    said = said.replace(f"{Path.cwd()}{os.sep}", "")  # results are read on other machines
-    return f"{said:.300}" if code > 0 else f"it was killed by {signal.Signals(-code).name}: {said:.200}"
+    message = named[0] if named else (lines or ["it said nothing"])[-1]
+    message = message.replace(f"{Path.cwd()}{os.sep}", "")  # results are read on other machines
+    return f"{message:.300}" if code > 0 else f"it was killed by {signal.Signals(-code).name}: {message:.200}"

@@ -5,25 +5,19 @@ import platform
 import subprocess
 from pathlib import Path
 
+import psutil
+
 from posexport.bench.records import Machine
 
 
 def machine() -> Machine:
-    """What this machine is."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
+        memory=psutil.virtual_memory().total,
         system=platform.platform(terse=True),
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        load=psutil.getloadavg()[0],
     )
-
-
-def available() -> int | None:
-    """Bytes that programs can have now; None where the system does not say."""
-    info = Path("/proc/meminfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), None)
 
 
 def _cpu() -> str:

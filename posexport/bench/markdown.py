@@ -41,19 +41,21 @@ def _ratios(results: Sequence[Result], notes: Notes) -> str:
     heads += [_head(result, f"portable, {_point(result)}") for result in others]
     rows = []
     for figure in results[0].figures:
-        name, floor = figure.contestant, figure.contestant == results[0].floor
-        cells = [_of(result, name, _milliseconds if floor else _ratio, notes) for result in results]
-        cells += [found.get(name, "") for found in elsewhere]
-        made = f"{figure.made_seconds:.0f} s, {(figure.made_peak or 0) / 1e6:.0f} MB" if figure.made_seconds else ""
-        label = f"`{name.removeprefix('encoder-')}`{', baseline without positions' if floor else ''}"
-        rows.append([label, *cells, str(figure.nodes or ""), made])
+        name, baseline = figure.candidate, figure.candidate == results[0].baseline
+        cells = [_of(result, name, _milliseconds if baseline else _ratio, notes) for result in results]
+        cells += [ratios.get(name, "") for ratios in elsewhere]
+        export = (
+            f"{figure.export_seconds:.0f} s, {(figure.export_peak or 0) / 1e6:.0f} MB" if figure.export_seconds else ""
+        )
+        label = f"`{name.removeprefix('encoder-')}`{', baseline without positions' if baseline else ''}"
+        rows.append([label, *cells, str(figure.nodes or ""), export])
     return _table(["", *heads, "nodes", "export, no proof"], rows)
 
 
 def _named(result: Result, suffix: str, notes: Notes) -> dict[str, str]:
     """Ratios by the candidates' names without ``suffix``."""
-    others = (figure for figure in result.figures if figure.contestant != result.floor)
-    return {figure.contestant.removesuffix(suffix): _shown(figure, _ratio, notes) for figure in others}
+    others = (figure for figure in result.figures if figure.candidate != result.baseline)
+    return {figure.candidate.removesuffix(suffix): _shown(figure, _ratio, notes) for figure in others}
 
 
 def _comparison(results: Sequence[Result], notes: Notes) -> str:
@@ -63,13 +65,13 @@ def _comparison(results: Sequence[Result], notes: Notes) -> str:
         _head(result, f"{result.model.removeprefix('bert-')}, {_point(result)}" if several else result.point.text)
         for result in results
     ]
-    names = list(dict.fromkeys(_label(result, f.contestant) for result in results for f in result.figures))
+    names = list(dict.fromkeys(_label(result, f.candidate) for result in results for f in result.figures))
     quickest = [_quickest(result) for result in results]
 
     def cell(figure: Figure) -> str:
         return f"**{_both(figure)}**" if any(figure is each for each in quickest) else _both(figure)
 
-    columns = [{_label(result, f.contestant): f for f in result.figures} for result in results]
+    columns = [{_label(result, f.candidate): f for f in result.figures} for result in results]
     rows = [
         [name, *(_shown(column[name], cell, notes) if name in column else _NOT_MEASURED for column in columns)]
         for name in names
@@ -78,27 +80,27 @@ def _comparison(results: Sequence[Result], notes: Notes) -> str:
 
 
 def _quickest(result: Result) -> Figure | None:
-    models = [f for f in result.figures if f.contestant not in (result.floor, READING)]
+    models = [f for f in result.figures if f.candidate not in (result.baseline, READING)]
     timed = [f for f in models if f.ms is not None and not f.wrong]
     # by the ratio: milliseconds of two rows are of different minutes
-    return min(timed, key=lambda f: f.to_floor or f.ms or 0, default=None)
+    return min(timed, key=lambda f: f.to_baseline or f.ms or 0, default=None)
 
 
 def _label(result: Result, name: str) -> str:
     """Of a row; the baselines of several models share one."""
-    if name != result.floor:
+    if name != result.baseline:
         return name
     return BASELINE if "nope" in name else f"baseline, {name}"
 
 
 def _alternatives(results: Sequence[Result], notes: Notes) -> str:
     """A row a model and length: milliseconds of the baseline, what the others take relative to it."""
-    ways = list(dict.fromkeys(figure.contestant.split()[-1] for result in results for figure in result.figures))
+    ways = list(dict.fromkeys(figure.candidate.split()[-1] for result in results for figure in result.figures))
     rows = []
     for result in results:
-        source = result.floor.split()[0]
+        source = result.baseline.split()[0]
         cells = [
-            _of(result, result.floor, _milliseconds, notes),
+            _of(result, result.baseline, _milliseconds, notes),
             *(_of(result, f"{source} {way}", _ratio, notes) for way in ways[1:]),
         ]
         rows.append([_head(result, f"{source.removeprefix('encoder-')}, {_point(result)}"), *cells])
@@ -107,7 +109,7 @@ def _alternatives(results: Sequence[Result], notes: Notes) -> str:
 
 def _by_length(results: Sequence[Result], notes: Notes) -> str:
     """One layer: a row a length; time, ratio, memory above inputs and outputs."""
-    names = list(dict.fromkeys(figure.contestant for result in results for figure in result.figures))
+    names = list(dict.fromkeys(figure.candidate for result in results for figure in result.figures))
 
     def cell(figure: Figure) -> str:
         memory = figure.growth if figure.above is None else figure.above
@@ -123,29 +125,29 @@ def _by_length(results: Sequence[Result], notes: Notes) -> str:
 def _exponents(results: Sequence[Result]) -> list[str]:
     """One sentence: how time and memory of what reaches the longest length grow there."""
     longest = max(result.point.new for result in results)
-    found = []
-    for name in dict.fromkeys(figure.contestant for result in results for figure in result.figures):
+    clauses = []
+    for name in dict.fromkeys(figure.candidate for result in results for figure in result.figures):
         time, memory = curve(results, name, milliseconds), curve(results, name, megabytes)
         powers = exponent(time), exponent(memory)
         if powers[0] is not None and powers[1] is not None and time[-1][0] == memory[-1][0] == longest:
-            found.append(f"{name}: time with length^{powers[0]:.1f}, memory with length^{powers[1]:.1f}")
-    return [f"Growth over the last two doublings: {'; '.join(found)}."] if found else []
+            clauses.append(f"{name}: time with length^{powers[0]:.1f}, memory with length^{powers[1]:.1f}")
+    return [f"Growth over the last two doublings: {'; '.join(clauses)}."] if clauses else []
 
 
 def _conditions(document: Document) -> str:
     where = document.machine
     runtime = next((f"ONNX Runtime {v}, " for k, v in document.versions.items() if k.startswith("onnxruntime")), "")
-    said = (
+    sentences = (
         f"{where.cpu}, {document.threads or where.cores} threads, {document.provider}, float32, "
         f"{document.rounds} rounds; {runtime}commit {document.commit}, {document.created[:10]}; "
         f"{document.seconds / 60:.0f} min in all."
     )
     noisy = [f"{_where(document, result)}: {result.reason}" for result in document.results if not result.valid]
     if noisy:
-        said += f" \\* not valid: {'; '.join(noisy)}."
+        sentences += f" \\* not valid: {'; '.join(noisy)}."
     if document.left_out:
-        said += f" Left out: {'; '.join(document.left_out)}."
-    return said + _environments(document)
+        sentences += f" Left out: {'; '.join(document.left_out)}."
+    return sentences + _environments(document)
 
 
 def _environments(document: Document) -> str:
@@ -155,8 +157,8 @@ def _environments(document: Document) -> str:
         environment, between, library = key.partition(": ")
         if between:
             by_environment.setdefault(environment, []).append(f"{library} {version}")
-    found = [f"{name} ({', '.join(libraries)})" for name, libraries in by_environment.items()]
-    return f" Environments of third-party exporters: {'; '.join(found)}." if found else ""
+    environments = [f"{name} ({', '.join(libraries)})" for name, libraries in by_environment.items()]
+    return f" Environments of third-party exporters: {'; '.join(environments)}." if environments else ""
 
 
 def _where(document: Document, result: Result) -> str:
@@ -173,8 +175,8 @@ def _head(result: Result, text: str) -> str:
 
 
 def _of(result: Result, name: str, cell: Callable[[Figure], str], notes: Notes) -> str:
-    found = (_shown(figure, cell, notes) for figure in result.figures if figure.contestant == name)
-    return next(found, _NOT_MEASURED)
+    cells = (_shown(figure, cell, notes) for figure in result.figures if figure.candidate == name)
+    return next(cells, _NOT_MEASURED)
 
 
 def _shown(figure: Figure, cell: Callable[[Figure], str], notes: Notes) -> str:
@@ -190,11 +192,11 @@ def _milliseconds(figure: Figure) -> str:
 
 
 def _ratio(figure: Figure) -> str:
-    return "" if figure.to_floor is None else f"{figure.to_floor:.2f}"
+    return "" if figure.to_baseline is None else f"{figure.to_baseline:.2f}"
 
 
 def _both(figure: Figure) -> str:
-    ratio = "" if figure.to_floor is None else f" ({figure.to_floor:.2f})"
+    ratio = "" if figure.to_baseline is None else f" ({figure.to_baseline:.2f})"
     return _milliseconds(figure).removesuffix(" ms") + ratio
 
 

@@ -1,4 +1,4 @@
-"""A run: what is made and measured, in which order, and what a result says of it."""
+"""A run of the benchmark: what is exported and measured, in which order, and what becomes of the samples."""
 
 import datetime
 import statistics
@@ -13,34 +13,35 @@ import numpy as np
 
 import posexport
 from posexport.bench import resume
-from posexport.bench.contestants import Contestant
+from posexport.bench.candidates import Candidate
 from posexport.bench.environments import FailedError, named, pinned, run
-from posexport.bench.machine import available, commit, machine
-from posexport.bench.measurement import Conditions, Entry, Found, Measurement
+from posexport.bench.interleaved import SamplingBudget
+from posexport.bench.machine import commit, machine
+from posexport.bench.measurement import Conditions, Entry, Measurement, Samples
 from posexport.bench.recipes import code, make
 from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
-from posexport.bench.turns import Effort
+from posexport.machine import available
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heat:
-    """Contestants that are measured together; the first is the floor.
+class Case:
+    """Candidates that are measured together; the first is the baseline.
 
-    ``within``: seconds of the run after which it is left out, unless it has begun.
+    ``within``: seconds of the run after which the case is left out, unless it has begun.
     """
 
     model: str
-    contestants: list[Contestant]
+    candidates: list[Candidate]
     points: list[Point]
-    effort: Effort = field(default_factory=Effort)
+    budget: SamplingBudget = field(default_factory=SamplingBudget)
     within: float | None = None
 
 
 def bench(
     suite: str,
-    heats: Sequence[Heat],
+    cases: Sequence[Case],
     conditions: Conditions,
     *,
     progress: Progress | None = None,
@@ -48,85 +49,131 @@ def bench(
     keep: Callable[[Document], None] = lambda _: None,
     before: Document | None = None,
 ) -> Document:
-    """Measure everything. A contestant that fails is reported with its reason, and the others go on.
+    """Measure everything. A candidate that fails is reported with its reason, and the others go on.
 
-    ``keep`` is given what has been found after every point. What ``before`` has found, of the same contestants on a
-    quiet machine, is not measured again (`posexport.bench.resume`).
+    ``keep`` is called with the document after every point. What ``before`` has of the same candidates on a quiet
+    machine is not measured again (`posexport.bench.resume`).
     """
-    tell = progress or (lambda *_: None)
-    started, created, where = time.perf_counter(), datetime.datetime.now(datetime.UTC), machine()
-    versions: dict[str, str] = {**(before.versions if before else {}), "posexport": posexport.__version__}
-    for name in dict.fromkeys(name for heat in heats for who in heat.contestants for name in who.environments):
-        versions |= {named(name, library): version for library, version in pinned(name).items()}
-    results = {
-        (heat.model, point): resume.known(before, heat.model, point, [who.name for who in heat.contestants])
-        for heat in heats
-        for point in heat.points
-    }
-    left_out, of_weights = list[str](), _References()
-    total = sum(len(heat.contestants) * (1 + conditions.rounds * len(heat.points)) for heat in heats)
-    done = 0
-
-    def document() -> Document:
-        return Document(
-            suite=suite,
-            threads=conditions.threads,
-            provider=conditions.provider,
-            rounds=conditions.rounds,
-            machine=where,
-            commit=commit(),
-            code=code(),
-            left_out=list(left_out),
-            created=created.isoformat(timespec="seconds"),
-            seconds=time.perf_counter() - started + (before.seconds if before else 0),
-            versions=dict(versions),
-            results=[result for result in results.values() if result is not None],
-        )
-
+    run = _Run(suite, cases, conditions, progress or (lambda *_: None), remark, before)
     latest = None
     with tempfile.TemporaryDirectory() as answers:
-        for heat in heats:
-            points = [point for point in heat.points if results[heat.model, point] is None]
-            done += conditions.rounds * len(heat.contestants) * (len(heat.points) - len(points))
-            spent = time.perf_counter() - started
-            if points and heat.within is not None and spent > heat.within:
-                left_out.append(f"{heat.model}: the run had taken {spent:.0f} s by then, more than {heat.within:.0f} s")
-                points = []
-                keep(latest := document())
-            entries = []
-            for contestant in heat.contestants if points else ():
-                tell(done, total, f"making {contestant.name}")
-                entries.append(_entry(contestant, remark))
-                done += 1
+        for case in cases:
+            points = run.missing_points(case)
+            if points and run.is_late(case):
+                keep(latest := run.document())
+                continue
+            entries = run.export(case) if points else []
             for point in points:
-                free = available()
-                found = {
-                    entry.contestant.name: Found(
-                        failed=entry.failed, left_out=_too_large(entry.contestant, heat.contestants[0], point, free)
-                    )
-                    for entry in entries
-                }
-                measure = Measurement(point, heat.effort, conditions, Path(answers), versions)
-                for turn in range(conditions.rounds):
-                    with measure.beside(entries, found) as beside:
-                        for entry in entries:
-                            tell(done, total, f"{point.text}, round {turn + 1}, {entry.contestant.name}")
-                            measure.one(entry, found[entry.contestant.name], beside)
-                            done += 1
-                results[heat.model, point] = _result(heat, point, entries, found, measure, of_weights)
-                keep(latest := document())
-    return latest or document()
+                run.measure(case, point, entries, Path(answers))
+                keep(latest := run.document())
+    return latest or run.document()
 
 
-def _entry(contestant: Contestant, remark: Callable[[str], None]) -> Entry:
-    if contestant.recipe is None:
-        return Entry(contestant, nodes=_nodes(Path(contestant.model)))
+class _Run:
+    """The state of a run: results by case and point, versions, and how much is done."""
+
+    def __init__(
+        self,
+        suite: str,
+        cases: Sequence[Case],
+        conditions: Conditions,
+        progress: Progress,
+        remark: Callable[[str], None],
+        before: Document | None,
+    ) -> None:
+        self._suite, self._conditions, self._progress, self._remark = suite, conditions, progress, remark
+        self._started, self._created = time.perf_counter(), datetime.datetime.now(datetime.UTC)
+        self._machine, self._seconds_before = machine(), before.seconds if before else 0
+        self._versions: dict[str, str] = {**(before.versions if before else {}), "posexport": posexport.__version__}
+        for name in dict.fromkeys(e for case in cases for candidate in case.candidates for e in candidate.environments):
+            self._versions |= {named(name, library): version for library, version in pinned(name).items()}
+        self._results = {
+            (case.model, point): resume.known(before, case.model, point, [c.name for c in case.candidates])
+            for case in cases
+            for point in case.points
+        }
+        self._left_out, self._references = list[str](), _References()
+        self._total = sum(len(case.candidates) * (1 + conditions.rounds * len(case.points)) for case in cases)
+        self._done = 0
+
+    def missing_points(self, case: Case) -> list[Point]:
+        """The points that no earlier run has measured."""
+        points = [point for point in case.points if self._results[case.model, point] is None]
+        self._done += self._conditions.rounds * len(case.candidates) * (len(case.points) - len(points))
+        return points
+
+    def is_late(self, case: Case) -> bool:
+        """Whether the run has taken too long to begin the case, which the document then says."""
+        spent = time.perf_counter() - self._started
+        if case.within is None or spent <= case.within:
+            return False
+        self._left_out.append(f"{case.model}: the run had taken {spent:.0f} s by then, more than {case.within:.0f} s")
+        return True
+
+    def export(self, case: Case) -> list[Entry]:
+        """Every candidate's files."""
+        entries = []
+        for candidate in case.candidates:
+            self._progress(self._done, self._total, f"exporting {candidate.name}")
+            entries.append(_entry(candidate, self._remark))
+            self._done += 1
+        return entries
+
+    def measure(self, case: Case, point: Point, entries: Sequence[Entry], answers: Path) -> None:
+        """All rounds of a point, and its result."""
+        free, baseline = available(), case.candidates[0]
+        samples = {
+            entry.candidate.name: Samples(
+                failed=entry.failed, left_out=_too_large(entry.candidate, baseline, point, free)
+            )
+            for entry in entries
+        }
+        measurement = Measurement(point, case.budget, self._conditions, answers, self._versions, samples)
+        for number in range(self._conditions.rounds):
+            with measurement.partner(entries) as partner:
+                for entry in entries:
+                    text = f"{point.text}, round {number + 1}, {entry.candidate.name}"
+                    self._progress(self._done, self._total, text)
+                    measurement.measure(entry, partner)
+                    self._done += 1
+        figures = [_figure(entry, baseline.name, measurement, self._references) for entry in entries]
+        reason = _judged(baseline.name, samples)
+        self._results[case.model, point] = Result(
+            model=case.model,
+            point=point,
+            baseline=baseline.name,
+            valid=reason is None,
+            reason=reason,
+            figures=figures,
+        )
+
+    def document(self) -> Document:
+        """All results until now."""
+        return Document(
+            suite=self._suite,
+            threads=self._conditions.threads,
+            provider=self._conditions.provider,
+            rounds=self._conditions.rounds,
+            machine=self._machine,
+            commit=commit(),
+            code=code(),
+            left_out=list(self._left_out),
+            created=self._created.isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - self._started + self._seconds_before,
+            versions=dict(self._versions),
+            results=[result for result in self._results.values() if result is not None],
+        )
+
+
+def _entry(candidate: Candidate, remark: Callable[[str], None]) -> Entry:
+    if candidate.recipe is None:
+        return Entry(candidate, nodes=_nodes(Path(candidate.model)))
     try:
-        made = make(contestant.recipe, remark)
+        export = make(candidate.recipe, remark)
     except FailedError as err:
-        return Entry(contestant, failed=f"the export failed: {err}")
+        return Entry(candidate, failed=f"the export failed: {err}")
     # the folder that onnxruntime-genai reads holds one graph, of this name
-    return Entry(contestant, made=made, nodes=_nodes(made.folder / (contestant.model or "model.onnx")))
+    return Entry(candidate, export=export, nodes=_nodes(export.folder / (candidate.model or "model.onnx")))
 
 
 def _nodes(graph: Path) -> int | None:
@@ -139,14 +186,14 @@ def _nodes(graph: Path) -> int | None:
         return None
 
 
-def _too_large(who: Contestant, floor: Contestant, point: Point, free: int | None) -> str | None:
-    """Why the machine cannot run it beside the floor; None where it can, or that is not known."""
+def _too_large(candidate: Candidate, baseline: Candidate, point: Point, free: int) -> str | None:
+    """Why the machine has too little memory for it and the baseline; None where it can."""
     pairs = point.batch * point.new * (point.past + point.new)
-    needed, beside = pairs * who.pair_bytes, pairs * floor.pair_bytes
-    if free is None or needed + (beside if beside <= free else 0) <= free:
+    needed, partner = pairs * candidate.pair_bytes, pairs * baseline.pair_bytes
+    if needed + (partner if partner <= free else 0) <= free:
         return None
     if needed <= free:
-        return f"it needs {needed / 1e9:.1f} GB and the baseline {beside / 1e9:.1f} GB, of {free / 1e9:.1f} GB free"
+        return f"it needs {needed / 1e9:.1f} GB and the baseline {partner / 1e9:.1f} GB, of {free / 1e9:.1f} GB free"
     return f"it needs {needed / 1e9:.1f} GB, and the machine has {free / 1e9:.1f} GB free"
 
 
@@ -156,64 +203,52 @@ class _References:
     def __init__(self) -> None:
         self._first: dict[tuple[str, Point], tuple[str, Any]] = {}
 
-    def difference(self, who: Contestant, point: Point, path: Path) -> tuple[float | None, str | None]:
+    def difference(self, candidate: Candidate, point: Point, path: Path) -> tuple[float | None, str | None]:
         """Of the answer in ``path`` from the first one of these weights, and whose that is; None: it is the first."""
         answer = np.load(path)
-        first, kept = self._first.setdefault((who.weights, point), (who.name, answer))
+        first, kept = self._first.setdefault((candidate.weights, point), (candidate.name, answer))
         return (None, None) if kept is answer else (difference(answer, kept), first)
 
 
-def _result(
-    heat: Heat,
-    point: Point,
-    entries: Sequence[Entry],
-    found: dict[str, Found],
-    measure: Measurement,
-    of_weights: _References,
-) -> Result:
-    floor = heat.contestants[0].name
-    figures = []
-    for entry in entries:
-        who, got = entry.contestant, found[entry.contestant.name]
-        ours, made = who.rival is None, entry.made
-        if got.failed is not None or got.left_out is not None:
-            left_out = got.left_out if got.failed is None else None
-            figures.append(
-                Figure(contestant=who.name, ours=ours, nodes=entry.nodes, failed=got.failed, left_out=left_out)
-            )
-            continue
-        differs, reference = of_weights.difference(who, point, measure.answer(entry))
-        figures.append(
-            figure(
-                who.name,
-                got.rounds,
-                got.ratios if got.relative_to == floor else (),
-                ours=ours,
-                peak=max(got.peaks, default=None),
-                growth=max(got.growths),
-                above=max(got.aboves, default=None),
-                cpu_ms=statistics.median(got.computed),
-                load_seconds=min(got.loads),
-                # JSON knows no infinity
-                difference=differs if differs is not None and np.isfinite(differs) else None,
-                wrong=differs is not None and not differs <= LARGEST_DIFFERENCE,
-                nodes=entry.nodes,
-                made_seconds=made.seconds if made else None,
-                made_peak=made.peak if made else None,
-                remark=made.remark if made else None,
-                reference=reference,
-            )
+def _figure(entry: Entry, baseline: str, measurement: Measurement, references: _References) -> Figure:
+    candidate, export = entry.candidate, entry.export
+    samples, by_posexport = measurement.samples[candidate.name], candidate.third_party is None
+    if samples.is_missing:
+        return Figure(
+            candidate=candidate.name,
+            by_posexport=by_posexport,
+            nodes=entry.nodes,
+            failed=samples.failed,
+            left_out=samples.left_out if samples.failed is None else None,
         )
-    reason = _judged(floor, found)
-    return Result(model=heat.model, point=point, floor=floor, valid=reason is None, reason=reason, figures=figures)
+    differs, reference = references.difference(candidate, measurement.point, measurement.answer(entry))
+    return figure(
+        candidate.name,
+        samples.rounds,
+        samples.ratios if samples.relative_to == baseline else (),
+        by_posexport=by_posexport,
+        peak=max(samples.peaks, default=None),
+        growth=max(samples.growths),
+        above=max(samples.aboves, default=None),
+        cpu_ms=statistics.median(samples.cpu_ms),
+        load_seconds=min(samples.loads),
+        # JSON knows no infinity
+        difference=differs if differs is not None and np.isfinite(differs) else None,
+        wrong=differs is not None and not differs <= LARGEST_DIFFERENCE,
+        nodes=entry.nodes,
+        export_seconds=export.seconds if export else None,
+        export_peak=export.peak if export else None,
+        remark=export.remark if export else None,
+        reference=reference,
+    )
 
 
-def _judged(floor: str, found: dict[str, Found]) -> str | None:
-    """Why the result is not valid. Where the floor does not fit the machine, the first that does shows its quiet."""
-    if found[floor].failed is not None:
-        return f"the baseline failed: {found[floor].failed}"
-    alone = next((got.ratios for name, got in found.items() if got.relative_to == name), None)
-    return "nothing ran twice" if alone is None else judge(alone)
+def _judged(baseline: str, samples: dict[str, Samples]) -> str | None:
+    """Why the result is not valid. Where the baseline needs too much memory, the first that runs shows the noise."""
+    if samples[baseline].failed is not None:
+        return f"the baseline failed: {samples[baseline].failed}"
+    to_itself = next((each.ratios for name, each in samples.items() if each.relative_to == name), None)
+    return "nothing ran twice" if to_itself is None else judge(to_itself)
 
 
 def difference(answer: Any, reference: Any) -> float:

@@ -1,4 +1,4 @@
-"""One point: a fresh process of every contestant, whose calls take turns with those of one that all share."""
+"""One point: a fresh process of every candidate, its calls interleaved with those of one process that all share."""
 
 import contextlib
 import hashlib
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posexport.bench.contestants import Contestant
+from posexport.bench.candidates import Candidate
 from posexport.bench.environments import FailedError, Worker, named
-from posexport.bench.recipes import Made
+from posexport.bench.interleaved import LostError, SamplingBudget, Times, interleave
+from posexport.bench.recipes import Export
 from posexport.bench.records import Point
-from posexport.bench.turns import Effort, LostError, Times, take_turns
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 
@@ -28,35 +28,40 @@ class Conditions:
 
 @dataclass
 class Entry:
-    """A contestant during a heat."""
+    """A candidate of a case, exported or not."""
 
-    contestant: Contestant
-    made: Made | None = None
+    candidate: Candidate
+    export: Export | None = None
     failed: str | None = None
     nodes: int | None = None
 
 
 @dataclass
-class Found:
-    """What a contestant's processes reported at one point."""
+class Samples:
+    """What a candidate's processes reported at one point."""
 
     rounds: list[list[float]] = field(default_factory=list)
-    #: to calls of `Beside`, round by round
+    #: to calls of the partner, round by round
     ratios: list[list[float]] = field(default_factory=list)
-    computed: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
     growths: list[int] = field(default_factory=list)
     aboves: list[int] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
-    #: the name of `Beside`
+    #: the partner
     relative_to: str = ""
     failed: str | None = None
     left_out: str | None = None
 
+    @property
+    def is_missing(self) -> bool:
+        """There are no samples of this candidate."""
+        return self.failed is not None or self.left_out is not None
+
 
 @dataclass
-class Beside:
-    """Who all contestants of a round take turns with: the floor, or the first that works."""
+class Partner:
+    """The process whose calls are interleaved with those of all candidates of a round: the first that works."""
 
     name: str = ""
     worker: Worker | None = None
@@ -64,91 +69,93 @@ class Beside:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Processes of contestants at one point."""
+    """Processes of candidates at one point, and what they reported, by the candidates' names."""
 
     point: Point
-    effort: Effort
+    budget: SamplingBudget
     conditions: Conditions
     answers: Path
     versions: dict[str, str]
+    samples: dict[str, Samples]
 
     def answer(self, entry: Entry) -> Path:
-        """Where the contestant's first answer is."""
-        return self.answers / f"{hashlib.sha256(entry.contestant.name.encode()).hexdigest()}.npy"
+        """The file of the candidate's first answer."""
+        return self.answers / f"{hashlib.sha256(entry.candidate.name.encode()).hexdigest()}.npy"
 
     @contextlib.contextmanager
-    def beside(self, entries: Sequence[Entry], found: dict[str, Found]) -> Iterator[Beside]:
-        """The process that all take turns with. One that does not work is reported, and the next one is taken."""
-        taken = Beside()
+    def partner(self, entries: Sequence[Entry]) -> Iterator[Partner]:
+        """The baseline's process; where that does not work it is reported, and the next candidate's is tried."""
+        started = Partner()
         for entry in entries:
-            of = found[entry.contestant.name]
-            if of.failed is not None or of.left_out is not None:
+            samples = self.samples[entry.candidate.name]
+            if samples.is_missing:
                 continue
             worker = None
             try:
                 worker = self._start(entry)
                 worker.ask("begin")
             except FailedError as err:
-                of.failed = str(err)
+                samples.failed = str(err)
                 if worker is not None:
                     worker.kill()
                 continue
-            taken = Beside(entry.contestant.name, worker)
+            started = Partner(entry.candidate.name, worker)
             break
         try:
-            yield taken
+            yield started
         finally:
-            if taken.worker is not None:
-                taken.worker.kill()
+            if started.worker is not None:
+                started.worker.kill()
 
-    def one(self, entry: Entry, found: Found, beside: Beside) -> None:
-        """A fresh process of a contestant; what it reports is added to ``found``."""
-        if found.failed is not None or found.left_out is not None:
+    def measure(self, entry: Entry, partner: Partner) -> None:
+        """Run a fresh process of a candidate and add what it reports to its samples."""
+        samples = self.samples[entry.candidate.name]
+        if samples.is_missing:
             return
         try:
             try:
-                times, report, peak = self._times(entry, beside.worker)
+                times, report, peak = self._times(entry, partner.worker)
             except LostError:
-                if beside.worker is not None:
-                    beside.worker.kill()
-                beside.worker = None
+                if partner.worker is not None:
+                    partner.worker.kill()
+                partner.worker = None
                 times, report, peak = self._times(entry, None)
         except FailedError as err:
-            found.failed = str(err)
+            samples.failed = str(err)
             return
-        found.rounds.append(times.ms)
+        samples.rounds.append(times.ms)
         if times.ratios:
-            found.ratios.append(times.ratios)
-            found.relative_to = beside.name
-        found.computed += times.cpu_ms
-        found.loads.append(report["load_s"])
-        found.growths.append(report["growth"])
-        found.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
-        found.peaks += [most for most in (report["peak"] or peak,) if most]
-        environment = entry.contestant.environment
-        self.versions.update({named(environment, name): found for name, found in report["versions"].items()})
+            samples.ratios.append(times.ratios)
+            samples.relative_to = partner.name
+        samples.cpu_ms += times.cpu_ms
+        samples.loads.append(report["load_s"])
+        samples.growths.append(report["growth"])
+        samples.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
+        samples.peaks += [bytes_ for bytes_ in (report["peak"] or peak,) if bytes_]
+        environment = entry.candidate.environment
+        self.versions.update({named(environment, name): version for name, version in report["versions"].items()})
 
-    def _times(self, entry: Entry, beside: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
+    def _times(self, entry: Entry, partner: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
         worker = self._start(entry)
         try:
-            times = take_turns(worker, beside, self.effort)
+            times = interleave(worker, partner, self.budget)
             return times, worker.ask("end"), worker.close()
         finally:
             worker.kill()
 
     def _start(self, entry: Entry) -> Worker:
-        who = entry.contestant
+        candidate = entry.candidate
         job: dict[str, Any] = {
-            "model": str((entry.made.folder / who.model).absolute()) if entry.made else who.model,
+            "model": str((entry.export.folder / candidate.model).absolute()) if entry.export else candidate.model,
             "batch": self.point.batch,
             "past": self.point.past,
             "new": self.point.new,
-            "runs": self.effort.runs,
-            "warmup": self.effort.warmup,
+            "runs": self.budget.runs,
+            "warmup": self.budget.warmup,
             "threads": self.conditions.threads,
             "provider": self.conditions.provider,
-            "vocab": who.vocab,
+            "vocab": candidate.vocab,
             "answer": str(self.answer(entry)),
-            "options": {**who.options, "spinning": self.conditions.spinning},
+            "options": {**candidate.options, "spinning": self.conditions.spinning},
         }
-        return Worker(who.environment, f"posexport.bench.workers.{who.worker}", [json.dumps(job)])
+        return Worker(candidate.environment, f"posexport.bench.workers.{candidate.worker}", [json.dumps(job)])

@@ -1,13 +1,13 @@
-"""Contestants out of what a user names."""
+"""Candidates out of what a user names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from posexport.bench import contestants as of
-from posexport.bench.contestants import Checkpoint, Contestant
+from posexport.bench import candidates
+from posexport.bench.candidates import Candidate, Checkpoint
 from posexport.bench.environments import FailedError
-from posexport.bench.measure_suite import Heat
+from posexport.bench.measure_suite import Case
 from posexport.bench.recipes import make
 from posexport.bench.records import Point
 from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
@@ -23,51 +23,52 @@ def points(lengths: Sequence[int], batches: Sequence[int], pasts: Sequence[int],
     return [Point(batch=b, past=p, new=n) for b in batches or [1] for p in pasts for n in new]
 
 
-def heat(
+def case(
     models: Sequence[str],
     options: Sequence[str],
     *,
-    rivals: bool,
+    third_party: bool,
     lengths: Sequence[int],
     batches: Sequence[int],
     pasts: Sequence[int],
     remark: Callable[[str], None],
-) -> Heat:
-    """Bundles, or what ``posexport convert`` takes with ``options``; the first is the floor.
+) -> Case:
+    """Bundles, or what ``posexport convert`` takes with ``options``; the first is the baseline.
 
     Raises:
         PosexportError: one that cannot be converted, or models with and without a cache.
     """
-    found = [_contestant(model, options, remark) for model in models]
-    cached = {manifest.envelope.cached for _, manifest in found}
+    loaded = [_candidate(model, options, remark) for model in models]
+    cached = {manifest.envelope.cached for _, manifest in loaded}
     if len(cached) > 1:
         raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
     if pasts and cached == {False}:
         raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
-    taking_part = [who for who, _ in found]
-    for model, (who, _) in zip(models, found, strict=True):
-        if rivals and Path(model, "config.json").is_file() and who.recipe is not None:
+    taking_part = [candidate for candidate, _ in loaded]
+    for model, candidate in zip(models, list(taking_part), strict=True):
+        if third_party and Path(model, "config.json").is_file() and candidate.recipe is not None:
             checkpoint = Checkpoint.there(Path(model))
-            others = [checkpoint.transformers(), of.eager(who), of.eager(who, compiled=True), *checkpoint.rivals()]
-            taking_part += [replace(other, weights=who.weights, vocab=who.vocab) for other in others]
-    return Heat(
+            eager = [candidates.eager(candidate), candidates.eager(candidate, compiled=True)]
+            others = [checkpoint.transformers(), *eager, *checkpoint.third_party_exporters()]
+            taking_part += [replace(other, weights=candidate.weights, vocab=candidate.vocab) for other in others]
+    return Case(
         model=", ".join(models),
-        contestants=taking_part,
+        candidates=taking_part,
         points=points(lengths, batches, pasts, cached=cached == {True}),
     )
 
 
-def _contestant(model: str, options: Sequence[str], remark: Callable[[str], None]) -> tuple[Contestant, Manifest]:
+def _candidate(model: str, options: Sequence[str], remark: Callable[[str], None]) -> tuple[Candidate, Manifest]:
     path = Path(model)
     if (path / MANIFEST).is_file():
-        who = replace(of.convert(model, vocab=0), recipe=None, model=str(path / MODEL))
+        candidate = replace(candidates.convert(model, vocab=0), recipe=None, model=str(path / MODEL))
         manifest = read(path)
     else:
         source = str(path.absolute()) if path.is_dir() else model
-        who = of.convert(source, *options, vocab=0, name=model)
-        assert who.recipe is not None
+        candidate = candidates.convert(source, *options, vocab=0, name=model)
+        assert candidate.recipe is not None
         try:
-            manifest = read(make(who.recipe, remark).folder / "bundle")
+            manifest = read(make(candidate.recipe, remark).folder / "bundle")
         except FailedError as err:
             raise PosexportError(str(err).removeprefix("posexport: ")) from err
     others = [
@@ -77,4 +78,4 @@ def _contestant(model: str, options: Sequence[str], remark: Callable[[str], None
         raise PosexportError(f"{model} takes {', '.join(others)}; bench measures models that take tokens")
     vocab = next(spec.size for spec in manifest.inputs if spec.role == "tokens")
     shared = any(CAPACITY in spec.axes for spec in manifest.inputs)
-    return replace(who, vocab=vocab or 2, options={"shared": shared}), manifest
+    return replace(candidate, vocab=vocab or 2, options={"shared": shared}), manifest

@@ -25,7 +25,7 @@ def shown(document: Document) -> RenderableType:
 
 
 def _table(result: Result) -> Group:
-    title = f"{result.model}, {result.point.text}; ratios to the baseline {result.floor}"
+    title = f"{result.model}, {result.point.text}; ratios to the baseline {result.baseline}"
     if not result.valid:
         title = f"NOT VALID, {result.reason}: {title}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
@@ -46,32 +46,32 @@ def _table(result: Result) -> Group:
         table.add_column(head, justify="right", no_wrap=True)
     for figure in result.figures:
         table.add_row(*_cells(figure))
-    notes = [f"{f.contestant}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
-    notes += [f"{f.contestant}: not measured: {f.left_out}" for f in result.figures if f.left_out is not None]
-    notes += [f"{f.contestant}: WRONG: {reason(f)}" for f in result.figures if f.wrong]
+    notes = [f"{f.candidate}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
+    notes += [f"{f.candidate}: not measured: {f.left_out}" for f in result.figures if f.left_out is not None]
+    notes += [f"{f.candidate}: WRONG: {reason(f)}" for f in result.figures if f.wrong]
     return Group(table, *(Text(note) for note in notes))
 
 
 def _cells(figure: Figure) -> list[str]:
     if figure.failed is not None or figure.left_out is not None:
-        return [figure.contestant, "-"]
+        return [figure.candidate, "-"]
     # who computes something else is not fast, and takes no memory that could be compared
     times = [
         _number(figure.ms, ".2f"),
         _number(figure.least, ".2f"),
         f"{figure.low:.2f} - {figure.high:.2f}",
-        _number(figure.to_floor, ".2f"),
+        _number(figure.to_baseline, ".2f"),
         _number(figure.cpu_ms, ".2f"),
         _number(figure.peak, ".0f", 1e6),
         _number(figure.growth if figure.above is None else figure.above, ".0f", 1e6),
     ]
     return [
-        figure.contestant,
+        figure.candidate,
         *(["WRONG", *[""] * (len(times) - 1)] if figure.wrong else times),
         _number(figure.difference, ".0e"),
         _number(figure.nodes, ".0f"),
-        _number(figure.made_seconds, ".1f"),
-        _number(figure.made_peak, ".0f", 1e6),
+        _number(figure.export_seconds, ".1f"),
+        _number(figure.export_peak, ".0f", 1e6),
     ]
 
 

@@ -1,4 +1,4 @@
-"""How a contestant's files are made, once: in a folder of ``.cache/bench`` that is named by what made it."""
+"""How a candidate's files are made, once: in a folder of ``.cache/bench`` that is named by what made it."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from posexport.bench.environments import pins, run
 CACHE = Path(".cache/bench")
 #: what stands in arguments for the folder to fill
 OUT = "{out}"
-_MADE = "made.json"
+_EXPORT = "export.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,11 @@ class Recipe:
 
     @property
     def folder(self) -> Path:
-        """Where its files are, or will be."""
         return CACHE / f"{self.name}-{self.digest}"
 
 
 @dataclass(frozen=True)
-class Made:
+class Export:
     """A recipe's folder, and what making it cost: seconds, and peak memory in bytes.
 
     ``remark``: what the command said in a line ``remark: ...``.
@@ -63,15 +62,15 @@ class Made:
     remark: str | None = None
 
 
-def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made:
+def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Export:
     """The recipe's folder, made if it is not there yet. What older code made under the same name is removed.
 
     Raises:
         FailedError: what the command said.
     """
     folder = recipe.folder
-    if (folder / _MADE).exists():
-        return Made(folder, **json.loads((folder / _MADE).read_text()))
+    if (folder / _EXPORT).exists():
+        return Export(folder, **json.loads((folder / _EXPORT).read_text()))
     arguments = [argument.replace(OUT, "\0") for argument in recipe.arguments]
     if recipe.checkpoint is not None:
         arguments = [
@@ -86,29 +85,31 @@ def make(recipe: Recipe, remark: Callable[[str], None] = lambda _: None) -> Made
         out = str(unfinished.absolute())
         ended = run(recipe.environment, recipe.module, [a.replace("\0", out) for a in arguments])
         lines = [line.removeprefix("remark: ") for line in ended.output.splitlines() if line.startswith("remark: ")]
-        said = "; ".join(lines) or None
-        (unfinished / _MADE).write_text(json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": said}))
+        sentence = "; ".join(lines) or None
+        (unfinished / _EXPORT).write_text(
+            json.dumps({"seconds": ended.seconds, "peak": ended.peak, "remark": sentence})
+        )
         unfinished.replace(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return Made(folder, ended.seconds, ended.peak, said)
+    return Export(folder, ended.seconds, ended.peak, sentence)
 
 
 def _behind(module: str, environment: str | None) -> str:
-    """What stands behind a command: all of our code, or a rival's pinned versions and the scripts that call it."""
+    """What stands behind a command: all of our code, or an exporter's pinned versions and the scripts that call it."""
     script = Path(__file__).resolve().parents[2].joinpath(*module.split(".")).with_suffix(".py")
     scripts = sorted(script.parent.glob("*.py")) if script.parent.name == "exporters" else [script]
     files = [pins(environment), *scripts]
-    found = hashlib.sha256(b"".join(p.read_bytes() for p in files if p.exists())).hexdigest()
-    return found + code() if environment is None and module != "posexport.bench.checkpoints" else found
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in files if p.exists())).hexdigest()
+    return digest + code() if environment is None and module != "posexport.bench.checkpoints" else digest
 
 
 @functools.cache
 def code() -> str:
     """sha256 of this package's source, the benchmark's own apart."""
     root = Path(posexport.__file__).parent
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(path for folder in (root, root / "models") for path in folder.rglob("*.py")):
         if "bench" not in path.relative_to(root).parts:
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

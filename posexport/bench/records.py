@@ -8,7 +8,7 @@ import msgspec
 
 #: answers that differ by more, relative to the largest entry, are another model's
 LARGEST_DIFFERENCE = 1e-3
-#: two runs of the floor, call by call in turn, that differ by more say that the machine was not quiet
+#: two interleaved runs of the baseline that differ by more say that the machine was not quiet
 LARGEST_SPREAD = 0.05
 #: a row that is no model, for a bound that none can undercut
 READING = "reading weights and cache once"
@@ -27,7 +27,6 @@ class Point(_Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """As readers see it."""
         rows = "" if self.batch == 1 else f", batch {self.batch}"
         return (
             f"{f'past {self.past}, ' if self.past else ''}{self.new} new{rows}"
@@ -37,22 +36,22 @@ class Point(_Record, frozen=True, kw_only=True):
 
 
 class Figure(_Record, frozen=True, kw_only=True):
-    """One contestant at one point; ``failed`` or ``left_out`` says why there are no figures.
+    """One candidate at one point; ``failed`` or ``left_out`` says why there are no figures.
 
     ``ms``: the median of all timed calls; ``least``: the quickest; ``low`` and ``high``: quartiles; ``rounds``: each
-    process's median. ``to_floor``: the median of each call's time relative to the floor's calls just before and after
-    it; ``ratios``: the same of each process (of the floor: how two of its runs in turn differ). ``cpu_ms``: the median
+    process's median. ``to_baseline``: the median of each call's time relative to the baseline's calls just before and
+    after it; ``ratios``: the same of each process (of the baseline: how two of its runs differ). ``cpu_ms``: the median
     of a call's processor time in all threads, which other work on the machine moves less. ``peak``: bytes that its
     process held at most, ``growth``: by which its calls raised what it held when loaded, inputs and outputs among them;
-    ``above``: without these. ``difference``: of its answer from the first contestant's with the same weights, relative
+    ``above``: without these. ``difference``: of its answer from the first candidate's with the same weights, relative
     to the largest entry (None: it is the first, or there is no such number); ``wrong``: it is another model's answer,
-    whose time says nothing. ``ours``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those of
-    functions counted once. ``made_seconds`` and ``made_peak``: what the export took. ``remark``: what the exporter said
-    of the checkpoint; ``reference``: whose answer ``difference`` is relative to.
+    whose time says nothing. ``by_posexport``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those
+    of functions counted once. ``export_seconds`` and ``export_peak``: what the export took. ``remark``: what the
+    exporter said of the checkpoint; ``reference``: whose answer ``difference`` is relative to.
     """
 
-    contestant: str
-    ours: bool
+    candidate: str
+    by_posexport: bool
     failed: str | None = None
     left_out: str | None = None
     ms: float | None = None
@@ -60,7 +59,7 @@ class Figure(_Record, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     rounds: list[float] = []
-    to_floor: float | None = None
+    to_baseline: float | None = None
     ratios: list[float] = []
     peak: int | None = None
     growth: int | None = None
@@ -70,18 +69,18 @@ class Figure(_Record, frozen=True, kw_only=True):
     difference: float | None = None
     wrong: bool = False
     nodes: int | None = None
-    made_seconds: float | None = None
-    made_peak: int | None = None
+    export_seconds: float | None = None
+    export_peak: int | None = None
     remark: str | None = None
     reference: str | None = None
 
 
 class Result(_Record, frozen=True, kw_only=True):
-    """All contestants at one point. ``valid``: the machine was quiet; otherwise ``reason`` says what was seen."""
+    """All candidates at one point. ``valid``: the machine was quiet; otherwise ``reason`` says what was seen."""
 
     model: str
     point: Point
-    floor: str
+    baseline: str
     valid: bool
     reason: str | None
     figures: list[Figure]
@@ -91,7 +90,7 @@ class Result(_Record, frozen=True, kw_only=True):
         """Itself where it is valid; else without times and memory, which a machine that was not quiet made."""
         if self.valid:
             return self
-        measured = ("ms", "least", "low", "high", "to_floor", "peak", "growth", "above", "cpu_ms", "load_seconds")
+        measured = ("ms", "least", "low", "high", "to_baseline", "peak", "growth", "above", "cpu_ms", "load_seconds")
         unknown: dict[str, Any] = {**dict.fromkeys(measured), "rounds": [], "ratios": []}
         figures = [msgspec.structs.replace(figure, **unknown) for figure in self.figures]
         return msgspec.structs.replace(self, figures=figures)
@@ -108,8 +107,11 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run of the command. ``code``: sha256 of the package's source, the benchmark's own apart. ``left_out``: what
-    was not measured, and why. ``seconds``: all of it, exports that were not there yet included."""
+    """One run of the command.
+
+    ``code``: sha256 of the package's source, the benchmark's own apart. ``left_out``: what
+    was not measured, and why. ``seconds``: all of it, exports that were not there yet included.
+    """
 
     suite: str
     threads: int
@@ -126,14 +128,17 @@ class Document(_Record, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Every result is."""
         return all(result.valid for result in self.results)
 
     @property
     def failed(self) -> list[str]:
-        """Contestants of ours that gave no figures, or wrong answers."""
+        """Candidates of posexport that have no figures, or wrong answers."""
         figures = [figure for result in self.results for figure in result.figures]
-        return [figure.contestant for figure in figures if figure.ours and (figure.failed is not None or figure.wrong)]
+        return [
+            figure.candidate
+            for figure in figures
+            if figure.by_posexport and (figure.failed is not None or figure.wrong)
+        ]
 
     def to_json(self) -> bytes:
         """One JSON document that people can read."""
@@ -141,27 +146,32 @@ class Document(_Record, frozen=True, kw_only=True):
 
 
 def figure(
-    name: str, rounds: Sequence[Sequence[float]], ratios: Sequence[Sequence[float]] = (), *, ours: bool, **more: Any
+    name: str,
+    rounds: Sequence[Sequence[float]],
+    ratios: Sequence[Sequence[float]] = (),
+    *,
+    by_posexport: bool,
+    **more: Any,
 ) -> Figure:
-    """The figure of a contestant from the times of its rounds, in milliseconds, and their ratios to the floor's."""
+    """The figure of a candidate from the times of its rounds, in milliseconds, and their ratios to the baseline's."""
     times = [ms for each in rounds for ms in each]
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     return Figure(
-        contestant=name,
-        ours=ours,
+        candidate=name,
+        by_posexport=by_posexport,
         ms=middle,
         least=min(times),
         low=low,
         high=high,
         rounds=[statistics.median(each) for each in rounds],
-        to_floor=statistics.median([ratio for each in ratios for ratio in each]) if ratios else None,
+        to_baseline=statistics.median([ratio for each in ratios for ratio in each]) if ratios else None,
         ratios=[statistics.median(each) for each in ratios],
         **more,
     )
 
 
 def judge(ratios: Sequence[Sequence[float]]) -> str | None:
-    """Why ratios of one run of the floor to another make a figure not valid; None where they do not."""
+    """Why ratios of one run of the baseline to another make a figure not valid; None where they do not."""
     middle = statistics.median([ratio for each in ratios for ratio in each])
     spread = max(middle, 1 / middle) - 1
     if spread <= LARGEST_SPREAD:

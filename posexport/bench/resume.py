@@ -20,30 +20,30 @@ def earlier(path: Path, suite: str, *, threads: int, provider: str, rounds: int)
     if not path.is_file():
         return None
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Document)
+        document = msgspec.json.decode(path.read_bytes(), type=Document)
     except (msgspec.DecodeError, OSError) as err:
         raise PosexportError(f"{path} is no document of posexport bench: {err}; choose another name") from err
     here = machine()
     conditions = {
-        "suite": (found.suite, suite),
-        "threads": (found.threads, threads),
-        "provider": (found.provider, provider),
-        "rounds": (found.rounds, rounds),
-        "machine": (f"{found.machine.cpu}, {found.machine.cores} cores", f"{here.cpu}, {here.cores} cores"),
-        "code": ((found.code or "unknown")[:12], code()[:12]),
+        "suite": (document.suite, suite),
+        "threads": (document.threads, threads),
+        "provider": (document.provider, provider),
+        "rounds": (document.rounds, rounds),
+        "machine": (f"{document.machine.cpu}, {document.machine.cores} cores", f"{here.cpu}, {here.cores} cores"),
+        "code": ((document.code or "unknown")[:12], code()[:12]),
     }
     for name, (old, new) in conditions.items():
         if old != new:
             raise PosexportError(
                 f"{path} cannot be gone on with: {name} {old} there, {new} here; give --force without --resume"
             )
-    return found
+    return document
 
 
-def known(document: Document | None, model: str, point: Point, contestants: Sequence[str]) -> Result | None:
-    """What ``document`` has on these contestants at a point, if that is valid and all of them worked."""
+def known(document: Document | None, model: str, point: Point, candidates: Sequence[str]) -> Result | None:
+    """What ``document`` has on these candidates at a point, if that is valid and all of them worked."""
     for result in document.results if document else []:
         same = result.model == model and result.point == point
-        if same and result.valid and [figure.contestant for figure in result.figures] == list(contestants):
+        if same and result.valid and [figure.candidate for figure in result.figures] == list(candidates):
             return result if all(figure.failed is None for figure in result.figures) else None
     return None

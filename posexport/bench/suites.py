@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from posexport.bench import contestants as of
-from posexport.bench.contestants import Checkpoint, Contestant
-from posexport.bench.measure_suite import Heat
+from posexport.bench import candidates
+from posexport.bench.candidates import Candidate, Checkpoint
+from posexport.bench.interleaved import SamplingBudget
+from posexport.bench.measure_suite import Case
 from posexport.bench.recipes import OUT, Recipe
 from posexport.bench.records import Point
-from posexport.bench.turns import Effort
 
 #: sizes of BERT-base, with tables for the longest length of the suites
 BERT = ("vocab=30522", "hidden=768", "layers=12", "heads=12", "feedforward=3072", "max_positions=2048")
@@ -43,126 +43,135 @@ LENGTHS, PASTS = (128, 512, 2048), (512, 2048)
 _TIME_LEFT = 1200.0
 
 
-def encoder(encoding: str, target: str) -> Contestant:
+def encoder(encoding: str, target: str) -> Candidate:
     """An encoder of BERT-base's shape."""
-    return _made(f"encoder-{encoding}", BERT, target, vocab=30522)
+    return _converted(f"encoder-{encoding}", BERT, target, vocab=30522)
 
 
-def t5_floor(target: str) -> Contestant:
+def t5_baseline(target: str) -> Candidate:
     """An encoder of T5-base's shape without positions."""
-    return of.convert("encoder-nope", *of.settings(T5), "--for", target, vocab=32128, name="encoder-nope of T5's shape")
+    return candidates.convert(
+        "encoder-nope", *candidates.settings(T5), "--target", target, vocab=32128, name="encoder-nope of T5's shape"
+    )
 
 
-def decoder(encoding: str, target: str, *, static: bool = False) -> Contestant:
+def decoder(encoding: str, target: str, *, static: bool = False) -> Candidate:
     """A decoder of the Llama-like shape, with a growing cache or one buffer."""
-    made = _made(f"decoder-{encoding}", LLAMA, target, *(("--cache", "static") if static else ()), vocab=32000)
+    converted = _converted(
+        f"decoder-{encoding}", LLAMA, target, *(("--cache", "static") if static else ()), vocab=32000
+    )
     if not static:
-        return made
-    assert made.recipe is not None
+        return converted
+    assert converted.recipe is not None
     return replace(
-        made,
-        name=f"{made.name} static",
-        recipe=replace(made.recipe, name=f"{made.recipe.name}-static"),
+        converted,
+        name=f"{converted.name} static",
+        recipe=replace(converted.recipe, name=f"{converted.recipe.name}-static"),
         options={"shared": True},
     )
 
 
-def _made(source: str, sizes: Sequence[str], target: str, *options: str, vocab: int) -> Contestant:
-    """A model of ours; those made for anything are called portable. All targets have the same weights."""
+def _converted(source: str, sizes: Sequence[str], target: str, *options: str, vocab: int) -> Candidate:
+    """A model through ``posexport convert``; the portable target is in its name. All targets have the same weights."""
     name = f"{source} portable" if target == "portable" else source
-    made = of.convert(source, *of.settings(sizes), "--for", target, *options, vocab=vocab, name=name)
-    return replace(made, weights=source)
+    converted = candidates.convert(
+        source, *candidates.settings(sizes), "--target", target, *options, vocab=vocab, name=name
+    )
+    return replace(converted, weights=source)
 
 
-def paper(target: str = "cpu") -> list[Heat]:
+def paper(target: str = "cpu") -> list[Case]:
     """What positions cost a whole encoder; if time allows, also in standard operators alone."""
-    floor = encoder("nope", target)
+    baseline = encoder("nope", target)
     points = [Point(new=length) for length in LENGTHS]
-    shape, few = "BERT-base shape", Effort(least=2)  # calls of 2048 tokens take seconds: all is to end in 30 minutes
-    heats = [Heat(model=shape, contestants=[encoder(name, target) for name in PAPER], points=points, effort=few)]
+    shape, few = (
+        "BERT-base shape",
+        SamplingBudget(least=2),
+    )  # calls of 2048 tokens take seconds: all is to end in 30 minutes
+    cases = [Case(model=shape, candidates=[encoder(name, target) for name in PAPER], points=points, budget=few)]
     if target != "portable":
-        portable = [floor, *(encoder(name, "portable") for name in PAPER)]
-        heats.append(Heat(model=PORTABLE, contestants=portable, points=[Point(new=512)], within=_TIME_LEFT))
-    return heats
+        portable = [baseline, *(encoder(name, "portable") for name in PAPER)]
+        cases.append(Case(model=PORTABLE, candidates=portable, points=[Point(new=512)], within=_TIME_LEFT))
+    return cases
 
 
-def decode(target: str = "cpu") -> list[Heat]:
-    """A step of a decoder behind a long past, ours against others', and what positions cost."""
+def decode(target: str = "cpu") -> list[Case]:
+    """Decode steps with many tokens in the KV cache: posexport, third-party exporters, and what positions cost."""
     llama = Checkpoint.drawn("llama")
-    ours = llama.ours("--for", target)
+    exported = llama.converted("--target", target)
     taking_part = [
         decoder("nope", target),
         llama.reading(),
         llama.transformers(),
-        ours,
-        llama.ours("--for", target, "--cache", "static", name="posexport static", shared=True),
-        llama.ours("--for", "portable", name="posexport portable"),
+        exported,
+        llama.converted("--target", target, "--cache", "static", name="posexport static", shared=True),
+        llama.converted("--target", "portable", name="posexport portable"),
         decoder("nope", target, static=True),
-        of.eager(ours),
-        of.eager(ours, compiled=True),
-        *llama.rivals(),
+        candidates.eager(exported),
+        candidates.eager(exported, compiled=True),
+        *llama.third_party_exporters(),
         *(decoder(encoding, target) for encoding in DECODED[1:]),
     ]
-    steps = Effort(warmup=4, runs=32, least=32)
+    steps = SamplingBudget(warmup=4, runs=32, least=32)
     points = [Point(past=past) for past in PASTS]
-    return [Heat(model="llama shape", contestants=taking_part, points=points, effort=steps)]
+    return [Case(model="llama shape", candidates=taking_part, points=points, budget=steps)]
 
 
-def rivals(target: str = "cpu") -> list[Heat]:
+def third_party(target: str = "cpu") -> list[Case]:
     """The same checkpoint through every exporter."""
     points = [Point(new=length) for length in (128, 512)]
-    heats = []
+    cases = []
     for name in ("bert-absolute", "bert-relative-key", "bert-relative-key-query", "t5"):
         checkpoint = Checkpoint.drawn(name)
-        ours = checkpoint.ours("--for", target)
+        exported = checkpoint.converted("--target", target)
         taking_part = [
-            t5_floor(target) if name == "t5" else encoder("nope", target),
+            t5_baseline(target) if name == "t5" else encoder("nope", target),
             checkpoint.transformers(),
-            ours,
-            checkpoint.ours("--for", "portable", name="posexport portable"),
-            of.eager(ours),
-            of.eager(ours, compiled=True),
-            *checkpoint.rivals(),
+            exported,
+            checkpoint.converted("--target", "portable", name="posexport portable"),
+            candidates.eager(exported),
+            candidates.eager(exported, compiled=True),
+            *checkpoint.third_party_exporters(),
         ]
-        heats.append(Heat(model=name, contestants=taking_part, points=points))
-    return heats
+        cases.append(Case(model=name, candidates=taking_part, points=points))
+    return cases
 
 
-def lowerings(target: str = "cpu") -> list[Heat]:
+def lowerings(target: str = "cpu") -> list[Case]:
     """What the planner takes against every single lowering that can stand for it, from short calls to long ones."""
-    heats = []
+    cases = []
     for encoding in ("alibi", "relative-key", "relative-key-query"):
         source = f"encoder-{encoding}"
-        options = (*of.settings(FEW_LAYERS), "--for", target, "--lowering")
+        options = (*candidates.settings(FEW_LAYERS), "--target", target, "--lowering")
         taking_part = [
-            of.convert(source, *options, name, vocab=30522, name=f"{source} {name}")
+            candidates.convert(source, *options, name, vocab=30522, name=f"{source} {name}")
             for name in ("auto", "formula", "chunked", "blockwise", "attention", "multi-head")
         ]
         points = [Point(new=length) for length in (32, *LENGTHS, 4096)]
-        same = [replace(who, weights=source) for who in taking_part]
-        heats.append(Heat(model=f"{source}, 2 layers", contestants=same, points=points, effort=Effort(least=2)))
-    return heats
+        same = [replace(candidate, weights=source) for candidate in taking_part]
+        cases.append(Case(model=f"{source}, 2 layers", candidates=same, points=points, budget=SamplingBudget(least=2)))
+    return cases
 
 
-def attention(target: str = "cpu") -> list[Heat]:
+def attention(target: str = "cpu") -> list[Case]:
     """One layer: what relative_key adds to ONNX's own attention, and what its published form adds."""
     published = replace(_layer("published form", "published", "portable"), pair_bytes=_PUBLISHED)
-    taking_part = [_layer_floor(), _layer("relative-key", "ours", target), published]
+    taking_part = [_layer_baseline(), _layer("relative-key", "lowered", target), published]
     points = [Point(new=128 << doubled) for doubled in range(7)]
-    return [Heat(model="one attention layer, 12 heads of 64", contestants=taking_part, points=points)]
+    return [Case(model="one attention layer, 12 heads of 64", candidates=taking_part, points=points)]
 
 
-def growth(target: str = "cpu") -> list[Heat]:
+def growth(target: str = "cpu") -> list[Case]:
     """One layer of relative_key as the length doubles and doubles again; ONNX's own attention while memory lasts."""
-    taking_part = [_layer_floor(), _layer("relative-key", "ours", target)]
+    taking_part = [_layer_baseline(), _layer("relative-key", "lowered", target)]
     points = [Point(new=256 << doubled) for doubled in range(7)]
-    few = Effort(least=2)  # a call of the floor at the end takes half a minute
-    return [Heat(model="one attention layer, 12 heads of 64", contestants=taking_part, points=points, effort=few)]
+    few = SamplingBudget(least=2)  # a call of the baseline at the end takes half a minute
+    return [Case(model="one attention layer, 12 heads of 64", candidates=taking_part, points=points, budget=few)]
 
 
-def _layer_floor() -> Contestant:
-    recipe = Recipe(name="attention-floor", module="posexport.bench.attention", arguments=(f"{OUT}/model.onnx",))
-    return Contestant(
+def _layer_baseline() -> Candidate:
+    recipe = Recipe(name="attention-baseline", module="posexport.bench.attention", arguments=(f"{OUT}/model.onnx",))
+    return Candidate(
         name="nope, ai.onnx Attention",
         worker="onnx",
         recipe=recipe,
@@ -173,34 +182,39 @@ def _layer_floor() -> Contestant:
     )
 
 
-def _layer(name: str, factory: str, target: str) -> Contestant:
+def _layer(name: str, factory: str, target: str) -> Candidate:
     source = str(Path(__file__).with_name("attention.py"))
-    made = of.convert(f"{source}:{factory}", "--for", target, vocab=2, name=name)
-    return replace(made, weights="relative-key")
+    converted = candidates.convert(f"{source}:{factory}", "--target", target, vocab=2, name=name)
+    return replace(converted, weights="relative-key")
 
 
-#: gives what is made for a target, by the name of ``convert --for``
-SUITES: dict[str, Callable[..., list[Heat]]] = {
+#: functions of the target (``convert --target``)
+SUITES: dict[str, Callable[..., list[Case]]] = {
     "paper": paper,
     "decode": decode,
-    "rivals": rivals,
+    "rivals": third_party,
     "lowerings": lowerings,
     "attention": attention,
     "growth": growth,
 }
 
 
-def chosen(heats: Sequence[Heat], *, rivals: Sequence[str], only: Sequence[str], points: Sequence[Point]) -> list[Heat]:
-    """Heats with the floors, and of the others those of ``rivals`` (none: all) whose names hold a text of ``only``."""
+def chosen(
+    cases: Sequence[Case], *, third_party: Sequence[str], only: Sequence[str], points: Sequence[Point]
+) -> list[Case]:
+    """Cases with fewer candidates: their baselines, and those whose names hold a text of ``only``.
 
-    def wanted(who: Contestant) -> bool:
-        named = not only or any(text in who.name for text in only)
-        return named and (not rivals or who.rival is None or who.rival in rivals)
+    ``third_party``: the exporters beside posexport; none: all of them.
+    """
+
+    def is_chosen(candidate: Candidate) -> bool:
+        named = not only or any(text in candidate.name for text in only)
+        return named and (not third_party or candidate.third_party is None or candidate.third_party in third_party)
 
     kept = []
-    for heat in heats:
-        floor, *others = heat.contestants
-        taking_part = [floor, *filter(wanted, others)]
-        if len(taking_part) > 1 or not (only or rivals):
-            kept.append(replace(heat, contestants=taking_part, points=list(points) or heat.points))
+    for case in cases:
+        baseline, *others = case.candidates
+        taking_part = [baseline, *filter(is_chosen, others)]
+        if len(taking_part) > 1 or not (only or third_party):
+            kept.append(replace(case, candidates=taking_part, points=list(points) or case.points))
     return kept

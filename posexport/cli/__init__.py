@@ -31,9 +31,9 @@ class LazyGroup(Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(f"posexport.cli.{cmd_name.replace('-', '_')}"), "command")  # noqa: B009
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(importlib.import_module(f"posexport.cli.{cmd_name.replace('-', '_')}"), "command")  # noqa: B009
+        assert isinstance(command, click.Command)
+        return command
 
 
 @click.group(cls=LazyGroup)
@@ -62,8 +62,16 @@ def main() -> None:
     """
     _own_process()
     try:
-        _main()
+        sys.exit(group(standalone_mode=False))
+    except click.ClickException as err:
+        err.show()
+        _as_json(err.format_message(), err.exit_code)
+        sys.exit(err.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _end("interrupted; what was there before is unchanged", 130)
     except Exception as err:
+        if (sentence := _in_words(err)) is not None:
+            _end(sentence)
         from posexport.cli.defect import report
 
         _end(report(err), 70)
@@ -78,31 +86,20 @@ def _own_process() -> None:
         os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
 
 
-def _main() -> None:
-    try:
-        sys.exit(group(standalone_mode=False))
-    except click.ClickException as err:
-        err.show()
-        _as_json(err.format_message(), err.exit_code)
-        sys.exit(err.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        _end("interrupted; what was there before is unchanged", 130)
-    except PosexportError as err:
-        _end(str(err))
-    except ModuleNotFoundError as err:
-        if (sentence := explain_missing(err, _command())) is None:
-            raise
-        _end(sentence)
-    except (MemoryError, RuntimeError) as err:
-        if not isinstance(err, MemoryError) and "can't allocate memory" not in str(err):  # PyTorch's way to say so
-            raise
-        _end("out of memory; use a smaller model, shorter --length values or a larger machine")
-    except OSError as err:
-        if err.filename is not None:
-            _end(f"cannot use {err.filename}: {err.strerror}; give a path that can be read and written")
-        if err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            _end(f"cannot write the result: {err.strerror}; free or choose another disk")
-        raise
+def _in_words(err: Exception) -> str | None:
+    """What the user can do about an error; None where it is a defect."""
+    if isinstance(err, PosexportError):
+        return str(err)
+    if isinstance(err, ModuleNotFoundError):
+        return explain_missing(err, _command())
+    # the second is how PyTorch says it
+    if isinstance(err, MemoryError) or (isinstance(err, RuntimeError) and "can't allocate memory" in str(err)):
+        return "out of memory; use a smaller model, shorter --length values or a larger machine"
+    if isinstance(err, OSError) and err.filename is not None:
+        return f"cannot use {err.filename}: {err.strerror}; give a path that can be read and written"
+    if isinstance(err, OSError) and err.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return f"cannot write the result: {err.strerror}; free or choose another disk"
+    return None
 
 
 def _command() -> str:

@@ -2,16 +2,21 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
+from posexport.errors import PosexportError
 from posexport.targets.target import TARGETS
 
+if TYPE_CHECKING:
+    from posexport.bench.records import Document
+
 _SUITES = ("paper", "decode", "rivals", "lowerings", "attention", "growth")
-_RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
+_THIRD_PARTY = ("torch", "optimum", "transformers", "mobius", "genai")
 
 
 @click.command("bench", cls=Command, renamed={"--for": "--target"})
@@ -33,8 +38,8 @@ _RIVALS = ("torch", "optimum", "transformers", "mobius", "genai")
 )
 @click.option(
     "--rival",
-    "rivals",
-    type=click.Choice(_RIVALS),
+    "third_party",
+    type=click.Choice(_THIRD_PARTY),
     multiple=True,
     help="Only these third-party exporters (repeatable).",
 )
@@ -68,7 +73,7 @@ def command(
     lengths: tuple[int, ...],
     batches: tuple[int, ...],
     pasts: tuple[int, ...],
-    rivals: tuple[str, ...],
+    third_party: tuple[str, ...],
     only: tuple[str, ...],
     rounds: int,
     spinning: bool,
@@ -109,13 +114,51 @@ def command(
     """
     from posexport.bench.measure_suite import bench
     from posexport.bench.measurement import Conditions
-    from posexport.bench.models import heat, points
-    from posexport.bench.records import Document
+    from posexport.bench.models import case, points
     from posexport.bench.resume import earlier
     from posexport.bench.suites import SUITES, chosen
-    from posexport.errors import PosexportError
-    from posexport.files import check_free, write_whole
+    from posexport.files import write_whole
     from posexport.runtime.providers import check_loads
+
+    force = force or resume
+    _check(models, suite, output, plot, resume=resume, force=force)
+    before = None
+    if resume and output is not None:
+        before = earlier(output, suite or "models", threads=threads, provider=provider, rounds=rounds)
+    check_loads(provider)
+    with bar("Measuring") as progress:
+        if suite is None:
+            pairs = [part for setting in settings for part in ("--set", setting)]
+            pairs += ["--target", target] if target else []
+            third = bool(third_party)
+            asked = case(models, pairs, third_party=third, lengths=lengths, batches=batches, pasts=pasts, remark=remark)
+            cases = chosen([asked], third_party=third_party, only=only, points=[])
+        else:
+            at = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
+            cases = chosen(SUITES[suite](target or provider), third_party=third_party, only=only, points=at)
+        if not cases:
+            raise PosexportError("--only and --rival leave no candidate; give a part of a name that the suite has")
+        conditions = Conditions(rounds=rounds, threads=threads, provider=provider, spinning=spinning)
+        written: list[Path] = []
+
+        def keep(document: Document) -> None:
+            if output is not None:  # an interrupted run leaves its results; the file is this run's by then
+                write_whole(output, document.to_json(), force=force or bool(written))
+                written.append(output)
+
+        document = bench(
+            suite or "models", cases, conditions, progress=progress, remark=remark, keep=keep, before=before
+        )
+    _show(document, plot, as_json=as_json, force=force)
+    # a third-party candidate that does not work is a result; one of posexport is a failure
+    sys.exit(1 if document.failed else 0)
+
+
+def _check(
+    models: tuple[str, ...], suite: str | None, output: Path | None, plot: Path | None, *, resume: bool, force: bool
+) -> None:
+    """Refuse what would be noticed only after hours."""
+    from posexport.files import check_free
 
     if bool(models) == bool(suite):
         raise PosexportError(f"give models to measure or a --suite, one of {', '.join(_SUITES)}")
@@ -125,36 +168,10 @@ def command(
         raise PosexportError("--resume needs the file to go on with; give -o FILE")
     for path in (output, plot):
         if path is not None:
-            check_free(path, force=force or resume)
-    before = None
-    if resume and output is not None:
-        before = earlier(output, suite or "models", threads=threads, provider=provider, rounds=rounds)
-    check_loads(provider)
-    with bar("Measuring") as progress:
-        if suite is None:
-            pairs = [part for setting in settings for part in ("--set", setting)]
-            pairs += ["--for", target] if target else []
-            found = heat(
-                models, pairs, rivals=bool(rivals), lengths=lengths, batches=batches, pasts=pasts, remark=remark
-            )
-            heats = chosen([found], rivals=rivals, only=only, points=[])
-        else:
-            asked = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
-            heats = chosen(SUITES[suite](target or provider), rivals=rivals, only=only, points=asked)
-        if not heats:
-            raise PosexportError("--only and --rival leave no candidate; give a part of a name that the suite has")
-        conditions = Conditions(rounds=rounds, threads=threads, provider=provider, spinning=spinning)
+            check_free(path, force=force)
 
-        written: list[Path] = []
 
-        def keep(document: Document) -> None:
-            if output is not None:  # an interrupted run leaves what it has found; the file is this run's by then
-                write_whole(output, document.to_json(), force=force or resume or bool(written))
-                written.append(output)
-
-        document = bench(
-            suite or "models", heats, conditions, progress=progress, remark=remark, keep=keep, before=before
-        )
+def _show(document: "Document", plot: Path | None, *, as_json: bool, force: bool) -> None:
     if as_json:
         click.echo(document.to_json(), nl=False)
     else:
@@ -165,7 +182,6 @@ def command(
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:
         from posexport.bench.chart import draw
+        from posexport.files import write_whole
 
-        write_whole(plot, draw(document, plot.suffix), force=force or resume)
-    # a third-party candidate that does not work is a result; one of posexport is a failure
-    sys.exit(1 if document.failed else 0)
+        write_whole(plot, draw(document, plot.suffix), force=force)

@@ -16,7 +16,6 @@ class _Help(click.Command):
     """Help under two names, whatever context asks first: click keeps the option that it made then."""
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """The names, in every context."""
         del ctx
         return ["-h", "--help"]
 
@@ -46,7 +45,6 @@ class Command(_Help):
             raise click.UsageError(self._about(err.option_name), ctx) from err
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options by group."""
         records = {
             parameter.name: record
             for parameter in self.get_params(ctx)
@@ -85,7 +83,6 @@ class Group(_Help, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first argument."""
         name = args[0]
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             raise click.UsageError(unknown_command(name, self.list_commands(ctx), self._path(ctx)), ctx)

@@ -38,8 +38,8 @@ def sources(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -
 
 def bundles(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Bundles; where none begins so, the directories that may hold one."""
-    found = _paths(incomplete, lambda path: (path / MANIFEST).is_file())
-    return found or _paths(incomplete, Path.is_dir)
+    directories = _paths(incomplete, lambda path: (path / MANIFEST).is_file())
+    return directories or _paths(incomplete, Path.is_dir)
 
 
 def bundles_or_models(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -3,6 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -10,13 +11,15 @@ from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
+from posexport.recipe import CacheName, LayoutName, RotationName
+from posexport.spec import Beyond
 from posexport.targets.providers import PROVIDERS
-from posexport.targets.target import TARGETS
+from posexport.targets.target import TARGETS, TargetName
 
 _GROUPS = {
     "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
-    "Lengths and KV cache": ("max_length", "beyond", "cache", "rotate"),
-    "Graph": ("made_for", "lowering", "opset", "inline"),
+    "Lengths and KV cache": ("max_length", "beyond", "cache", "rotation"),
+    "Graph": ("target", "lowering", "opset", "inline"),
     "Output": ("output", "layout", "force", "keep"),
     "Proof": ("no_verify", "lengths", *options.RUNTIME),
 }
@@ -31,36 +34,34 @@ _GROUPS = {
 @click.option("--max-length", type=click.IntRange(min=1), metavar="N", help="The longest input, in tokens.")
 @click.option(
     "--beyond",
-    type=click.Choice(["error", "clip", "interpolate"]),
+    type=click.Choice(get_args(Beyond)),
     default="error",
     show_default=True,
     help="Inputs beyond the trained length: error, clip the distances, or interpolate the table up to --max-length.",
 )
 @click.option(
     "--cache",
-    type=options.RenamedChoice(["dynamic", "static"], {"growing": "dynamic"}),
+    type=options.RenamedChoice(get_args(CacheName), {"growing": "dynamic"}),
     default="dynamic",
     show_default=True,
     help="KV cache of a decoder: dynamic is reallocated each step, static is a fixed-size buffer.",
 )
 @click.option(
     "--rotation",
-    "rotate",
-    type=click.Choice(["at-write", "at-read"]),
+    type=click.Choice(get_args(RotationName)),
     default="at-write",
     show_default=True,
     help="When RoPE is applied to keys: as they are written to the KV cache, or each time they are read.",
 )
 @click.option(
     "--layout",
-    type=click.Choice(["bundle", "genai", "optimum", "transformers.js"]),
+    type=click.Choice(get_args(LayoutName)),
     default="bundle",
     show_default=True,
     help="Whose files the directory looks like: posexport's own, onnxruntime-genai's, optimum's or transformers.js'.",
 )
 @click.option(
     "--target",
-    "made_for",
     type=click.Choice(TARGETS),
     default="portable",
     show_default=True,
@@ -99,11 +100,11 @@ def command(
     settings: tuple[str, ...],
     opset: int | None,
     max_length: int | None,
-    beyond: str,
-    cache: str,
-    rotate: str,
-    layout: str,
-    made_for: str,
+    beyond: Beyond,
+    cache: CacheName,
+    rotation: RotationName,
+    layout: LayoutName,
+    target: TargetName,
     lowering: str,
     inline: bool,
     tokenizer: Path | None,
@@ -139,13 +140,13 @@ def command(
             output,
             task=task,
             settings=parse(settings),
-            target=made_for,
-            cache=cache,  # type: ignore[arg-type]  # click.Choice gives one of them
-            rotation=rotate,  # type: ignore[arg-type]
+            target=target,
+            cache=cache,
+            rotation=rotation,
             opset=opset,
             max_length=max_length,
-            beyond=beyond,  # type: ignore[arg-type]
-            layout=layout,  # type: ignore[arg-type]
+            beyond=beyond,
+            layout=layout,
             lowering=lowering,
             inline=inline,
             tokenizer=tokenizer,

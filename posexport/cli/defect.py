@@ -11,9 +11,9 @@ from posexport import __version__
 
 def report(err: BaseException) -> str:
     """The sentence; the traceback and the versions are in the file that it names."""
-    said = " ".join(str(err).split())
-    said = said if len(said) <= 200 else said[:200] + " ..."
-    what = f"internal error, {type(err).__name__}" + (f": {said}" if said else "")
+    message = " ".join(str(err).split())
+    message = message if len(message) <= 200 else message[:200] + " ..."
+    what = f"internal error, {type(err).__name__}" + (f": {message}" if message else "")
     lines = [f"posexport {__version__}, Python {platform.python_version()}, {platform.platform()}"]
     lines += [f"arguments: {sys.argv[1:]}", "".join(traceback.format_exception(err))]
     try:

@@ -41,12 +41,12 @@ def command(
     """
     from posexport.explain.explanation import explain
 
-    found = explain(directory, length=length, past=past, batch=batch, provider=provider, threads=threads)
+    explanation = explain(directory, length=length, past=past, batch=batch, provider=provider, threads=threads)
     if as_json:
-        click.echo(found.to_json())
+        click.echo(explanation.to_json())
         return
     from rich.console import Console
 
     from posexport.explain.time_table import shown
 
-    Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(found))
+    Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(explanation))

@@ -21,7 +21,6 @@ class _Kind(click.Choice[str]):
     """A kind, or the one that is meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """One of `KINDS`."""
         if value not in self.choices:
             known = ", ".join(self.choices)
             self.fail(f"{value!r} is not one of {known}; {did_you_mean(value, self.choices, 'choose one')}", param, ctx)

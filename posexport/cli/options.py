@@ -19,7 +19,6 @@ class RenamedChoice(click.Choice[str]):
         self._renamed = renamed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """One of the present names."""
         if value in self._renamed:
             click.echo(f"posexport: {value} is now called {self._renamed[value]}", err=True)
             value = self._renamed[value]
@@ -106,5 +105,4 @@ _verbose_option = click.option(
 
 
 def verbosity_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``-q`` and ``-v``."""
     return _quiet_option(_verbose_option(command))

@@ -26,14 +26,14 @@ def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[s
         RuntimeError: the graph takes a length over its limit.
     """
     session = make_session(model, threads=1)
-    found: dict[str, dict[str, Cell]] = {task.name: {} for task in tasks.TASKS}
+    cells_by_task: dict[str, dict[str, Cell]] = {task.name: {} for task in tasks.TASKS}
     for length in setup.lengths:
-        cells = [LIMIT] * len(found) if limit is not None and length > limit else _right(session, setup, length)
+        cells = [LIMIT] * len(cells_by_task) if limit is not None and length > limit else _right(session, setup, length)
         if LIMIT in cells and not _refuses(session, length):
             raise RuntimeError(f"{model.name} has a limit of {limit} positions and takes {length}")
         for task, cell in zip(tasks.TASKS, cells, strict=True):
-            found[task.name][str(length)] = cell  # type: ignore[assignment]
-    return found
+            cells_by_task[task.name][str(length)] = cell  # type: ignore[assignment]
+    return cells_by_task
 
 
 def feeds(tokens: tasks.Ints) -> dict[str, tasks.Ints]:
@@ -60,6 +60,6 @@ def _refuses(session: "InferenceSession", length: int) -> bool:
     tokens, _ = tasks.draw(np.random.default_rng(0), 1, length)
     try:
         session.run(None, feeds(tokens))
-    except Exception as err:  # onnxruntime raises classes of its own; the words decide
+    except Exception as err:
         return refusal(err) is not None
     return False

@@ -1,16 +1,26 @@
 """The pictures of a comparison: accuracy against length for every encoding, accuracy against latency for all.
 
-Every picture is small enough to be read on a phone without being made smaller.
+Every picture is small enough to be read on a phone without being made smaller. Sizes are pixels of the page.
 """
 
+import io
 import math
 import textwrap
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from posexport.compare.comparison_table import shown
 from posexport.compare.records import LIMIT, Document, Row
-from posexport.compare.svg import COLOURS, GREY, Frame, dot, drawing, line, text
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+#: told apart by readers who do not tell red from green (after Okabe and Ito 2008), dark enough to be read on white
+COLOURS = ("#0072b2", "#d55e00", "#00825f", "#b0408f", "#7a5c00", "#2a8fbd", "#000000")
+GREY, LIGHT = "#767676", "#e5e5e5"
 #: where the encoding acts, in the order of the key; the first that fits gives the colour
 WHERE = (
     ("embed", "input"),
@@ -23,6 +33,18 @@ NOWHERE = "nowhere"
 LEAST_SHARE, LEAST_RATIO = 0.2, 0.2
 #: the width of a letter to its size
 _LETTER = 0.56
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "posexport",
+    "axes.edgecolor": GREY,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT,
+    "lines.linewidth": 1.6,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+#: begins the ids of what has a tooltip
+_TOOLTIP = "tooltip: "
 
 
 def task_colours(document: Document) -> list[tuple[str, str]]:
@@ -30,12 +52,11 @@ def task_colours(document: Document) -> list[tuple[str, str]]:
     return list(zip([task.name for task in document.tasks], COLOURS, strict=False))
 
 
-def places(document: Document) -> list[tuple[str, str]]:
+def hook_colours(document: Document) -> list[tuple[str, str]]:
     """Where encodings of this comparison act, with the colours."""
-    shown_rows = [row for row in document.rows if row.status == "measured"]
-    used = {_where(row) for row in shown_rows}
+    used = {_hook(row) for row in document.rows if row.status == "measured"}
     names = [*(name for _, name in WHERE), NOWHERE]
-    return [(name, COLOURS[number]) for number, name in enumerate(names) if number in used]
+    return [(name, COLOURS[index]) for index, name in enumerate(names) if index in used]
 
 
 def against_length(document: Document) -> list[str]:
@@ -44,55 +65,50 @@ def against_length(document: Document) -> list[str]:
 
 
 def _panel(document: Document, row: Row) -> str:
-    last = len(document.lengths) - 1
-    frame = Frame(40, 22, 142, 100, -0.2, last + 0.2, 0.0, 1.03)
-    shapes = [frame.border(), text(frame.left + frame.width / 2, 15, row.encoding, size=13, anchor="middle")]
-    for share in (0.0, 0.5, 1.0):
-        shapes.append(frame.across(share))
-        shapes.append(text(frame.left - 4, frame.at(0, share)[1] + 4, shown(share), size=11, anchor="end"))
-    for place, length in enumerate(document.lengths):
-        x, y = frame.at(place, 0)
-        shapes.append(text(x, y + 14, str(length), size=11, anchor="middle"))
+    figure, axes = _frame(190, 144, (40, 22, 142, 100), size=11)
+    axes.set_title(row.encoding, fontsize=13, pad=4)
+    axes.set_xticks(range(len(document.lengths)), [str(length) for length in document.lengths])
+    axes.set_yticks([0.0, 0.5, 1.0], [shown(0.0), shown(0.5), shown(1.0)])
+    axes.grid(axis="y")
+    axes.set(xlim=(-0.2, len(document.lengths) - 0.8), ylim=(0.0, 1.03))
     for task, colour in zip(document.tasks, COLOURS, strict=False):
-        shapes.append(frame.across(task.chance, colour, dashed=True))
+        axes.axhline(task.chance, color=colour, linewidth=1, linestyle="--")
         cells = [row.accuracy[task.name][str(length)] for length in document.lengths]
-        numbers = [(place, cell) for place, cell in enumerate(cells) if not isinstance(cell, str)]
-        points = [frame.at(place, cell) for place, cell in numbers]
-        shapes.append(line(points, colour))
-        for (x, y), (place, cell) in zip(points, numbers, strict=True):
-            shapes.append(dot(x, y, colour, f"{row.encoding}, {task.name}, {document.lengths[place]}: {shown(cell)}"))
-    ended = [place for place, length in enumerate(document.lengths) if _ends(row, length)]
-    if ended:
-        x, _ = frame.at((ended[0] + ended[-1]) / 2, 0)
-        shapes.append(text(x, frame.at(0, 0.7)[1], LIMIT, size=12, anchor="middle", colour=GREY))
-    return drawing(190, 144, f"accuracy of {row.encoding} against length", shapes)
+        points = [(x, cell) for x, cell in enumerate(cells) if not isinstance(cell, str)]
+        axes.plot([x for x, _ in points], [cell for _, cell in points], color=colour)
+        for x, cell in points:
+            _dot(axes, x, cell, colour, f"{row.encoding}, {task.name}, {document.lengths[x]}: {shown(cell)}")
+    refused = [x for x, length in enumerate(document.lengths) if _ends(row, length)]
+    if refused:
+        axes.text((refused[0] + refused[-1]) / 2, 0.7, LIMIT, size=12, ha="center", color=GREY)
+    return _svg(figure, f"accuracy of {row.encoding} against length")
 
 
 def against_latency(document: Document, length: int) -> str:
     """A point an encoding: the mean of its accuracies at ``length`` against its latency relative to ``nope``."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     points = [
         (row, row.latency_to_nope, mean)
         for row in document.rows
         if row.latency_to_nope is not None and (mean := row.mean(length)) is not None
     ]
-    ended = [row.encoding for row in document.rows if _ends(row, length)]
-    note = textwrap.wrap(f"{LIMIT}: {', '.join(ended)}", 62) if ended else []
-    width, height = 500.0, 400.0 + 16 * len(note)
-    left, right = span([latency for _, latency, _ in points], LEAST_RATIO)
+    refused = [row.encoding for row in document.rows if _ends(row, length)]
+    note = textwrap.wrap(f"{LIMIT}: {', '.join(refused)}", 62) if refused else []
+    width, height = 500, 400 + 16 * len(note)
+    figure, axes = _frame(width, height, (52, 34, width - 66, 310), size=13)
+    axes.set_title(f"length {length}: mean accuracy against latency", loc="left", fontsize=15)
+    axes.set_xlabel("latency, nope = 1", fontsize=14)
     low, high = span([mean for _, _, mean in points], LEAST_SHARE)
-    low, high = max(0.0, low), min(1.03, high)
-    frame = Frame(52, 34, width - 66, 310, left, right, low, high)
-    shapes = [frame.border(), text(52, 20, f"length {length}: mean accuracy against latency", size=15)]
-    for share in ticks(low, min(high, 1.0)):
-        shapes += [frame.across(share), text(46, frame.at(left, share)[1] + 4, shown(share), size=13, anchor="end")]
-    for latency in ticks(left, right):
-        x, y = frame.at(latency, low)
-        shapes.append(text(x, y + 18, f"{latency:g}", size=13, anchor="middle"))
-    middle = frame.left + frame.width / 2
-    shapes.append(text(middle, frame.top + frame.height + 38, "latency, nope = 1", size=14, anchor="middle"))
-    for number, words in enumerate(note):
-        shapes.append(text(52, frame.top + frame.height + 58 + 16 * number, words, size=13, colour=GREY))
-    return drawing(width, height, f"accuracy at length {length} against latency", shapes + _labelled(points, frame))
+    axes.set(xlim=span([latency for _, latency, _ in points], LEAST_RATIO), ylim=(max(0.0, low), min(1.03, high)))
+    axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: shown(share)))
+    axes.grid(axis="y")
+    for index, line in enumerate(note):
+        figure.text(52 / width, 1 - (402 + 16 * index) / height, line, size=13, color=GREY)
+    _label(axes, points)
+    return _svg(figure, f"accuracy at length {length} against latency")
 
 
 def span(values: Sequence[float], least: float) -> tuple[float, float]:
@@ -102,57 +118,91 @@ def span(values: Sequence[float], least: float) -> tuple[float, float]:
     return middle - 1.2 * half, middle + 1.2 * half
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the two, at most eight."""
-    step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 1e9) if (high - low) / s <= 7)
-    return [round(n * step, 6) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+def _frame(width: int, height: int, box: tuple[int, int, int, int], *, size: int) -> "tuple[Figure, Axes]":
+    """A picture, and its axes in ``box``: left, top, width and height."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    left, top, wide, high = box
+    with rc_context(_STYLE):  # type: ignore[arg-type]  # its keys are a Literal of all names
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        bounds = (left / width, 1 - (top + high) / height, wide / width, high / height)
+        axes = figure.add_axes(bounds)
+        axes.tick_params(labelsize=size)
+    return figure, axes
 
 
-def _labelled(points: list[tuple[Row, float, float]], frame: Frame) -> list[str]:
+def _svg(figure: "Figure", label: str) -> str:
+    """The picture as an element of a page, as wide as the page allows, with its tooltips."""
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_fontfamily("DejaVu Sans")  # one that matplotlib has; the page's style says which is shown
+    file = io.BytesIO()
+    with rc_context(_STYLE):  # type: ignore[arg-type]
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    root = ET.fromstring(file.getvalue())
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "role": "img",
+        "aria-label": label,
+        "style": f"max-width:{figure.bbox.width:.0f}px",
+    }
+    for element in root.iter():  # inside of a page SVG has no namespaces
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        if element.attrib.get("id", "").startswith(_TOOLTIP):
+            ET.SubElement(element, "title").text = element.attrib.pop("id").removeprefix(_TOOLTIP)
+    root.remove(root.find("metadata"))  # type: ignore[arg-type]  # matplotlib writes one
+    return ET.tostring(root, encoding="unicode")
+
+
+def _dot(axes: "Axes", x: float, y: float, colour: str, tip: str, *, size: float = 6) -> None:
+    axes.plot([x], [y], "o", color=colour, markersize=size, markeredgewidth=0, gid=f"{_TOOLTIP}{tip}", clip_on=False)
+
+
+def _label(axes: "Axes", points: list[tuple[Row, float, float]]) -> None:
     """Dots with their names, each name at the nearest place where it covers no other name and no dot."""
+    from matplotlib.transforms import Bbox
+
     size = 13 if len(points) <= 12 else 11
-    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in (frame.at(latency, mean) for _, latency, mean in points)]
-    shapes = []
-    for row, latency, mean in sorted(points, key=lambda point: (-point[2], point[1])):
-        x, y = frame.at(latency, mean)
-        colour = COLOURS[_where(row)]
-        box = _free(x, y, _LETTER * size * len(row.encoding), size / 2 + 0.5, taken, frame)
-        taken.append(box)
-        middle = (box[1] + box[3]) / 2
-        near = box[0] if box[0] > x else box[2]
+    pixels = [axes.transData.transform((latency, mean)) for _, latency, mean in points]
+    covered = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in pixels]
+    order = sorted(range(len(points)), key=lambda index: (-points[index][2], points[index][1]))
+    for index in order:
+        (row, latency, mean), (x, y) = points[index], pixels[index]
+        colour = COLOURS[_hook(row)]
+        box = _free(x, y, _LETTER * size * len(row.encoding), size + 1.0, covered, axes.bbox)
+        covered.append(box)
+        middle = (box.y0 + box.y1) / 2
+        near = box.x0 if box.x0 > x else box.x1
         if math.hypot(near - x, middle - y) > 14:
-            shapes.append(line([(x, y), (near, middle)], GREY, width=0.6))
-        shapes.append(dot(x, y, colour, f"{row.encoding}: {shown(mean)}, latency {latency:.2f}", radius=4))
-        shapes.append(text(box[0], box[3] - 2, row.encoding, size=size, colour=colour))
-    return shapes
+            ends = axes.transData.inverted().transform([(x, y), (near, middle)])
+            axes.plot(ends[:, 0], ends[:, 1], color=GREY, linewidth=0.6)
+        _dot(axes, latency, mean, colour, f"{row.encoding}: {shown(mean)}, latency {latency:.2f}", size=8)
+        axes.text(box.x0, box.y0 + 3, row.encoding, size=size, color=colour, transform=None)
 
 
-Box = tuple[float, float, float, float]
-
-
-def _free(x: float, y: float, wide: float, half: float, taken: list[Box], frame: Frame) -> Box:
+def _free(x: float, y: float, width: float, height: float, covered: "list[Bbox]", frame: "Bbox") -> "Bbox":
     """The nearest place for a name of this size beside (x, y), or the first one if all are covered."""
-    first: Box = (x + 7, y - half, x + 7 + wide, y + half)
+    from matplotlib.transforms import Bbox
+
     for radius in range(0, 240, 6):
-        for turn in range(0, 360, 30):
-            along, down = radius * math.cos(math.radians(turn)), radius * math.sin(math.radians(turn))
-            start = x + 7 + along if along >= 0 else x - 7 - wide + along
-            box = (start, y + down - half, start + wide, y + down + half)
-            inside = frame.left <= box[0] and box[2] <= frame.left + frame.width
-            inside = inside and frame.top <= box[1] and box[3] <= frame.top + frame.height
-            if inside and not any(_overlap(box, other) for other in taken):
+        for degrees in range(0, 360, 30):
+            right, up = radius * math.cos(math.radians(degrees)), radius * math.sin(math.radians(degrees))
+            start = x + 7 + right if right >= 0 else x - 7 - width + right
+            box = Bbox.from_bounds(start, y + up - height / 2, width, height)
+            inside = frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
+            if inside and not box.count_overlaps(covered):
                 return box
-    return first
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    return Bbox.from_bounds(x + 7, y - height / 2, width, height)
 
 
 def _ends(row: Row, length: int) -> bool:
     return any(by_length.get(str(length)) == LIMIT for by_length in row.accuracy.values())
 
 
-def _where(row: Row) -> int:
-    """The number in `WHERE` of the first hook that the encoding acts through; one more: it acts nowhere."""
-    return next((number for number, (hook, _) in enumerate(WHERE) if hook in row.acts_on), len(WHERE))
+def _hook(row: Row) -> int:
+    """The index in `WHERE` of the first hook that the encoding acts through; one more: it acts nowhere."""
+    return next((index for index, (hook, _) in enumerate(WHERE) if hook in row.acts_on), len(WHERE))

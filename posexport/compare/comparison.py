@@ -16,8 +16,9 @@ from posexport.compare.page import page
 from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
+from posexport.extras import require
 
-FLOOR = "nope"
+BASELINE = "nope"
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
 
 Progress = Callable[[int, int, str], None]
@@ -35,25 +36,28 @@ def compare(
 ) -> Document:
     """Compare ``encodings`` (none: all) and write the tables into the directory ``target``.
 
-    ``nope`` is always among them: it is the floor. What an earlier run with the same setup finished there is not done
-    again. ``force`` begins again. ``jobs``: processes that train, of one thread each; time and memory are measured
-    after that, one model at a time.
+    ``nope`` is always among them: it is the baseline. What an earlier run with the same setup finished is not done
+    again, unless ``force``. ``jobs``: processes that train, of one thread each; time and memory are measured after
+    that, one model at a time.
 
     Raises:
         PosexportError: an unknown encoding, a setup that cannot be trained, a directory that is not free.
     """
+    require("posexport compare", "matplotlib")
     setup = _checked(setup or Setup())
     names, unfit = _chosen(encodings)
     if jobs < 1:
         raise PosexportError(f"jobs must be at least 1, got {jobs}")
     with opened(target, setup, force=force) as folder:
-        found = {name: result for name in names if (result := folder.finished(name)) is not None}
-        if found:
-            remark(f"{len(found)} of {len(names)} encodings were trained before and are not trained again")
-        failed = _work(folder, names, found, setup, jobs, progress or (lambda *_: None))
-        rows = _rows(names, unfit, found, failed)
-        told = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
-        document = Document(setup=setup, lengths=list(setup.lengths), tasks=told, rows=rows, noise=noise(found[FLOOR]))
+        finished = {name: result for name in names if (result := folder.finished(name)) is not None}
+        if finished:
+            remark(f"{len(finished)} of {len(names)} encodings were trained before and are not trained again")
+        failed = _work(folder, names, finished, setup, jobs, progress or (lambda *_: None))
+        rows = _rows(names, unfit, finished, failed)
+        infos = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
+        document = Document(
+            setup=setup, lengths=list(setup.lengths), tasks=infos, rows=rows, noise=noise(finished[BASELINE])
+        )
         folder.write("compare.json", document.to_json() + b"\n")
         folder.write("compare.csv", to_csv(document))
         folder.write("compare.html", page(document))
@@ -61,48 +65,48 @@ def compare(
 
 
 def _work(
-    folder: Folder, names: Sequence[str], found: dict[str, Result], setup: Setup, jobs: int, progress: Progress
+    folder: Folder, names: Sequence[str], finished: dict[str, Result], setup: Setup, jobs: int, progress: Progress
 ) -> dict[str, str]:
-    """Train, then measure, what is not in ``found`` yet; what failed, with the reason."""
+    """Train, then measure, what is not in ``finished`` yet; what failed, with the reason."""
     failed: dict[str, str] = {}
-    done = len(found) + sum(result.cost is not None for result in found.values())
+    done = len(finished) + sum(result.cost is not None for result in finished.values())
     total = 2 * len(names)
     progress(done, total, "training")
-    missing = {name: (name, setup, folder.model(name)) for name in names if name not in found}
+    missing = {name: (name, setup, folder.model(name)) for name in names if name not in finished}
     for name, result in each(one, missing, processes=jobs):
         done += 1
         if isinstance(result, PosexportError):
             failed[name], total = str(result), total - 1
-            if name == FLOOR:
-                raise PosexportError(f"{FLOOR}, which all others are compared with, failed: {result}") from result
+            if name == BASELINE:
+                raise PosexportError(f"{BASELINE}, which all others are compared with, failed: {result}") from result
         else:
-            found[name] = result
+            finished[name] = result
             folder.keep(result)
         progress(done, total, f"training, {name} is done")
     # one at a time and with no training beside it, or the figures would be those of the neighbour
-    nope = folder.model(FLOOR)
-    waiting = {name: (folder.model(name), nope, setup) for name, result in found.items() if result.cost is None}
+    nope = folder.model(BASELINE)
+    waiting = {name: (folder.model(name), nope, setup) for name, result in finished.items() if result.cost is None}
     for name, cost in each(measure, waiting, processes=1, fresh=True):
         if isinstance(cost, PosexportError):
             raise cost
-        found[name] = msgspec.structs.replace(found[name], cost=cost)
-        folder.keep(found[name])
+        finished[name] = msgspec.structs.replace(finished[name], cost=cost)
+        folder.keep(finished[name])
         done += 1
         progress(done, total, f"time and memory, {name} is done")
     return failed
 
 
 def _rows(
-    names: Sequence[str], unfit: Mapping[str, str], found: Mapping[str, Result], failed: Mapping[str, str]
+    names: Sequence[str], unfit: Mapping[str, str], finished: Mapping[str, Result], failed: Mapping[str, str]
 ) -> list[Row]:
-    """`FLOOR` first, then by name."""
+    """`BASELINE` first, then by name."""
     from posexport.encodings.encoding import ENCODINGS
 
     rows = []
-    for name in sorted([*names, *unfit], key=lambda name: (name != FLOOR, name)):
+    for name in sorted([*names, *unfit], key=lambda name: (name != BASELINE, name)):
         acts_on = list(ENCODINGS[name].oracles)
-        if name in found:
-            rows.append(measured(found[name], found[FLOOR], acts_on))
+        if name in finished:
+            rows.append(measured(finished[name], finished[BASELINE], acts_on))
         elif name in failed:
             rows.append(Row(encoding=name, status="failed", reason=failed[name], acts_on=acts_on))
         else:
@@ -111,7 +115,7 @@ def _rows(
 
 
 def _chosen(encodings: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Those to be trained, `FLOOR` first, and those that cannot be, with the reason."""
+    """Those to be trained, `BASELINE` first, and those that cannot be, with the reason."""
     from posexport.encodings.build import lookup
     from posexport.encodings.encoding import ENCODINGS
     from posexport.sources.builtin import models
@@ -119,7 +123,7 @@ def _chosen(encodings: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     known = models()
     names: list[str] = []
     unfit: dict[str, str] = {}
-    for name in dict.fromkeys([FLOOR, *(encodings or ENCODINGS)]):
+    for name in dict.fromkeys([BASELINE, *(encodings or ENCODINGS)]):
         cls = lookup(name).cls
         if f"encoder-{name}" in known:
             names.append(name)

@@ -9,11 +9,11 @@ from posexport.compare.records import Cell, Document, Result, Row
 _NO_NUMBER = "-"
 
 
-def measured(result: Result, floor: Result, acts_on: Sequence[str]) -> Row:
-    """The row of a finished encoding; ``floor`` is the result of ``nope``, of which ratios are taken."""
-    cost, of_floor = result.cost, floor.cost
+def measured(result: Result, baseline: Result, acts_on: Sequence[str]) -> Row:
+    """The row of a finished encoding; ``baseline`` is the result of ``nope``, of which ratios are taken."""
+    cost, of_baseline = result.cost, baseline.cost
     growth = None if cost is None else cost.growth
-    least = None if of_floor is None else of_floor.growth
+    least = None if of_baseline is None else of_baseline.growth
     return Row(
         encoding=result.encoding,
         status="measured",
@@ -25,7 +25,11 @@ def measured(result: Result, floor: Result, acts_on: Sequence[str]) -> Row:
         file_bytes=result.file_bytes,
         latency_ms=None if cost is None else cost.ms,
         # nope is 1 by definition; what a second session of it took beside the first is `noise`
-        latency_to_nope=None if cost is None else 1.0 if result.encoding == floor.encoding else cost.ms / cost.nope_ms,
+        latency_to_nope=None
+        if cost is None
+        else 1.0
+        if result.encoding == baseline.encoding
+        else cost.ms / cost.nope_ms,
         memory_bytes=growth,
         memory_to_nope=growth / least if growth is not None and least else None,
         loss=result.loss,
@@ -33,9 +37,9 @@ def measured(result: Result, floor: Result, acts_on: Sequence[str]) -> Row:
     )
 
 
-def noise(floor: Result) -> float | None:
+def noise(baseline: Result) -> float | None:
     """By what share two sessions of the same model, ``nope``, differed in time: smaller differences say nothing."""
-    return None if floor.cost is None else abs(floor.cost.ms / floor.cost.nope_ms - 1)
+    return None if baseline.cost is None else abs(baseline.cost.ms / baseline.cost.nope_ms - 1)
 
 
 def columns(document: Document) -> list[str]:

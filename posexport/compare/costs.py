@@ -43,13 +43,13 @@ def measure(model: Path, nope: Path, setup: Setup) -> Cost:
     before = peak()
     session.run(None, inputs)
     after = peak()
-    floor = make_session(nope, threads=1)
-    floor.run(None, inputs)
+    baseline = make_session(nope, threads=1)
+    baseline.run(None, inputs)
     times: list[list[float]] = [[], []]
     for _ in range(setup.timed_runs):
-        for found, each in zip(times, (session, floor), strict=True):
-            found.append(_seconds(each, inputs))
-    ms, nope_ms = (1e3 * statistics.median(found) for found in times)
+        for seconds, each in zip(times, (session, baseline), strict=True):
+            seconds.append(_seconds(each, inputs))
+    ms, nope_ms = (1e3 * statistics.median(seconds) for seconds in times)
     return Cost(ms=ms, nope_ms=nope_ms, growth=None if before is None or after is None else after - before)
 
 

@@ -34,7 +34,6 @@ class Folder:
         self.path = path
 
     def model(self, encoding: str) -> Path:
-        """Where an encoding's model stands."""
         return self.path / MODELS / f"{encoding}.onnx"
 
     def _result(self, encoding: str) -> Path:
@@ -49,12 +48,10 @@ class Folder:
         return result if self.model(encoding).is_file() else None
 
     def keep(self, result: Result) -> None:
-        """Write down what was found."""
         data = msgspec.json.format(msgspec.json.encode(result), indent=1)
         write_whole(self._result(result.encoding), data + b"\n", force=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write one of `TABLES`."""
         write_whole(self.path / name, data, force=True)
 
 

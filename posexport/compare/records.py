@@ -40,8 +40,11 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``ms`` and ``nope_ms``: medians of calls that alternated in one process. ``growth``: bytes by which a first call
-    raised a fresh process's peak memory; None where the system does not say."""
+    """Time and memory of an encoding.
+
+    ``ms`` and ``nope_ms``: medians of calls that alternated in one process. ``growth``: bytes by which a first call
+    raised a fresh process's peak memory; None where the system does not say.
+    """
 
     ms: float
     nope_ms: float
@@ -109,7 +112,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """No encoding failed."""
         return all(row.status != "failed" for row in self.rows)
 
     @property

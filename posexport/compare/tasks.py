@@ -53,7 +53,6 @@ class Task:
 
     @property
     def chance(self) -> float:
-        """How often guessing is right."""
         return 1 / self.answers
 
 
@@ -107,7 +106,7 @@ def _marker(tokens: Ints) -> Ints:
     return np.where(asked, answer, NOT_ASKED)
 
 
-def right(answers: Ints, given: Ints) -> tuple[int, int]:
-    """How many of the questions in ``answers`` are answered rightly by ``given``, and how many there are."""
+def right(answers: Ints, predictions: Ints) -> tuple[int, int]:
+    """How many of the questions in ``answers`` are answered rightly by ``predictions``, and how many there are."""
     asked = answers != NOT_ASKED
-    return int((given == answers)[asked].sum()), int(asked.sum())
+    return int((predictions == answers)[asked].sum()), int(asked.sum())

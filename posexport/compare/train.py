@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from posexport.compare import tasks
 from posexport.compare.records import Setup
+from posexport.definition.definition import Definition
 from posexport.encodings.build import build
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
 from posexport.sources.builtin import models
 
 RATE, OWN_FACTOR, LOWEST_RATE, WARM_UP = 3e-3, 10.0, 0.1, 0.1
@@ -42,7 +42,7 @@ def make(encoding: str, setup: Setup) -> Definition:
 def _fresh(encoding: str, setup: Setup) -> Definition:
     torch.manual_seed(setup.seed)
     kind, _ = models()[f"encoder-{encoding}"]
-    config = kind.config(
+    config = kind.config.of(
         vocab=tasks.VOCAB,
         hidden=setup.hidden,
         heads=setup.heads,
@@ -63,8 +63,8 @@ def _fresh(encoding: str, setup: Setup) -> Definition:
 
 def own_parameters(model: nn.Module) -> list[nn.Parameter]:
     """The parameters of encodings in a model."""
-    found = {id(p): p for module in model.modules() if isinstance(module, Encoding) for p in module.parameters()}
-    return list(found.values())
+    parameters = {id(p): p for module in model.modules() if isinstance(module, Encoding) for p in module.parameters()}
+    return list(parameters.values())
 
 
 def train(model: Definition, setup: Setup) -> float:
@@ -105,9 +105,9 @@ def _loss(model: nn.Module, tokens: tasks.Ints, answers: tasks.Ints) -> Tensor:
     ids = torch.from_numpy(tokens)
     (logits,) = model(input_ids=ids, attention_mask=torch.ones_like(ids))
     total: Tensor = logits.new_zeros(())
-    for task, wanted in zip(tasks.TASKS, torch.from_numpy(answers), strict=True):
-        if not (wanted != tasks.NOT_ASKED).any():  # the mean of no losses is not a number
+    for task, targets in zip(tasks.TASKS, torch.from_numpy(answers), strict=True):
+        if not (targets != tasks.NOT_ASKED).any():  # the mean of no losses is not a number
             continue
-        given = logits[..., task.channels].flatten(0, 1)
-        total = total + task.weight * F.cross_entropy(given, wanted.flatten(), ignore_index=tasks.NOT_ASKED)
+        predictions = logits[..., task.channels].flatten(0, 1)
+        total = total + task.weight * F.cross_entropy(predictions, targets.flatten(), ignore_index=tasks.NOT_ASKED)
     return total

@@ -15,8 +15,7 @@ from posexport.errors import PosexportError
 def each(
     work: Callable[..., Any], calls: Mapping[str, tuple[Any, ...]], *, processes: int, fresh: bool = False
 ) -> Iterator[tuple[str, Any]]:
-    """``work(*arguments)`` of every named call, in the order in which they end: its result, or what kept it from one
-    as a PosexportError.
+    """Results of ``work(*arguments)``, or PosexportErrors, by the calls' names and in the order in which they end.
 
     ``fresh``: a process of its own for every call. Whatever ends the loop early ends the processes too.
 
@@ -42,7 +41,7 @@ def each(
                 ) from err
             except PosexportError as err:
                 yield running[future], err
-            except Exception as err:  # a defect in one of many: the others' hours are not lost for it
+            except Exception as err:
                 lines = str(err).strip().splitlines() or [""]
                 yield running[future], PosexportError(f"{type(err).__name__}: {lines[0]}")
     except BaseException:

@@ -11,7 +11,7 @@ def extend(module: nn.Module, beyond: Beyond, length: int | None = None, *, over
     """Replace every encoding in ``module`` by its clipped or interpolated form, a shared one by a shared one.
 
     Meant for a model whose weights are loaded. ``length``: positions to stretch tables to, for ``interpolate`` only.
-    ``overhead``: table rows at the start that no real token uses (`posexport.models.numbering`). ``error`` changes
+    ``overhead``: table rows at the start that no real token uses (`posexport.nn.position_ids`). ``error`` changes
     nothing. Raises PosexportError, and leaves the model as it was, where the choice fits no encoding, or not all.
     """
     if beyond == "error":

@@ -28,6 +28,28 @@ class ByLayer(Encoding):
         return encoding
 
 
+class InputAndLayers(Encoding):
+    """Acts on the embeddings as one encoding does, and gives every layer its own, such as windows in some layers.
+
+    Of the layers' encodings one at least is that of the input, which says the longest input.
+    """
+
+    def __init__(self, at_input: Encoding, layers: Iterable[Encoding]) -> None:
+        super().__init__(**at_input.parameters_given)
+        self.at_input = at_input
+        self.layers = nn.ModuleList(layers)
+
+    def in_layer(self, index: int) -> Encoding:
+        """That of layer ``index``."""
+        encoding = self.layers[index]
+        assert isinstance(encoding, Encoding)
+        return encoding
+
+    def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
+        """As that of the input does."""
+        return self.at_input.embed(x_BTC, positions)
+
+
 class RotationAndTerm(Encoding):
     """Rotates as one encoding does and adds the scores of another, such as rotations inside a local window.
 

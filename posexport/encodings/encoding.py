@@ -194,7 +194,7 @@ class Encoding(nn.Module):
     def interpolated(self, length: int, *, overhead: int = 0) -> "Encoding":
         """``--beyond interpolate``: the table stretched linearly to ``length`` positions, its first and last row kept.
 
-        ``overhead``: rows at the table's start that no real token uses (`posexport.models.numbering`); they stay as
+        ``overhead``: rows at the table's start that no real token uses (`posexport.nn.position_ids`); they stay as
         they are and do not count in ``length``.
         """
         del length, overhead

@@ -23,29 +23,29 @@ def positional(nodes: Sequence[Any], roles: Mapping[str, str]) -> set[int]:
     """
     #: values that hold something of the tokens; of these, products with positions; that were counted; of the mask
     content = {name for name, role in roles.items() if role not in ("mask", "positions")}
-    turned: set[str] = set()
+    rotated: set[str] = set()
     counted = {name for name, role in roles.items() if role == "positions"}
     masked = {name for name, role in roles.items() if role == "mask"}
-    found = set()
+    indices = set()
     for index, node in enumerate(nodes):
-        given = set(read(node))
+        inputs = set(read(node))
         if node.op_type in _SHAPES:
             continue
-        if tokens := given & content:
+        if tokens := inputs & content:
             content.update(node.output)
-            product = node.op_type == "Mul" and given & counted
-            if product or (node.op_type in _SUMS and tokens <= turned):
-                turned.update(node.output)
-                found.add(index)
-        elif node.op_type in _COUNTING or given & counted:
-            if given & masked and node.op_type not in _COUNTING:
+            product = node.op_type == "Mul" and inputs & counted
+            if product or (node.op_type in _SUMS and tokens <= rotated):
+                rotated.update(node.output)
+                indices.add(index)
+        elif node.op_type in _COUNTING or inputs & counted:
+            if inputs & masked and node.op_type not in _COUNTING:
                 masked.update(node.output)
                 continue
             counted.update(node.output)
-            found.add(index)
-        elif given & masked:
+            indices.add(index)
+        elif inputs & masked:
             masked.update(node.output)
-    return found
+    return indices
 
 
 def read(node: Any) -> Iterator[str]:

@@ -17,6 +17,7 @@ from posexport.explain.origins import Origin, Origins
 from posexport.explain.profile import Cost, calls, costs
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
 from posexport.parity.draw import Feeds
+from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Link
 from posexport.runtime.providers import bundle_session, check_loads
 from posexport.runtime.session import refusal
@@ -79,14 +80,14 @@ def explain(
             if when == "later" and not later:
                 continue
             # one session at a time: threads of another would wait busily beside it
-            one = _open(directory, file, graph, provider, threads, Path(folder) / f"part{number}")
+            opened = _open(directory, file, graph, provider, threads, Path(folder) / f"part{number}")
             try:
                 if when == "first" and later:  # what it gives is in the cache
-                    arrays |= _given(one.link, one.link.one_token(arrays))
+                    arrays |= _given(opened.link, opened.link.one_token(arrays))
                     continue
-                parts.append(_part(one, one.link.taken(arrays), manifest, provider))
+                parts.append(_part(opened, opened.link.taken(arrays), manifest, provider))
                 if number < len(graphs) - 1:
-                    arrays |= _given(one.link, one.link.taken(arrays))
+                    arrays |= _given(opened.link, opened.link.taken(arrays))
             except Exception as err:
                 if reason := refusal(err):
                     raise PosexportError(f"the bundle refuses {_words(named, manifest)}: {reason}") from err
@@ -137,35 +138,35 @@ def _open(
     return _Opened(file, list(graph.inputs), shared, link, origins)
 
 
-def _part(one: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> Part:
+def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> Part:
     """Call a graph some times and read the profile of the last ones."""
-    session = one.link.session
-    call = _bound(session, arrays, one, provider)
+    session = opened.link.session
+    call = _bound(session, arrays, opened, provider)
     for _ in range(WARMUP):
         call()
     runs = len(_timed(call))
-    found = calls(Path(session.end_profiling()), one.origins)[WARMUP:]
-    rows = _rows(costs(found), one.origins)
+    found = calls(Path(session.end_profiling()), opened.origins)[WARMUP:]
+    rows = _rows(costs(found), opened.origins)
     return Part(
-        file=one.file,
+        file=opened.file,
         runs=runs,
         ms=median(_timed(call)),
         profiled_ms=median(each.us for each in found) / 1e3,
         kernels_ms=sum(row.ms for row in rows),
-        decisions=_decisions(manifest, one.origins),
+        decisions=_decisions(manifest, opened.origins),
         rows=rows,
     )
 
 
-def _timed(call: Callable[[], None]) -> list[float]:
+def _timed(call: Callable[[], object]) -> list[float]:
     """Milliseconds of each of some calls."""
-    found: list[float] = []
+    times: list[float] = []
     start = time.perf_counter()
-    while len(found) < RUNS and (not found or time.perf_counter() - start < SECONDS):
+    while len(times) < RUNS and (not times or time.perf_counter() - start < SECONDS):
         begun = time.perf_counter()
         call()
-        found.append((time.perf_counter() - begun) * 1e3)
-    return found
+        times.append((time.perf_counter() - begun) * 1e3)
+    return times
 
 
 def _given(link: Link, feeds: Feeds) -> Feeds:
@@ -174,35 +175,26 @@ def _given(link: Link, feeds: Feeds) -> Feeds:
     return dict(zip(link.gives.values(), values, strict=True))
 
 
-def _bound(session: "InferenceSession", arrays: Feeds, one: _Opened, provider: str) -> Callable[[], None]:
+def _bound(session: "InferenceSession", arrays: Feeds, opened: _Opened, provider: str) -> Callable[[], object]:
     """A call on these arrays whose caches stay where they are computed."""
     from onnxruntime import OrtValue
 
-    binding, own_device = session.io_binding(), provider_named(provider).device
-    roles = {spec.name: spec.role for spec in one.inputs}
-    held = {}
+    own_device = provider_named(provider).device
+    roles = {spec.name: spec.role for spec in opened.inputs}
+    values = {}
     for name, array in arrays.items():
         # ids and masks come from the host in every call
         device = own_device if roles[name] in ("cache", "values") and array.size else HOST
-        held[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
-        binding.bind_ortvalue_input(name, held[name])
-
-    def call() -> None:
-        binding.clear_binding_outputs()
-        for output in session.get_outputs():
-            if output.name in one.shared:
-                binding.bind_ortvalue_output(output.name, held[one.shared[output.name]])
-            else:
-                binding.bind_output(output.name, own_device, 0)
-        session.run_with_iobinding(binding)
-
-    return call
+        values[name] = OrtValue.ortvalue_from_numpy(array, device, 0)
+    names = [output.name for output in session.get_outputs()]
+    outputs = {name: values[opened.shared[name]] if name in opened.shared else own_device for name in names}
+    return lambda: run_bound(session, {}, values, outputs)
 
 
-def _rows(found: Sequence[Cost], origins: Origins) -> list[Row]:
+def _rows(costs: Sequence[Cost], origins: Origins) -> list[Row]:
     """A row for each origin, in the order of `SHARES`, longest first."""
     by_origin: dict[Origin, list[Cost]] = defaultdict(list)
-    for cost in found:
+    for cost in costs:
         by_origin[cost.origin].append(cost)
     rows = [
         Row(
@@ -218,9 +210,9 @@ def _rows(found: Sequence[Cost], origins: Origins) -> list[Row]:
     return sorted(rows, key=lambda row: (SHARES.index(row.share), -row.ms))
 
 
-def _kernels(found: Sequence[Cost]) -> list[Kernel]:
+def _kernels(costs: Sequence[Cost]) -> list[Kernel]:
     sums: dict[tuple[str, str], tuple[int, float]] = {}
-    for cost in found:
+    for cost in costs:
         count, us = sums.get((cost.op_type, cost.provider), (0, 0.0))
         sums[cost.op_type, cost.provider] = count + cost.count, us + cost.us
     kernels = [
@@ -247,12 +239,12 @@ def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
 def _words(named: Mapping[str, int], manifest: Manifest) -> str:
     """What is fed, in words."""
     axes = {axis for spec in manifest.inputs for axis in spec.axes}
-    told = [f"batch {named[BATCH]}"]
+    words = [f"batch {named[BATCH]}"]
     if HEIGHT in named:
-        return f"{told[0]}, image {named[HEIGHT]}x{named[WIDTH]}"
-    told.append(f"length {named[SEQUENCE]}")
+        return f"{words[0]}, image {named[HEIGHT]}x{named[WIDTH]}"
+    words.append(f"length {named[SEQUENCE]}")
     if axes & {PAST, CAPACITY}:
-        told.append(f"past {named[PAST]}")
+        words.append(f"past {named[PAST]}")
     if ENCODER_SEQUENCE in axes:
-        told.append(f"encoder length {named[ENCODER_SEQUENCE]}")
-    return ", ".join(told)
+        words.append(f"encoder length {named[ENCODER_SEQUENCE]}")
+    return ", ".join(words)

@@ -65,14 +65,14 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
 def draw(inputs: Sequence[InputSpec], envelope: Envelope, named: dict[str, int]) -> Feeds:
     """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
     rng = np.random.default_rng(0)
-    given: Feeds = {}
+    arrays: Feeds = {}
     for spec in inputs:
         shape = [axis if isinstance(axis, int) else named[axis] for axis in spec.axes]
         if spec.role == "tokens":
-            given[spec.name] = ids(spec, shape, rng)
+            arrays[spec.name] = ids(spec, shape, rng)
         elif spec.role in ("values", "cache"):
-            given[spec.name] = rng.standard_normal(shape, dtype=np.float32)
+            arrays[spec.name] = rng.standard_normal(shape, dtype=np.float32)
         elif spec.role == "mask":
-            given[spec.name] = np.ones(shape, dtype=spec.dtype)
+            arrays[spec.name] = np.ones(shape, dtype=spec.dtype)
     positions = {spec.name for spec in inputs if spec.role == "positions"}
-    return {name: array for name, array in prepare(given, inputs, envelope).items() if name not in positions}
+    return {name: array for name, array in prepare(arrays, inputs, envelope).items() if name not in positions}

@@ -14,10 +14,8 @@ from typing import Any
 
 from posexport.explain.dataflow import positional
 from posexport.explain.records import Share
+from posexport.spec import DOMAIN, FUNCTION
 
-DOMAIN = "posexport"
-#: by what a graph without functions tells of its nodes which they stood in (`posexport.export.inline`)
-FUNCTION = "posexport.function"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAME = re.compile(r"posexport@(?:(?P<index>\d+)|(?P<function>[A-Za-z_]\w*))@")
 #: of kernels whose nodes' names are lost in fusions
@@ -66,14 +64,14 @@ class Origins:
 
     def of(self, name: str, op_type: str, around: Origin | None) -> Origin:
         """The origin of a kernel with this name, in the body of a kernel that comes from ``around``."""
-        found = _NAME.search(name)
-        if found is None:
+        match = _NAME.search(name)
+        if match is None:
             if around is not None:
                 return around
             if op_type == _ROTATION:
                 return Origin("positions", op_type)
             return Origin("attention", op_type) if _ATTENTION.search(op_type) else REST
-        return self._graph[int(found["index"])] if found["index"] else of_function(found["function"])
+        return self._graph[int(match["index"])] if match["index"] else of_function(match["function"])
 
     def count(self, name: str) -> int:
         """Nodes of a type; of one that only other functions call, those of its callers."""
@@ -97,21 +95,19 @@ def every(nodes: Any) -> Iterator[Any]:
 
 
 def _rename(nodes: Any, prefix: str) -> None:
-    """Names that begin so, each once."""
     for number, node in enumerate(every(nodes)):
         node.name = f"{prefix}{number}"
 
 
 def _origin(node: Any, counted: bool) -> Origin:
-    """Of a node of the graph itself."""
-    told = {entry.key: entry.value for entry in node.metadata_props}
+    metadata = {entry.key: entry.value for entry in node.metadata_props}
     if node.domain == DOMAIN:
         return of_function(node.op_type)
-    if FUNCTION in told:
-        return of_function(told[FUNCTION])
+    if FUNCTION in metadata:
+        return of_function(metadata[FUNCTION])
     if counted:
         return Origin("positions", TABLES)
-    return Origin("attention", MODULES) if _in_attention(told.get(_CLASSES, "")) else REST
+    return Origin("attention", MODULES) if _in_attention(metadata.get(_CLASSES, "")) else REST
 
 
 def _in_attention(classes: str) -> bool:
@@ -120,7 +116,7 @@ def _in_attention(classes: str) -> bool:
     ``classes``: a Python list of names of classes from the outermost to the innermost, then the operator's.
     """
     try:
-        found = ast.literal_eval(classes)
+        names = ast.literal_eval(classes)
     except (ValueError, SyntaxError):
         return False
-    return isinstance(found, list) and len(found) > 1 and str(found[-2]).endswith("Attention")
+    return isinstance(names, list) and len(names) > 1 and str(names[-2]).endswith("Attention")

@@ -6,31 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
 from posexport.errors import PosexportError
 from posexport.explain.origins import Origin, Origins
+from posexport.runtime.profile import Event, kernels, read_profile
 
-_END = "_kernel_time"
 #: of the whole call
 _CALL = "model_run"
 #: run the kernels of their bodies
 _AROUND = frozenset(["If", "Loop", "Scan", "SequenceMap"])
-
-
-class _Args(msgspec.Struct):
-    provider: str = ""
-    op_name: str = ""
-
-
-class Event(msgspec.Struct):
-    """One entry of the profile; ``ts`` and ``dur`` in microseconds."""
-
-    cat: str = ""
-    name: str = ""
-    ts: float = 0
-    dur: float = 0
-    args: _Args = msgspec.field(default_factory=_Args)
 
 
 @dataclass(frozen=True)
@@ -65,52 +48,51 @@ class Cost:
 
 def calls(profile: Path, origins: Origins) -> list[Call]:
     """The calls in a profile, in order. PosexportError if it is not as known here."""
-    events = msgspec.json.decode(profile.read_bytes(), type=list[Event])
-    kernels = [e for e in events if e.cat == "Node" and e.args.provider and e.name.endswith(_END)]
+    events = read_profile(profile)
     # outer ones first: a body's kernels follow the one that runs it
-    kernels.sort(key=lambda e: (e.ts, -e.dur))
-    found, at = [], 0
-    for whole in sorted((e for e in events if e.cat == "Session" and e.name == _CALL), key=lambda e: e.ts):
-        while at < len(kernels) and kernels[at].ts < whole.ts:
+    runs = sorted(kernels(events), key=lambda e: (e.ts, -e.dur))
+    calls_, at = [], 0
+    for call in sorted((e for e in events if e.cat == "Session" and e.name == _CALL), key=lambda e: e.ts):
+        while at < len(runs) and runs[at].ts < call.ts:
             at += 1
         start = at
-        while at < len(kernels) and kernels[at].ts < whole.ts + whole.dur:
+        while at < len(runs) and runs[at].ts < call.ts + call.dur:
             at += 1
-        found.append(Call(whole.dur, alone(kernels[start:at], origins)))
-    if not any(call.runs for call in found):
+        calls_.append(Call(call.dur, alone(runs[start:at], origins)))
+    if not any(call.runs for call in calls_):
         raise PosexportError(
             "the profile of the installed ONNX Runtime names no kernels of a call; use onnxruntime 1.22 or later"
         )
-    return found
+    return calls_
 
 
-def alone(kernels: Sequence[Event], origins: Origins) -> list[Run]:
+def alone(events: Sequence[Event], origins: Origins) -> list[Run]:
     """The kernels of a call, sorted by start. Those that run others take no time of their own.
 
     What the kernels in its bodies leave of it is not the operator's but the time that the profile takes to note each of
     them: without a profile, the call takes about as long as its kernels alone.
     """
-    found: list[Run] = []
+    kernel_runs: list[Run] = []
     #: kernels around the present one, outermost first
     open_: list[int] = []
     where: list[Origin] = []
-    for index, event in enumerate(kernels):
-        while open_ and event.ts >= kernels[open_[-1]].ts + kernels[open_[-1]].dur:
+    for index, event in enumerate(events):
+        while open_ and event.ts >= events[open_[-1]].ts + events[open_[-1]].dur:
             open_.pop()
         around = where[open_[-1]] if open_ else None
         where.append(origins.of(event.name, event.args.op_name, around))
-        name, args = event.name.removesuffix(_END), event.args
+        name, args = event.node, event.args
         around_others = args.op_name in _AROUND
         if around_others:
             open_.append(index)
-        found.append(Run(name, args.op_name, args.provider, where[-1], 0.0 if around_others else event.dur))
-    return found
+        kernel_runs.append(Run(name, args.op_name, args.provider, where[-1], 0.0 if around_others else event.dur))
+    return kernel_runs
 
 
-def costs(found: Sequence[Call]) -> list[Cost]:
+def costs(profiled: Sequence[Call]) -> list[Cost]:
     """Every kernel's median over the calls: of nodes that run more than once in a call, of their sum."""
     by_call: list[dict[tuple[str, str, str, Origin], list[float]]] = []
-    for call in found:
+    for call in profiled:
         spent: dict[tuple[str, str, str, Origin], list[float]] = defaultdict(list)
         for run in call.runs:
             spent[run.name, run.op_type, run.provider, run.origin].append(run.us)

@@ -80,8 +80,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for":
     passes: dict[str, PassSpec] = {}
 
     def to_json(self) -> str:
-        """With the shares worked out."""
-        found = msgspec.to_builtins(self)
-        for part, told in zip(self.parts, found["parts"], strict=True):
-            told["shares"] = {share: part.taken(share) for share in SHARES}
-        return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+        document = msgspec.to_builtins(self)
+        for part, fields in zip(self.parts, document["parts"], strict=True):
+            fields["shares"] = {share: part.taken(share) for share in SHARES}
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

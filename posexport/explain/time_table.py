@@ -12,21 +12,21 @@ from posexport.targets.providers import PROVIDERS
 _NAMED = 6
 
 
-def shown(found: Explanation) -> RenderableType:
+def shown(explanation: Explanation) -> RenderableType:
     """What was run, what graph passes did, then for each graph its decisions, where its time goes, and the shares."""
-    threads = f"{found.threads or 'all'} thread{'' if found.threads == 1 else 's'}"
+    threads = f"{explanation.threads or 'all'} thread{'' if explanation.threads == 1 else 's'}"
     head = (
-        f"{found.bundle}, made for {found.made_for}: {found.fed}; {found.provider}, {threads}, "
-        f"ONNX Runtime {found.onnxruntime}"
+        f"{explanation.bundle}, made for {explanation.made_for}: {explanation.fed}; {explanation.provider}, {threads}, "
+        f"ONNX Runtime {explanation.onnxruntime}"
     )
-    parts = [piece for part in found.parts for piece in _part(part, PROVIDERS[found.provider].ort_name)]
-    passes = [_passes(found)] if found.passes else []
-    return Group(Text(head), *passes, *parts, *(Text(note) for note in notes(found)))
+    parts = [piece for part in explanation.parts for piece in _part(part, PROVIDERS[explanation.provider].ort_name)]
+    passes = [_passes(explanation)] if explanation.passes else []
+    return Group(Text(head), *passes, *parts, *(Text(note) for note in notes(explanation)))
 
 
-def notes(found: Explanation) -> list[str]:
+def notes(explanation: Explanation) -> list[str]:
     """What the bundle does not say."""
-    decisions = [decision for part in found.parts for decision in part.decisions]
+    decisions = [decision for part in explanation.parts for decision in part.decisions]
     return [] if decisions else ["no lowerings are recorded: the bundle has no attention of posexport's"]
 
 
@@ -39,9 +39,9 @@ def _part(part: Part, provider: str) -> list[RenderableType]:
 
 def summary(part: Part) -> str:
     """The shares in one line."""
-    told = ", ".join(f"{share} {part.taken(share):.1%}" for share in SHARES)
+    shares = ", ".join(f"{share} {part.taken(share):.1%}" for share in SHARES)
     return (
-        f"{part.file}: {told} of {_ms(part.kernels_ms)} ms in kernels; a call takes {_ms(part.ms)} ms, "
+        f"{part.file}: {shares} of {_ms(part.kernels_ms)} ms in kernels; a call takes {_ms(part.ms)} ms, "
         f"{_ms(part.profiled_ms)} while it is profiled (medians of {part.runs})"
     )
 

@@ -3,10 +3,7 @@
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
-from posexport.ops.operator import DOMAIN
-
-#: in a node's metadata, the function that it stood in: the innermost, where functions call others
-FUNCTION = "posexport.function"
+from posexport.spec import DOMAIN, FUNCTION
 
 
 def inline(model: ir.Model) -> None:

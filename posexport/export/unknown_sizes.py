@@ -1,8 +1,8 @@
 """Sizes that a trace states and that are not so: those of keys and values that a merged decoder may not compute.
 
-The tracer is told the sizes of the whole (`posexport.models.cuts.completed`), as ONNX's own inference finds none. What
-it made of them must not stay in the file: reshapes to the whole's size fail where nothing is left to compute, and ONNX
-Runtime reuses buffers by stated sizes.
+The tracer is told the sizes of the whole (`posexport.models.encoder_decoder_parts.completed`), as ONNX's own inference
+finds none. What it made of them must not stay in the file: reshapes to the whole's size fail where nothing is left to
+compute, and ONNX Runtime reuses buffers by stated sizes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from posexport.graph.edits import integers
-from posexport.models.cuts import STATES
+from posexport.models.encoder_decoder_parts import STATES
 from posexport.spec import ENCODER_PAST, InputSpec
 
 

@@ -18,11 +18,13 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn import checks
-from posexport.nn.attention import additive, attend, shared
+from posexport.nn.attention import additive
 from posexport.nn.cached_call import NotCachedError, current
 from posexport.nn.caching import Caching, GrowingCache, KeysAndValues, StaticCache
+from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.named_encoding import encoding_of
 from posexport.nn.reach import Reach
+from posexport.nn.scoring import Scoring
 
 
 class StaticKVCache(NamedTuple):
@@ -35,7 +37,7 @@ class StaticKVCache(NamedTuple):
     value: Tensor
 
 
-class Attention(nn.Module):
+class Attention(EncodedAttention):
     """Multi-head attention with a position encoding: [B, T, C] to [B, T, C].
 
     Example:
@@ -79,7 +81,6 @@ class Attention(nn.Module):
         Raises:
             PosexportError: a size, an encoding or a setting that does not fit, in one sentence.
         """
-        super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         checks.sizes(hidden=hidden, heads=heads, kv_heads=kv_heads)
         if heads % kv_heads:
@@ -94,17 +95,14 @@ class Attention(nn.Module):
         checks.sizes(head_size=head_size, context_hidden=context_hidden)
         if not 0 <= dropout < 1:
             raise PosexportError(f"dropout must be from 0 to below 1, got {dropout!r}")
-        self.hidden, self.heads, self.kv_heads, self.head_size = hidden, heads, kv_heads, head_size
-        self.context_hidden = context_hidden
-        self.causal = causal
         sizes = {"hidden": hidden, "heads": heads, "head_size": head_size}
-        self.encoding = encoding_of(encoding, settings, sizes | ({"bidirectional": False} if causal else {}))
+        own = encoding_of(encoding, settings, sizes | ({"bidirectional": False} if causal else {}))
+        super().__init__(hidden, heads, head_size, kv_heads=kv_heads, context_hidden=context_hidden, bias=bias)
+        self.hidden, self.head_size, self.context_hidden = hidden, head_size, context_hidden
+        self.causal = causal
+        self.encoding, self.scoring = own, Scoring()
         self._check_encoding(by_name=isinstance(encoding, str))
         self.scale = (head_size * self.encoding.score_terms) ** -0.5 if scale is None else scale
-        self.query = nn.Linear(hidden, heads * head_size, bias=bias)
-        self.key = nn.Linear(context_hidden, kv_heads * head_size, bias=bias)
-        self.value = nn.Linear(context_hidden, kv_heads * head_size, bias=bias)
-        self.output = nn.Linear(heads * head_size, hidden, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -209,9 +207,8 @@ class Attention(nn.Module):
         self, x_BTC: Tensor, at: Reach, mask_B11S: Tensor | None, past: KeysAndValues | None
     ) -> tuple[Tensor, KeysAndValues]:
         """Self-attention, causal or not, and keys and values of ``past`` and new tokens as the cache keeps them."""
-        q_BHTD = self.encoding.rotate(_split(self.query(x_BTC), self.heads), at.queries, "query")
-        k_BGTD, v_BGTD = (_split(project(x_BTC), self.kv_heads) for project in (self.key, self.value))
-        kept = at.kept(self.encoding, k_BGTD, v_BGTD, past)
+        q_BHTD = self.encoding.rotate(self.queries(x_BTC), at.queries, "query")
+        kept = at.kept(self.encoding, self.keys(x_BTC), self.values(x_BTC), past)
         y_BTC = self._attend(x_BTC, q_BHTD, kept.keys, kept.values, mask_B11S, at.queries, at.keys, kept.buffers)
         return y_BTC, kept.present
 
@@ -237,9 +234,8 @@ class Attention(nn.Module):
             checks.same_rows(self.encoding, position_ids)
             queries = Positions(queries.ids_BT, position_ids[0])
         keys = Positions.counted(context_BSC.shape[1], context_BSC.device)
-        q_BHTD = self.encoding.rotate(_split(self.query(x_BTC), self.heads), queries, "query")
-        k_BGSD, v_BGSD = (_split(project(context_BSC), self.kv_heads) for project in (self.key, self.value))
-        k_BGSD = self.encoding.rotate(k_BGSD, keys, "key")
+        q_BHTD = self.encoding.rotate(self.queries(x_BTC), queries, "query")
+        k_BGSD, v_BGSD = self.encoding.rotate(self.keys(context_BSC), keys, "key"), self.values(context_BSC)
         return self._attend(x_BTC, q_BHTD, k_BGSD, v_BGSD, additive(mask_BS, x_BTC), queries, keys, None)
 
     def _cached(
@@ -278,23 +274,6 @@ class Attention(nn.Module):
         keys: Positions,
         buffers: KeysAndValues | None,
     ) -> Tensor:
-        read_BHTD = _split(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
-        context_BHTD = attend(
-            q_BHTD,
-            k_BGSD,
-            v_BGSD,
-            scale=self.scale,
-            mask=mask_B11S,
-            scores=self.encoding.scores(read_BHTD, shared(k_BGSD, self.heads), queries, keys),
-            values=self.encoding.values(queries, keys),
-            causal=(queries, keys) if self.causal else None,
-            places=buffers,
-            dropout=self.dropout.p if self.training else 0.0,
-        )
-        y_BTC: Tensor = self.output(context_BHTD.transpose(1, 2).flatten(2))
-        return y_BTC
-
-
-def _split(x_BTC: Tensor, heads: int) -> Tensor:
-    split: Tensor = x_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
-    return split
+        options = {"causal": (queries, keys) if self.causal else None, "places": buffers}
+        dropout = self.dropout.p if self.training else 0.0
+        return self.attended(x_BTC, q_BHTD, k_BGSD, v_BGSD, mask_B11S, queries, keys, dropout=dropout, **options)

@@ -66,7 +66,6 @@ class GrowingCache(Cache):
         return torch.cat((past, new_BGTD), 2)
 
     def read(self, present: Tensor, keys: Positions) -> Tensor:
-        """All of it."""
         del keys
         return present
 

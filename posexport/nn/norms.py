@@ -1,8 +1,40 @@
 """Normalisation of a token's channels."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.nn.config import Config, fraction, named
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormConfig(Config):
+    """Which normalisation a model has."""
+
+    #: ``rms`` divides by the root of the mean square, and neither subtracts nor adds
+    kind: Literal["layer", "rms"] = named("norm_kind", "layer")
+    eps: float = 1e-12
+    bias: bool = named("norm_bias", True)
+    #: learned factors (and biases); ``layer`` only
+    weight: bool = named("norm_weight", True)
+    #: is added to the weights of ``rms``, which are stored as their difference from it (Gemma: from 1)
+    offset: float = named("norm_offset", 0.0)
+
+    def __post_init__(self) -> None:
+        fraction(eps=self.eps)
+        if not self.weight and self.kind != "layer":
+            raise PosexportError(f"norm_weight=false is for norm_kind=layer, got norm_kind={self.kind}")
+
+
+def normalisation(config: NormConfig, width: int) -> "nn.LayerNorm | RMSNorm":
+    """The normalisation of vectors of size ``width``."""
+    if config.kind == "rms":
+        return RMSNorm(width, eps=config.eps, offset=config.offset)
+    return nn.LayerNorm(width, eps=config.eps, elementwise_affine=config.weight, bias=config.bias)
 
 
 class RMSNorm(nn.Module):

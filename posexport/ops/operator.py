@@ -20,8 +20,8 @@ from onnxscript.values import Opset
 from torch import Tensor
 
 from posexport.ops.gradient import give_gradient
+from posexport.spec import DOMAIN as DOMAIN
 
-DOMAIN = "posexport"
 #: the opset of our own domain, which the functions are declared in
 OPSET = Opset(DOMAIN, 1)
 

@@ -1,7 +1,7 @@
 """The half of an encoder-decoder that a graph of another tool is, as a source of its own.
 
-optimum writes an encoder, which gives its states, and decoders that take these states. posexport's own decoder takes
-the keys and values of the states instead, so that the definition is put together anew here.
+optimum writes an encoder, which returns its states, and decoders that take these states. posexport's own decoder takes
+the keys and values of the states instead, so that the definition is cut in another way here.
 
 Shape letters: B batch, T new tokens of the decoder, S the encoder's states, C model size.
 """
@@ -12,12 +12,12 @@ from dataclasses import replace
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.models.cuts import STATES as STATES
-from posexport.models.cuts import DecoderOfStates, EncoderAlone
-from posexport.models.encoder_decoder import DECODER_FILE, EncoderDecoderModel
+from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.models.encoder_decoder_parts import DECODER_FILE, ENCODER_FILE
+from posexport.models.encoder_decoder_parts import STATES as STATES
 from posexport.parity.signature import Signature
 from posexport.sources.source import Source
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis
 
 
 def half(source: Source, graph: Signature) -> Source:
@@ -28,7 +28,7 @@ def half(source: Source, graph: Signature) -> Source:
         raise PosexportError(f"{source.name} has halves that are not known; verify a graph of the whole")
     if STATES in graph.inputs:
         return _decoder(source, source.module)
-    if any(one.startswith("past_key_values") for one in graph.inputs):
+    if any(name.startswith("past_key_values") for name in graph.inputs):
         # keys and values of the states are inputs, and have no positions
         later = source.graphs[DECODER_FILE]
         return replace(later, envelope=msgspec.structs.replace(later.envelope, limited_axes=[SEQUENCE]))
@@ -37,16 +37,15 @@ def half(source: Source, graph: Signature) -> Source:
 
 def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """Its inputs to its states. Their sequence is the only one."""
-    part = source.parts[0]
+    part = whole.wiring.encoder_alone(ENCODER_FILE)
     inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.inputs]
-    states = part.spec.outputs[0]
     varies = any(SEQUENCE in spec.axes for spec in inputs)
     old = source.envelope
     return replace(
         source,
-        module=EncoderAlone(whole),
+        module=part.module,
         inputs=inputs,
-        outputs=[msgspec.structs.replace(states, axes=_alone(states.axes))],
+        outputs=[msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.outputs],
         envelope=msgspec.structs.replace(
             old,
             cached=False,
@@ -64,15 +63,13 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
 
 def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """New tokens and the encoder's states to logits, the cache, and keys and values of the states."""
-    first, second = source.parts
-    states = first.spec.outputs[0]
-    states_input = InputSpec(name=STATES, dtype="float32", axes=states.axes, role="values")
+    wiring = whole.wiring
+    part = wiring.first(DECODER_FILE)
     return replace(
         source,
-        module=DecoderOfStates(whole),
-        # of what the decoder takes, role "values" are keys and values of the states
-        inputs=[*(spec for spec in second.spec.inputs if spec.role != "values"), states_input],
-        outputs=[*second.spec.outputs, *first.spec.outputs[1:]],
+        module=part.module,
+        inputs=[*wiring.tokens, *wiring.past, wiring.states_input],
+        outputs=part.spec.outputs,
         # the states have no positions: their number has no limit
         envelope=msgspec.structs.replace(source.envelope, limited_axes=[SEQUENCE]),
         parts=[],

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
-from posexport.models.definition import Definition
 from posexport.parity.criterion import Array, Precision
 from posexport.parity.draw import Feeds
 from posexport.parity.remembered import Remembered

@@ -96,12 +96,12 @@ def _layer(name: str) -> str:
 
 def _by_layers(alike: list[list[Place]]) -> list[list[Place]]:
     """Layers of swin differ in their heads and are shown together all the same."""
-    found: dict[tuple[str, str], list[Place]] = {}
+    by_part: dict[tuple[str, str], list[Place]] = {}
     for places in alike:
         first = places[0]
         key = (first.part, first.encoding.name if first.encoding.windowed else str(id(first)))
-        found.setdefault(key, []).extend(places)
-    return list(found.values())
+        by_part.setdefault(key, []).extend(places)
+    return list(by_part.values())
 
 
 def _subject(places: list[Place], length: int | None, overhead: int) -> Subject:
@@ -164,9 +164,9 @@ def _heading(places: list[Place], subject: Subject) -> str:
     first = places[0]
     layers = f"{len(places)} layers" if len(subject.layers) > 1 else first.layer if subject.learned else ""
     words = settings_in_words(first.encoding, SIZES) if not subject.layers or len(places) == 1 else ""
-    who = " ".join(part for part in (first.part, layers) if part)
+    owner = " ".join(part for part in (first.part, layers) if part)
     what = ", ".join(part for part in (first.encoding.name, words) if part)
-    return f"{who}: {what}" if who else what
+    return f"{owner}: {what}" if owner else what
 
 
 def _joined(heading: str, inner: str) -> str:

@@ -5,12 +5,12 @@ edge of the figure's first column, the right edge of a wide panel is that of the
 free for a colour bar or a legend.
 """
 
-import html
 import io
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from posexport import pages
 from posexport.extras import require
 from posexport.plots.plot import SIDE, Group, Row
 
@@ -37,29 +37,6 @@ FONTS: dict[str, Any] = {
     "ytick.labelsize": 9.5,
     "legend.fontsize": 9.5,
 }
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font-family: sans-serif; max-width: 75em; margin: 1em auto; padding: 0 .5em; }}
-figure {{ margin: 0; overflow-x: auto; }}
-svg {{ width: 100%; min-width: 40em; height: auto; }}
-</style>
-</head>
-<body>
-<figure>
-{svg}
-<figcaption>
-{captions}
-<p>{source}</p>
-</figcaption>
-</figure>
-</body>
-</html>
-"""
 
 
 def compose(groups: Sequence[Group], title: str, summary: str) -> "Figure":
@@ -137,29 +114,25 @@ def panel_axes(figure: "Figure") -> "list[Axes]":
 
 def render(figure: "Figure", suffix: str, title: str, source: str) -> bytes:
     """``figure`` as a file of one of `SUFFIXES`; the same figure gives the same bytes."""
-    told = {"Title": title, "Description": " ".join(captions(figure))}
+    metadata = {"Title": title, "Description": " ".join(captions(figure))}
     if suffix == ".png":
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata=told)
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata=metadata)
         return buffer.getvalue()
-    svg = _svg(figure, told)
+    svg = _svg(figure, metadata)
     if suffix == ".svg":
         return svg
-    inner = svg.decode()
-    page = _PAGE.format(
-        title=html.escape(title),
-        svg=inner[inner.index("<svg") :],
-        captions="\n".join(f"<p>{html.escape(caption)}</p>" for caption in captions(figure)),
-        source=html.escape(source),
+    drawing = svg.decode()
+    return pages.render(
+        "plot.html", title=title, svg=drawing[drawing.index("<svg") :], captions=captions(figure), source=source
     )
-    return page.encode()
 
 
-def _svg(figure: "Figure", told: dict[str, str]) -> bytes:
+def _svg(figure: "Figure", metadata: dict[str, str]) -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
     # ids from a fixed salt, no date: a file that can be compared
     with rc_context({"svg.hashsalt": "posexport"}):
-        figure.savefig(buffer, format="svg", dpi=DOTS_PER_INCH, metadata={"Date": None, **told})
+        figure.savefig(buffer, format="svg", dpi=DOTS_PER_INCH, metadata={"Date": None, **metadata})
     return buffer.getvalue()

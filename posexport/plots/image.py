@@ -28,14 +28,14 @@ Maps = tuple[Array, bool]
 def groups(subject: Subject) -> list[Group]:
     """The panels of every hook that the encoding acts through."""
     alone = subject.alone
-    found: list[Group] = []
+    panels: list[Group] = []
     if alone.has("embed"):
-        found += _vectors(subject)
+        panels += _vectors(subject)
     if alone.has("scores"):
-        found += _biases(subject)
+        panels += _biases(subject)
     if alone.has("rotate"):
-        found += [*wavelengths.groups(subject), *_decay(subject)]
-    return found
+        panels += [*wavelengths.groups(subject), *_decay(subject)]
+    return panels
 
 
 def grid(alone: EncodingAlone, length: int) -> tuple[int, int]:
@@ -92,8 +92,10 @@ def _vectors(subject: Subject) -> list[Group]:
 
 
 def offsets(alone: EncodingAlone, rows: int, columns: int) -> Maps:
-    """What is added to the scores of every offset and head; by patch, for the query in the middle, where two pairs of
-    the same offset get different numbers."""
+    """The attention bias by offset and head.
+
+    By patch, for the query in the middle, where pairs of the same offset have different biases.
+    """
     q, k = (x.expand(-1, -1, rows * columns, -1) for x in drawn(alone, 1))
     at = Positions.image(rows, columns)
     term = alone.layer.double().scores(q, k, at, at)

@@ -142,8 +142,8 @@ def _map_of_heads(axes: "Axes", scores: Scores, options: "dict[str, object]") ->
 
 def _of_layers(subject: Subject) -> Group:
     names = [list(subject.by_layer)[n] for n in evenly(len(subject.by_layer), LAYERS)]
-    found = {name: scores_of(subject.by_layer[name], subject.length) for name in names}
-    layers = {name: scores for name, scores in found.items() if scores is not None}
+    by_name = {name: scores_of(subject.by_layer[name], subject.length) for name in names}
+    layers = {name: scores for name, scores in by_name.items() if scores is not None}
     shared = scale([scores.middle_HS for scores in layers.values()])
 
     def panel(name: str, *, last: bool) -> Panel:

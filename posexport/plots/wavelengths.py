@@ -100,8 +100,8 @@ def _frequencies(schedule: Schedule) -> dict[str, Array]:
     """Radians per position by what to call them: one, or those of short and of long rows."""
     if not schedule.by_length or not schedule.boundaries:
         return {"scaled": np.array(schedule.inv_freq, dtype=np.float64)}
-    found = {}
+    by_length = {}
     for length in (schedule.boundaries[0], LONG * schedule.boundaries[0]):
         ids_1T = torch.arange(length)[None]
-        found[f"rows of\n{length}"] = schedule.frequencies(ids_1T, torch.float64)[0].numpy()
-    return found
+        by_length[f"rows of\n{length}"] = schedule.frequencies(ids_1T, torch.float64)[0].numpy()
+    return by_length

@@ -1,7 +1,5 @@
 """Arrays from files and to files, and how alike sentence embeddings are."""
 
-import os
-import secrets
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
+from posexport.files import written_whole
 
 LARGEST_JSON = 64 * 1024 * 1024
 
@@ -72,20 +71,8 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], *, force: bool) 
     """Write ``path`` (``.npz``) whole or not at all; an existing file needs ``force``."""
     if path.suffix != ".npz":
         raise PosexportError(f"{path} must end in .npz")
-    if path.is_dir():
-        raise PosexportError(f"{path} is a directory; give the name of a file")
-    if os.path.lexists(path) and (not force or not path.is_file()):
-        raise PosexportError(f"{path} already exists; give --force to replace it or choose another name")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as err:
-        raise PosexportError(f"cannot write {path}: {err.strerror}; choose another place") from err
+    with written_whole(path, force=force) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def similarities(x_NC: NDArray[Any]) -> NDArray[np.float64]:

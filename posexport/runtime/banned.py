@@ -30,6 +30,6 @@ class Banned(msgspec.Struct, frozen=True, kw_only=True):
         known = [token for token in forbidden if 0 <= token < len(logits_V)]
         if not known:
             return logits_V
-        found: NDArray[Any] = logits_V.copy()
-        found[known] = -np.inf
-        return found
+        allowed_V: NDArray[Any] = logits_V.copy()
+        allowed_V[known] = -np.inf
+        return allowed_V

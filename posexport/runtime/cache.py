@@ -1,11 +1,11 @@
-"""A decoder's cache between calls: what one call gives is what the next one takes, where it lies, without a copy.
+"""A decoder's KV cache between calls: each call's outputs are the next one's inputs, on the device, without a copy.
 
 Shape letters: B rows, T new tokens, S tokens read so far, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime import denormals
+from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 LOGITS = "logits"
 Ids = NDArray[np.int64]
+S = TypeVar("S", InputSpec, OutputSpec)
 
 
 def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Ids]:
@@ -54,51 +56,61 @@ class Ports:
 
     @property
     def static(self) -> bool:
-        """Whether the cache has places for so many tokens from the start."""
+        """A static KV cache: one buffer of a capacity."""
         return CAPACITY in self.past[0].axes
 
 
 def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports | None:
-    """The ports of a decoder with a cache and logits; None where the model is none."""
-    tokens = [spec for spec in inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE]]
-    masks = [spec for spec in inputs if spec.role == "mask" and spec.axes == [BATCH, TOTAL]]
+    """The ports of a decoder with a KV cache and logits; None where the model is none."""
+    tokens = _only(spec for spec in inputs if spec.role == "tokens" and spec.axes == [BATCH, SEQUENCE])
+    mask = _only(spec for spec in inputs if spec.role == "mask" and spec.axes == [BATCH, TOTAL])
+    logits = _only(spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE])
     past = [spec for spec in inputs if spec.role == "cache"]
     present = [spec.name for spec in outputs if set(PRESENT) & set(spec.axes)]
-    logits = next((spec for spec in outputs if spec.name == LOGITS and spec.axes[:2] == [BATCH, SEQUENCE]), None)
-    read = [*tokens, *masks, *past]
-    fixed = [spec for spec in inputs if spec not in read and spec.role != "positions"]
-    strange = any({SEQUENCE, TOTAL, PAST} & set(spec.axes) for spec in fixed)
-    if len(tokens) != 1 or len(masks) != 1 or not past or len(past) != len(present) or strange or logits is None:
+    if tokens is None or mask is None or logits is None or not past or len(past) != len(present):
         return None
+    fixed = [spec for spec in inputs if spec not in (tokens, mask) and spec.role not in ("cache", "positions")]
+    varies = any({SEQUENCE, TOTAL, PAST} & set(spec.axes) for spec in fixed)
     vocab = logits.axes[-1]
-    counted = next((spec for spec in inputs if spec.role == "positions" and spec.default is None), None)
-    return Ports(tokens[0], masks[0], past, present, vocab, fixed, counted) if isinstance(vocab, int) else None
+    if varies or not isinstance(vocab, int):
+        return None
+    positions = _only(spec for spec in inputs if spec.role == "positions" and spec.default is None)
+    return Ports(tokens, mask, past, present, vocab, fixed, positions)
 
 
-def renamed(of: Ports, link: Link) -> Ports:
+def _only(specs: Iterable[S]) -> S | None:
+    """The one spec; None where there are more or none."""
+    listed = list(specs)
+    return listed[0] if len(listed) == 1 else None
+
+
+def renamed(ports: Ports, link: Link) -> Ports:
     """The same by the names that one graph gives them, without what is fixed."""
-    own = {whole: name for name, whole in link.feeds.items()}
-    given = {whole: name for name, whole in link.gives.items()}
-    tokens, mask, *past = (msgspec.structs.replace(s, name=own[s.name]) for s in (of.tokens, of.mask, *of.past))
-    positions = None if of.positions is None else msgspec.structs.replace(of.positions, name=own[of.positions.name])
-    present = [given[name] for name in of.present]
+    inputs = {whole: name for name, whole in link.feeds.items()}
+    outputs = {whole: name for name, whole in link.gives.items()}
+    tokens, mask, *past = (_rename(spec, inputs) for spec in (ports.tokens, ports.mask, *ports.past))
+    positions = None if ports.positions is None else _rename(ports.positions, inputs)
     if any(spec.name == mask.name and spec.default is not None for spec in link.inputs):
         mask = msgspec.structs.replace(mask, default=1)
-    return replace(of, tokens=tokens, mask=mask, past=past, present=present, fixed=[], positions=positions)
+    present = [outputs[name] for name in ports.present]
+    return replace(ports, tokens=tokens, mask=mask, past=past, present=present, fixed=[], positions=positions)
+
+
+def _rename(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
+    return msgspec.structs.replace(spec, name=names[spec.name])
 
 
 class Cache:
     """What a session knows of the tokens read so far, for every row. ``mask_BS``: 1 for each token, 0 for padding.
 
-    ``room``: how many tokens will be read, padding included, for a cache of fixed size; it is one buffer, which every
-    call takes and gives. ``fixed``: arrays for the inputs of that name, a row each; what comes before the last of
-    several graphs is computed from them once, here. What ONNX Runtime raises passes as it is.
+    ``room``: the capacity of a static KV cache in tokens, padding included. ``fixed``: arrays for the inputs of that
+    name, a row each; the graphs before the last one run on them once, here. What ONNX Runtime raises passes as it is.
     """
 
     def __init__(
         self,
         chain: Chain,
-        of: Ports,
+        ports: Ports,
         *,
         rows: int,
         room: int = 0,
@@ -108,18 +120,17 @@ class Cache:
         last = chain.links[-1]
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
-        self._of = renamed(of, last)
+        self._ports = renamed(ports, last)
         self._last = None if device == HOST else LastToken(provider)
         self._fixed = {name: self._on_device(array) for name, array in chain.before_last(fixed or {}).items()}
         self.clear(rows)
 
     def clear(self, rows: int) -> None:
-        """Forget all tokens."""
         self.mask_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         self.ids_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
         sizes = {BATCH: rows, PAST: 0, CAPACITY: self._room}
         self._held: dict[str, OrtValue] = {}
-        for spec in self._of.past:
+        for spec in self._ports.past:
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
             self._held[spec.name] = self._on_device(np.zeros(shape, spec.dtype))
 
@@ -147,11 +158,11 @@ class Cache:
         What ONNX Runtime raises passes as it is, and then nothing was read.
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
-        arrays = {self._of.tokens.name: np.ascontiguousarray(ids_BT), self._of.mask.name: mask_BS}
-        if self._of.positions is not None:
-            arrays[self._of.positions.name] = np.full_like(ids_BT, -1)
-        logits, *present = self._bound(arrays) if self._of.mask.default is None else self._unbound(arrays)
-        if not self._of.static:  # else it holds what was given, and the arrays whose memory that is
+        arrays = {self._ports.tokens.name: np.ascontiguousarray(ids_BT), self._ports.mask.name: mask_BS}
+        if self._ports.positions is not None:
+            arrays[self._ports.positions.name] = np.full_like(ids_BT, -1)
+        logits, *present = self._bound(arrays) if self._ports.mask.default is None else self._unbound(arrays)
+        if not self._ports.static:  # else it holds what was given, and the arrays whose memory that is
             self._held = dict(zip(self._held, present, strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
@@ -160,32 +171,20 @@ class Cache:
         return last_BV
 
     def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
-        """Logits, and what is held after the call, where it is computed."""
-        binding = self._session.io_binding()
-        for name, array in arrays.items():
-            binding.bind_cpu_input(name, array)
-        for name, value in [*self._fixed.items(), *self._held.items()]:
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_output(LOGITS, self._device, 0)
-        for name, value in zip(self._of.present, self._held.values(), strict=True):
-            if self._of.static:
-                binding.bind_ortvalue_output(name, value)
-            else:
-                binding.bind_output(name, self._device, 0)
+        """Logits, and the KV cache after the call, on the device."""
+        targets = self._held.values() if self._ports.static else [self._device] * len(self._held)
+        outputs = {LOGITS: self._device, **dict(zip(self._ports.present, targets, strict=True))}
         with denormals.as_zero():
-            self._session.run_with_iobinding(binding)
-        return list(binding.get_outputs())
+            return run_bound(self._session, arrays, {**self._fixed, **self._held}, outputs)
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """The same for a mask that may be left out: ONNX Runtime binds no input that has a default."""
         from onnxruntime import OrtValue
 
-        given = {name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        names = [LOGITS, *self._ports.present]
         with denormals.as_zero():
-            found = self._session.run_with_ort_values(
-                [LOGITS, *self._of.present], {**given, **self._fixed, **self._held}
-            )
-        return list(found)
+            return list(self._session.run_with_ort_values(names, {**values, **self._fixed, **self._held}))
 
     def compact(self, rows: Sequence[int]) -> None:
         """Keep only some rows, and drop the padding that they have in common on the left. This copies."""
@@ -193,9 +192,9 @@ class Cache:
         self.mask_BS, self.ids_BS = self.mask_BS[index], self.ids_BS[index]
         start = int(np.argmax(self.mask_BS.any(0)))
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
-        for spec in self._of.past:
+        for spec in self._ports.past:
             kept = np.take(self._held[spec.name].numpy(), index, axis=spec.axes.index(BATCH))
-            if self._of.static:
+            if self._ports.static:
                 kept = np.roll(kept, -start, axis=spec.axes.index(CAPACITY))
             else:
                 kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
@@ -205,7 +204,7 @@ class Cache:
 
 
 class LastToken:
-    """The last token's logits, cut out where they lie: a prompt's others are not copied from the device."""
+    """The last token's logits, taken on the device: those of a prefill's other tokens are not copied to the host."""
 
     def __init__(self, provider: str) -> None:
         import onnx.parser
@@ -218,11 +217,8 @@ class LastToken:
 
     def __call__(self, logits: "OrtValue") -> NDArray[Any]:
         """[B, T, V] on the device to [B, V] in memory."""
-        binding = self._session.io_binding()
-        binding.bind_ortvalue_input("x", logits)
-        binding.bind_output("y", HOST, 0)
-        self._session.run_with_iobinding(binding)
-        last_BV: NDArray[Any] = binding.get_outputs()[0].numpy().copy()
+        (last,) = run_bound(self._session, {}, {"x": logits}, {"y": HOST})
+        last_BV: NDArray[Any] = last.numpy().copy()
         return last_BV
 
 

@@ -83,17 +83,16 @@ class Chain:
     @property
     def types(self) -> dict[str, str]:
         """ONNX Runtime's type of every input of the whole."""
-        found = {
+        types = {
             link.feeds[value.name]: value.type
             for link in self.links
             for value in taken(link.session)
             if value.name in link.feeds
         }
-        return {name: kind for name, kind in found.items() if name not in self._given}
+        return {name: kind for name, kind in types.items() if name not in self._given}
 
     @property
     def outputs(self) -> set[str]:
-        """All that it gives."""
         return set(self._given)
 
     @property
@@ -116,7 +115,7 @@ class Chain:
         """What ``feeds`` and the graphs before it give the last one, by its own names; without new tokens."""
         last = self.links[-1]
         known = self._known(self.links[:-1], feeds, list(last.feeds.values()), None, later=True)
-        return {own: known[whole] for own, whole in last.feeds.items() if whole in known}
+        return {name: known[whole] for name, whole in last.feeds.items() if whole in known}
 
     def each(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:
         """What every graph takes when the whole is run on ``feeds``; those of other calls, what they would take."""
@@ -144,18 +143,18 @@ class Chain:
         *,
         later: bool,
     ) -> Arrays:
-        wanted, known = self._wanted(outputs), dict(feeds)
+        needed, known = self._wanted(outputs), dict(feeds)
         for link in links:
             if link.when == "later" and not later:
                 continue
             alone = later and link.when == "first"
-            left = wanted - self._by_later if alone else wanted
-            names = [own for own, whole in link.gives.items() if whole in left]
+            left = needed - self._by_later if alone else needed
+            names = [name for name, whole in link.gives.items() if whole in left]
             if names:
                 with denormals.as_zero():
                     arrays = link.one_token(known) if alone else link.taken(known)
                     values = link.session.run(names, arrays, options)
-                known |= {link.gives[own]: value for own, value in zip(names, values, strict=True)}
+                known |= {link.gives[name]: value for name, value in zip(names, values, strict=True)}
         return known
 
 

@@ -101,12 +101,12 @@ class Chat:
 
     def _default(self, name: str, listed: list[Any]) -> str:
         """Of several templates, each with a name, the one called ``default``."""
-        named = {one.get("name"): one.get("template") for one in listed if isinstance(one, dict)}
+        named = {entry.get("name"): entry.get("template") for entry in listed if isinstance(entry, dict)}
         default = named.get("default")
         if not isinstance(default, str):
             raise PosexportError(
                 f"{self._directory / name} has chat templates called {', '.join(map(str, named)) or 'nothing'}, and "
-                "none called default; put the one to use in chat_template.jinja and convert again"
+                "none called default; put the entry to use in chat_template.jinja and convert again"
             )
         return default
 
@@ -115,11 +115,11 @@ class Chat:
         mapped, config = self._json("special_tokens_map.json"), self._json(CONFIG)
         stated = {**mapped, **{name: value for name, value in config.items() if value is not None}}
         tokens = {name: _content(stated.get(name)) for name in _SPECIAL}
-        found: dict[str, Any] = {name: token for name, token in tokens.items() if token is not None}
+        variables: dict[str, Any] = {name: token for name, token in tokens.items() if token is not None}
         more = stated.get("additional_special_tokens")
         if isinstance(more, list):
-            found["additional_special_tokens"] = [token for token in map(_content, more) if token is not None]
-        return found
+            variables["additional_special_tokens"] = [token for token in map(_content, more) if token is not None]
+        return variables
 
     def _json(self, name: str) -> dict[str, Any]:
         if name not in self._manifest.files:
@@ -189,4 +189,4 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
+    return datetime.datetime.now().astimezone().strftime(form)

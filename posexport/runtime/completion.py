@@ -27,39 +27,40 @@ class Continued:
 
     def to_json(self) -> str:
         """One JSON document; the rates are tokens per second."""
-        made = self.generation
+        generation = self.generation
         document = {
             "bundle": str(self.directory),
             "providers": self.providers,
             "completions": [
-                {"prompt": prompt, "text": one.text, "tokens": one.tokens, "finish": one.finish}
-                for prompt, one in zip(self.prompts, made.completions, strict=True)
+                {"prompt": prompt, "text": completion.text, "tokens": completion.tokens, "finish": completion.finish}
+                for prompt, completion in zip(self.prompts, generation.completions, strict=True)
             ],
             "speed": {
-                "prompt_tokens": made.prompt_tokens,
-                "prompt_seconds": made.prompt_seconds,
-                "prompt_tokens_per_second": made.prompt_rate,
-                "decode_tokens": made.step_tokens,
-                "decode_seconds": made.step_seconds,
-                "decode_tokens_per_second": made.rate,
+                "prompt_tokens": generation.prompt_tokens,
+                "prompt_seconds": generation.prompt_seconds,
+                "prompt_tokens_per_second": generation.prompt_rate,
+                "decode_tokens": generation.step_tokens,
+                "decode_seconds": generation.step_seconds,
+                "decode_tokens_per_second": generation.rate,
             },
         }
         return msgspec.json.encode(document).decode()
 
     def to_text(self) -> str:
         """The completion; of several, each below its prompt."""
-        texts = [one.text or "" for one in self.generation.completions]
+        texts = [completion.text or "" for completion in self.generation.completions]
         if len(texts) == 1:
             return texts[0]
         return "\n\n".join(f"{heading(prompt)}\n{text}" for prompt, text in zip(self.prompts, texts, strict=True))
 
     def remarks(self) -> list[str]:
         """How fast it was, and which completions the model's limit ended."""
-        made = self.generation
-        speed = f"prompt: {made.prompt_tokens} tokens ({made.prompt_rate:.0f} tok/s)"
-        if made.step_tokens:
-            speed += f"; generation: {made.step_tokens} tokens ({made.rate:.0f} tok/s)"
-        ended = [prompt for prompt, one in zip(self.prompts, made.completions, strict=True) if one.finish == "limit"]
+        generation = self.generation
+        speed = f"prompt: {generation.prompt_tokens} tokens ({generation.prompt_rate:.0f} tok/s)"
+        if generation.step_tokens:
+            speed += f"; generation: {generation.step_tokens} tokens ({generation.rate:.0f} tok/s)"
+        pairs = zip(self.prompts, generation.completions, strict=True)
+        ended = [prompt for prompt, completion in pairs if completion.finish == "limit"]
         return [speed, *(f"{heading(prompt)} ends early: it takes at most {self.limit} tokens" for prompt in ended)]
 
 

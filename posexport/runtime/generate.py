@@ -80,24 +80,24 @@ class Plan:
 
 def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
     """Prompts that are given as ids, checked: whole numbers that the model has embeddings for."""
-    found: list[list[int]] = []
+    rows: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         try:
-            ids = [operator.index(one) for one in prompt]
+            ids = [operator.index(token) for token in prompt]
         except TypeError as err:
             raise PosexportError(
                 f"prompt {number} is neither a text nor a list of token ids; give all prompts as one or the other"
             ) from err
-        if wrong := [one for one in ids if one < 0 or (tokens.size is not None and one >= tokens.size)]:
+        if wrong := [token for token in ids if token < 0 or (tokens.size is not None and token >= tokens.size)]:
             most = "" if tokens.size is None else f" to {tokens.size - 1}"
             raise PosexportError(f"prompt {number} holds the id {wrong[0]}; {tokens.name} takes ids from 0{most}")
-        found.append(ids)
-    return found
+        rows.append(ids)
+    return rows
 
 
 def generate(
     make_cache: Callable[[int, int], Cache],
-    of: Ports,
+    ports: Ports,
     envelope: Envelope,
     prompts: Sequence[Sequence[int]],
     plan: Plan,
@@ -138,24 +138,24 @@ def generate(
         seen[same] += 1
     started = time.perf_counter()
     reader = _Reader(make_cache(len(prompts), room), threshold, prompts, plan)
-    logits_BV = reader.prompts(of.tokens.padding)
+    logits_BV = reader.prompts(ports.tokens.padding)
     read = time.perf_counter()
-    held, steps = rows, 0  # the rows in the cache, those that are finished among them
+    cached, steps = rows, 0  # the rows in the cache, those that are finished among them
     while True:
-        for row, logits_V in zip(held, logits_BV, strict=True):
+        for row, logits_V in zip(cached, logits_BV, strict=True):
             if row.finish is None:
                 row.take(logits_V)
         yield from pieces
         pieces.clear()
-        going = [index for index, row in enumerate(held) if row.finish is None]
+        going = [index for index, row in enumerate(cached) if row.finish is None]
         if not going:
             break
         if limit is not None and reader.cache.slots >= limit:
             # padding of longer prompts took the room; every row must have what it has alone
             reader.cache.compact(going)
-            held = [held[index] for index in going]
-        ids = [of.tokens.padding if row.finish else row.tokens[-1] for row in held]
-        keep = [int(row.finish is None) for row in held]
+            cached = [cached[index] for index in going]
+        ids = [ports.tokens.padding if row.finish else row.tokens[-1] for row in cached]
+        keep = [int(row.finish is None) for row in cached]
         logits_BV = reader.read(np.array([ids]).T, np.array([keep]).T)
         steps += sum(keep)
     yield Generation(
@@ -205,7 +205,6 @@ class _Row:
             self._end("limit")  # this token itself can no longer be read
 
     def completion(self) -> Completion:
-        """What came of it."""
         assert self.finish is not None
         text = None if self._pieces is None else self._text
         return Completion(prompt_tokens=self._prompt, tokens=self.tokens, text=text, finish=self.finish)

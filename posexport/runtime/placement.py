@@ -10,10 +10,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.runtime.profile import Event, kernels, read_profile
 from posexport.runtime.providers import make_session
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -46,18 +46,6 @@ class Placed:
         return f"{self.node} ({self.op_type}, {self.provider}, gives {made or 'nothing'})"
 
 
-class _Args(msgspec.Struct):
-    provider: str = ""
-    op_name: str = ""
-    output_type_shape: list[dict[str, list[int]]] = []
-
-
-class _Event(msgspec.Struct):
-    cat: str = ""
-    name: str = ""
-    args: _Args = msgspec.field(default_factory=_Args)
-
-
 def placement(
     model: Path | bytes,
     feeds: Mapping[str, NDArray[Any]],
@@ -76,16 +64,16 @@ def placement(
             session.run(None, {name: np.asarray(value) for name, value in feeds.items()})
         finally:
             profile = Path(session.end_profiling())
-        events = msgspec.json.decode(profile.read_bytes(), type=list[_Event])
-    placed = [_placed(event) for event in events if event.cat == "Node" and event.args.provider]
+        events = read_profile(profile)
+    placed = [_placed(event) for event in kernels(events)]
     if not placed:
         raise RuntimeError("ONNX Runtime's profile names no node: its format is not the one known here")
     return list(dict.fromkeys(placed))
 
 
-def _placed(event: _Event) -> Placed:
+def _placed(event: Event) -> Placed:
     outputs = tuple((dtype, tuple(shape)) for one in event.args.output_type_shape for dtype, shape in one.items())
-    return Placed(event.name.removesuffix("_kernel_time"), event.args.op_name, event.args.provider, outputs)
+    return Placed(event.node, event.args.op_name, event.args.provider, outputs)
 
 
 def strays(placed: Sequence[Placed], wanted: str) -> list[Placed]:

@@ -59,7 +59,7 @@ def read_request(
         if ports.fixed:
             raise PosexportError("lists of messages are for decoders; this bundle has an encoder: give texts")
         prompts = [texts().pieces(render(chat)) for chat in chats]
-    as_texts = not isinstance(prompts, Mapping) and bool(prompts) and all(isinstance(one, str) for one in prompts)
+    as_texts = not isinstance(prompts, Mapping) and bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
     tokenizer = texts() if as_texts or has_tokenizer else None
     if ports.fixed:
         feeds = encoder_feeds(prompts, ports.fixed, envelope, tokenizer)

@@ -38,48 +38,48 @@ def encoder_feeds(
     if empty := [number for number, row in enumerate(rows) if not row]:
         raise PosexportError(f"prompt {empty[0]} is empty; give at least one token")
     length = max(map(len, rows))
-    given = {tokens.name: [[*row, *[tokens.padding] * (length - len(row))] for row in rows]}
+    arrays = {tokens.name: [[*row, *[tokens.padding] * (length - len(row))] for row in rows]}
     for spec in fixed:
         if spec.role == "mask" and spec.axes == tokens.axes:
-            given[spec.name] = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
-    return prepare(given, fixed, envelope)
+            arrays[spec.name] = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
+    return prepare(arrays, fixed, envelope)
 
 
 def decoder_prompts(
-    given: Sequence[Any] | None, rows: int, tokens: InputSpec, start: int | None, texts: Texts | None
+    prompts: Sequence[Any] | None, rows: int, tokens: InputSpec, start: int | None, texts: Texts | None
 ) -> list[list[int]]:
     """The decoder's first tokens, row by row: ``start``, and behind it those of texts; lists of ids are all there is.
 
     Raises PosexportError where nothing says how to begin, and for another number of prompts than ``rows``.
     """
-    if given is None:
-        given = [""] * rows
-    if isinstance(given, str) or len(given) != rows:
-        got = "a text as" if isinstance(given, str) else str(len(given))
-        raise PosexportError(f"got {got} decoder_prompts and {rows} prompts; give a list with one for each")
-    if not all(isinstance(one, str) for one in given):
-        return as_ids(given, tokens)
+    if prompts is None:
+        prompts = [""] * rows
+    if isinstance(prompts, str) or len(prompts) != rows:
+        number = "a text as" if isinstance(prompts, str) else str(len(prompts))
+        raise PosexportError(f"got {number} decoder_prompts and {rows} prompts; give a list with one for each")
+    if not all(isinstance(prompt, str) for prompt in prompts):
+        return as_ids(prompts, tokens)
     if start is None:
         raise PosexportError(
             "this bundle's configuration has no decoder_start_token_id; give decoder_prompts, a list of ids for each "
             "prompt, or convert it again from a checkpoint whose config.json has one"
         )
-    if any(given) and texts is None:
+    if any(prompts) and texts is None:
         raise PosexportError("this bundle has no tokenizer.json, so its decoder begins with ids; give lists of them")
-    return [[start, *(texts.pieces(one) if texts is not None and one else [])] for one in given]
+    return [[start, *(texts.pieces(prompt) if texts is not None and prompt else [])] for prompt in prompts]
 
 
 def keys_of(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> list[bytes]:
     """What tells the rows of the encoder's inputs apart, padding left out."""
     masks = {tuple(spec.axes): feeds[spec.name] for spec in fixed if spec.role == "mask"}
-    found = []
+    keys = []
     for row in range(rows_of(feeds)):
         parts = []
         for spec in fixed:
             array, mask = feeds[spec.name][row], masks.get(tuple(spec.axes))
             parts.append((array if mask is None else array[mask[row] == 1]).tobytes())
-        found.append(b"".join(parts))
-    return found
+        keys.append(b"".join(parts))
+    return keys
 
 
 def read_tokens(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -> int:
@@ -89,5 +89,4 @@ def read_tokens(feeds: Mapping[str, NDArray[Any]], fixed: Sequence[InputSpec]) -
 
 
 def rows_of(feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Of a batch."""
     return len(next(iter(feeds.values())))

@@ -284,10 +284,10 @@ def _explained(events: Iterator[Piece | Generation], request: Request) -> Iterat
 def refusal(err: Exception) -> str | None:
     """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
     text = str(err)
-    if found := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
-        return found[1]
-    if found := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)'", text):
-        return found[1]
+    if match := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
+        return match[1]
+    if match := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)'", text):
+        return match[1]
     if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
         return "there is not enough memory for it; use a smaller batch or a shorter input"
     return None
@@ -311,8 +311,9 @@ def _found(arg: Any, is_input: bool) -> str:
     return f"{arg.name} {dtype}{list(arg.shape)}"
 
 
-def _compare(file: str, kind: str, said: list[str], found: list[str]) -> None:
-    if said != found:
+def _compare(file: str, kind: str, declared: list[str], actual: list[str]) -> None:
+    if declared != actual:
         raise PosexportError(
-            f"{file} has the {kind} {'; '.join(found)}, the manifest says {'; '.join(said)}: convert the bundle again"
+            f"{file} has the {kind} {'; '.join(actual)}, the manifest says {'; '.join(declared)}: convert the bundle "
+            "again"
         )

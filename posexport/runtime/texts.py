@@ -94,12 +94,12 @@ class Texts:
         Raises PosexportError for an empty text, or one without tokens.
         """
         _check(texts, "prompt")
-        found = []
+        rows = []
         for number, (text, row) in enumerate(zip(texts, self._whole.encode_batch(list(texts)), strict=True)):
             if not text or not row.ids:
                 raise PosexportError(f"prompt {number} ({text!r}) has no tokens; give a text to continue")
-            found.append(list(row.ids))
-        return found
+            rows.append(list(row.ids))
+        return rows
 
     def pieces(self, text: str) -> list[int]:
         """The ids of a text as it stands, without the special tokens that begin and end texts."""
@@ -142,12 +142,12 @@ class Texts:
     def _find_padding_id(self) -> int:
         token = self._config.pad_token
         name = token.content if isinstance(token, _AddedToken) else token
-        found = None if name is None else self._whole.token_to_id(name)
-        if found is None and self._whole.padding is not None:
-            found = self._whole.padding["pad_id"]
-        if found is None:
-            found = next((spec.padding for spec in self._manifest.inputs if spec.role == "tokens"), 0)
-        return int(found)
+        padding = None if name is None else self._whole.token_to_id(name)
+        if padding is None and self._whole.padding is not None:
+            padding = self._whole.padding["pad_id"]
+        if padding is None:
+            padding = next((spec.padding for spec in self._manifest.inputs if spec.role == "tokens"), 0)
+        return int(padding)
 
 
 def end_tokens(directory: Path, manifest: Manifest) -> list[int]:
@@ -168,15 +168,15 @@ def start_token(directory: Path, manifest: Manifest) -> int | None:
 
 def banned_tokens(directory: Path, manifest: Manifest) -> Banned:
     """What the first of the bundle's configuration files that forbids anything forbids."""
-    return next((found for found in _configured(directory, manifest, Banned) if found != Banned()), Banned())
+    return next((banned for banned in _configured(directory, manifest, Banned) if banned != Banned()), Banned())
 
 
 def _named_tokens(directory: Path, manifest: Manifest, field: str) -> list[int]:
     """Of the first file that says something."""
     for said in _configured(directory, manifest, _Said):
-        found = getattr(said, field)
-        if found is not None:
-            return [found] if isinstance(found, int) else list(found)
+        ids = getattr(said, field)
+        if ids is not None:
+            return [ids] if isinstance(ids, int) else list(ids)
     return []
 
 

@@ -30,7 +30,6 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def applies(self) -> bool:
-        """The encoding claims it."""
         return self.figure is not None
 
     @property

@@ -84,9 +84,9 @@ def check_toeplitz(subject: EncodingAlone) -> Check:
     if term is None or term.operator.takes or subject.layer.reads_input:
         return Check(claim=TOEPLITZ, figure=None, detail="its scores depend on queries or keys, they are no bias")
     bias = dense(term, q, k)
-    found = steps(bias, subject.layer)
+    changes = steps(bias, subject.layer)
     figure, raw = (
-        float(np.max([_relative(step, bias) for step in each])) for each in (map(_beside_rows, found), found)
+        float(np.max([_relative(step, bias) for step in each])) for each in (map(_beside_rows, changes), changes)
     )
     detail = f"b[i, j] = b[i + 1, j + 1] among {length} tokens, heads: {bias.shape[1]}"
     return Check(claim=TOEPLITZ, figure=figure, detail=detail + _rows(raw, figure))
@@ -122,5 +122,5 @@ def _rows(raw: float, figure: float) -> str:
 
 def _relative(change: Tensor, scale: Tensor) -> float:
     largest = float(scale.abs().max())
-    found = float(change.abs().max()) if change.numel() else 0.0
-    return found / largest if largest else found
+    largest_change = float(change.abs().max()) if change.numel() else 0.0
+    return largest_change / largest if largest else largest_change

@@ -87,12 +87,12 @@ def shift_of(vectors_TC: Array) -> Shift:
     """The vectors in pairs: sines and cosines in turn or by halves, whichever leaves the smaller residual."""
     channels = vectors_TC.shape[1]
     pairs = np.arange(channels // 2)
-    found = [
+    shifts = [
         Shift(vectors_TC, "interleaved", 2 * pairs, 2 * pairs + 1),
         Shift(vectors_TC, "half", pairs, pairs + (channels + 1) // 2),
     ]
     k = min(1, len(vectors_TC) - 1)
-    return min(found, key=lambda shift: np.abs(shift.residual(k)).max(initial=0))
+    return min(shifts, key=lambda shift: np.abs(shift.residual(k)).max(initial=0))
 
 
 def _walks(subject: EncodingAlone, length: int) -> list[Array]:
@@ -103,11 +103,11 @@ def _walks(subject: EncodingAlone, length: int) -> list[Array]:
     if subject.layer.axes == 1:
         return [position_vectors(subject, length)[0]]
     step_T = torch.arange(length)
-    found = []
+    walks = []
     for axes_2T in (torch.stack([step_T, 0 * step_T]), torch.stack([0 * step_T, step_T])):
         at = Positions(step_T[None], step_T, axes_2T[:, None], Grid(length, length))
-        found += np.array_split(position_vectors(subject, length, at)[0], 2, axis=1)
-    return found
+        walks += np.array_split(position_vectors(subject, length, at)[0], 2, axis=1)
+    return walks
 
 
 def check(subject: EncodingAlone) -> Check:
@@ -118,14 +118,14 @@ def check(subject: EncodingAlone) -> Check:
         return Check(claim=PROPERTY, figure=None, detail="what it adds is learned, no sinusoid")
     length = min(LENGTH, subject.layer.limit or LENGTH)
     shifts = [k for k in SHIFTS if k < length]
-    found = [shift_of(vectors_TC) for vectors_TC in _walks(subject, length)]
-    channels, paired = (sum(n) for n in zip(*((s.vectors_TC.shape[1], 2 * len(s.sine_P)) for s in found), strict=True))
+    walks = [shift_of(vectors_TC) for vectors_TC in _walks(subject, length)]
+    channels, paired = (sum(n) for n in zip(*((s.vectors_TC.shape[1], 2 * len(s.sine_P)) for s in walks), strict=True))
     if not paired or not shifts:
         return Check(claim=PROPERTY, figure=None, detail="one channel or one position has no rotation")
     odd = "" if paired == channels else "; the last sine has no cosine and is left out"
     return Check(
         claim=PROPERTY,
-        figure=float(np.max([np.abs(shift.residual(k)).max(initial=0) for shift in found for k in shifts])),
+        figure=float(np.max([np.abs(shift.residual(k)).max(initial=0) for shift in walks for k in shifts])),
         # those of an image are seen on both walks
         detail=f"{paired // 2 // subject.layer.axes} rotations read off t = 0, k = {', '.join(map(str, shifts))}, "
         f"t + k up to {length - 1}{odd}",

@@ -45,12 +45,13 @@ def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Sou
         hint = did_you_mean(task, kind.tasks, f"{name} is for {', '.join(kind.tasks)}")
         raise PosexportError(f"unknown task {task!r}; {hint}")
     given = settings.parse(settings_given)
-    config = kind.config(**{**kind.defaults, **settings.into(kind.config, given)})
+    chosen = settings.into(kind.config, given)
+    config = kind.config.of(**{**kind.defaults, **chosen})
     extra = {
         key: cast(int, convert(f"--set {key}", given.get(key, str(default)), int))
         for key, default in (("seed", 0), ("labels", LABELS), ("max_positions", MAX_POSITIONS))
     }
-    _check_sizes({**vars(config), **extra})
+    _check_sizes({**chosen, **extra})
     sizes = kind.sizes(config)
     if given.get("head_size", str(sizes["head_size"])) != str(sizes["head_size"]):
         raise PosexportError(
@@ -73,7 +74,7 @@ def setting_names(kind: Kind, of_encoding: Iterable[str]) -> list[str]:
 
     ``of_encoding``: the arguments of the encoding's constructor.
     """
-    of_model = (*kind.config.__dataclass_fields__, "seed", "labels", "max_positions")
+    of_model = (*kind.config.settings(), "seed", "labels", "max_positions")
     return [*(name for name in of_encoding if name not in (*of_model, "head_size")), *of_model]
 
 

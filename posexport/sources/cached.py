@@ -1,19 +1,17 @@
 """How a decoder keeps past tokens: ``--cache`` and ``--rotation``, applied to a loaded source."""
 
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
-from posexport.models.definition import Definition
 from posexport.nn.caching import CACHES, Caching, Rotate
+from posexport.recipe import CacheName
 from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.source import Source
-
-CacheName = Literal["dynamic", "static"]
 
 
 def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:

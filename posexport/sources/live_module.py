@@ -16,9 +16,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from posexport.definition.lengths import envelope_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.envelope import envelope_of_module
 from posexport.sources.probe import probe
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, raised

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from posexport.models.definition import Definition
+from posexport.definition.definition import Definition
 from posexport.sources.source import Source
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from torch import nn
 
 from posexport.nn.caching import Rotate
+from posexport.recipe import CacheName
 from posexport.sources import hub
-from posexport.sources.cached import CacheName, cached
+from posexport.sources.cached import cached
 from posexport.sources.extend import extend
 from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.settings import parse

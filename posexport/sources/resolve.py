@@ -36,7 +36,7 @@ def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
         PosexportError: what is wrong with the source, in one sentence.
     """
     from posexport.sources import builtin, hub, live_module, python_file
-    from posexport.sources.own_decoder import with_cache
+    from posexport.sources.with_cache import with_cache
 
     if not isinstance(argument, str):
         if options.settings or options.as_transformers:

@@ -1,11 +1,10 @@
 """``--set KEY=VALUE``: text to typed settings, with the known names in the refusal."""
 
-import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.nn.config import Config
 from posexport.settings import convert
 from posexport.suggest import did_you_mean
 
@@ -23,11 +22,10 @@ def parse(pairs: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def into(record: type[Any], given: dict[str, str]) -> dict[str, Any]:
-    """The settings that are fields of a dataclass, typed."""
-    hints = typing.get_type_hints(record)
-    named = {field.name for field in fields(record)} & set(given)
-    return {name: convert(f"--set {name}", given[name], hints[name]) for name in named}
+def into(record: type[Config], given: dict[str, str]) -> dict[str, Any]:
+    """The settings that the record has, typed."""
+    kinds = record.settings()
+    return {name: convert(f"--set {name}", given[name], kinds[name]) for name in given.keys() & kinds.keys()}
 
 
 def refuse_unknown(given: dict[str, str], known: Sequence[str], where: str) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import nn
 
-from posexport.models.definition import Part
+from posexport.definition.definition import Part
 from posexport.spec import MODEL, EncodingSpec, Envelope, InputSpec, OutputSpec
 
 
@@ -30,7 +30,7 @@ class Source:
             it is not known.
         causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
         further_lengths: beyond those of the grid, to be proven too where there is memory for it.
-        overhead: rows at the start of a position table that no real token uses (`posexport.models.numbering`).
+        overhead: rows at the start of a position table that no real token uses (`posexport.nn.position_ids`).
         parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).

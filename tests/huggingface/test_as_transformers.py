@@ -1,5 +1,7 @@
-"""Where transformers' code differs from the paper or from config.json: what is computed, what is remarked, and what
---as-transformers changes (docs/papers-and-code.md; ci/golden/differs.py)."""
+"""Where transformers' code differs from the paper or from config.json (docs/papers-and-code.md; ci/golden/differs.py).
+
+What is computed, what is remarked, and what --as-transformers changes.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -29,6 +29,7 @@ KNOWN: dict[str, tuple[str, dict[str, Any], int | None, int, int]] = {
     "mpt-forcausallm": ("alibi", {"variant": "causal", "bias_max": 6.0}, None, 5, 4),
     "xglm-forcausallm": ("sinusoidal", {"timescales": "tensor2tensor", "offset": 2}, None, 5, 4),
     "gpt_bigcode-forcausallm": ("absolute", {}, 33, 1, 4),
+    "gpt_neo-forcausallm": ("absolute", {"max_positions": 33}, 33, 5, 4),
 }
 
 
@@ -144,6 +145,21 @@ def test_files_without_a_prefix_and_with_masks(copy, name: str) -> None:
     assert "h.9.attn.bias" in refusal(directory)
 
 
+def test_windows_of_gpt_neo(copy) -> None:
+    """``attention_layers`` goes before ``attention_types``, as in transformers; either may be missing."""
+    directory = copy("gpt_neo-forcausallm")
+    before = logits(directory)
+    configure(directory, attention_layers=...)
+    assert torch.equal(logits(directory), before)
+    configure(directory, attention_types=...)
+    assert torch.equal(logits(directory), before)
+    configure(directory, attention_layers=["global", "global"])
+    # in a window of 7 the first tokens see all before them
+    far = (logits(directory) - before).abs().amax((0, 2))
+    assert far[:7].max() == 0
+    assert far[7:].min() > 0
+
+
 def test_normalisations_without_weights(copy) -> None:
     norms = ("layer_norm.weight", "layer_norm.bias")
     plain, bare = copy("opt-forcausallm"), GOLDEN / "opt-forcausallm"
@@ -194,6 +210,9 @@ def test_the_final_normalisation_of_old_files(copy) -> None:
         ("mpt-forcausallm", {"attn_config": {"alibi_bias_max": 0}}, "attn_config.alibi_bias_max = 0"),
         ("mpt-forcausallm", {"attn_config": [1]}, "must be an object"),
         ("xglm-forcausallm", {"pad_token_id": 4}, "pad_token_id = 4"),
+        ("gpt_neo-forcausallm", {"attention_layers": ["local", "local"]}, "for each of 2 layers, and global once"),
+        ("gpt_neo-forcausallm", {"attention_layers": ["global", "sparse"]}, "they must name global or local"),
+        ("gpt_neo-forcausallm", {"attention_layers": ..., "attention_types": 3}, "attention_types = 3"),
     ],
 )
 def test_what_is_refused(copy, name: str, given: dict[str, Any], said: str) -> None:
@@ -234,7 +253,7 @@ def test_features_leave_the_head_out(copy, name: str) -> None:
 )
 def test_settings_that_exclude_each_other(given: dict[str, Any], said: str) -> None:
     with pytest.raises(PosexportError, match=said):
-        DecoderConfig(**given)
+        DecoderConfig.of(**given)
 
 
 @pytest.mark.parametrize(

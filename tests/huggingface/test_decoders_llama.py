@@ -9,7 +9,7 @@ import torch
 from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refusal, same
 
 from posexport.encodings.nope import NoPE
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import DecoderModel
 from posexport.nn.norms import LayerNormOfHeads, RMSNorm
 from posexport.sources.source import Source
 
@@ -58,6 +58,9 @@ def tokens(rows: int, length: int) -> torch.Tensor:
         ("phi-forcausallm", "rope", []),
         ("stablelm-forcausallm", "rope", []),
         ("stablelm-parallel-forcausallm", "rope", []),
+        ("granite-forcausallm", "rope", []),
+        ("olmo2-forcausallm", "rope", []),
+        ("starcoder2-forcausallm", "rope+local-window", [1, 7]),
     ],
 )
 def test_what_the_source_says(name: str, encoding: str, boundaries: list[int]) -> None:
@@ -452,3 +455,36 @@ def test_what_is_not_computed_is_refused(copy: Copy, name: str, values: dict[str
     sentence = refusal(directory)
     assert words in sentence
     assert str(directory) in sentence
+
+
+def test_granite_has_four_multipliers(copy: Copy) -> None:
+    directory, ids = copy("granite-forcausallm"), tokens(1, 9)
+    before = logits(read(directory), ids)
+    for key in ("embedding_multiplier", "attention_multiplier", "residual_multiplier"):
+        configure(directory, **{key: 0.9})
+        after = logits(read(directory), ids)
+        assert (after - before).abs().max() > 0.01 * before.abs().max()
+        before = after
+    configure(directory, logits_scaling=5.0)
+    torch.testing.assert_close(logits(read(directory), ids), before / 2, rtol=1e-12, atol=0)
+    configure(directory, logits_scaling=0)
+    assert "says logits_scaling = 0; it must be a number above 0" in refusal(directory)
+
+
+def test_olmo2_normalises_all_heads_as_one(copy: Copy) -> None:
+    directory = copy("olmo2-forcausallm")
+    change(directory, lambda tensors: tensors.update({"model.layers.0.self_attn.q_norm.weight": torch.ones(6)}))
+    assert "q_norm.weight is [6], needed [36]" in refusal(directory)
+
+
+def test_starcoder2_without_biases_and_window(copy: Copy) -> None:
+    directory = copy("starcoder2-forcausallm")
+    configure(directory, use_bias=False, sliding_window=None)
+    change(
+        directory,
+        lambda tensors: [tensors.pop(name) for name in list(tensors) if name.endswith(("proj.bias", "c_fc.bias"))],
+    )
+    source = read(directory)
+    assert source.encoding is not None
+    assert source.encoding.name == "rope"
+    assert not [name for name, _ in source.module.named_parameters() if name.endswith(("query.bias", "inner.bias"))]

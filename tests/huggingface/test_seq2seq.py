@@ -26,6 +26,7 @@ KNOWN: dict[str, tuple[str, str, int | None, bool, int, int]] = {
     "mt5-forconditionalgeneration": ("text2text-generation", "t5", None, True, 5, 3),
     "umt5-forconditionalgeneration": ("text2text-generation", "t5", None, True, 5, 3),
     "bart-forconditionalgeneration": ("text2text-generation", "learned", 34, False, 5, 4),
+    "mbart-forconditionalgeneration": ("text2text-generation", "learned", 34, False, 5, 4),
     "marian-mtmodel": ("text2text-generation", "sinusoidal", 40, False, 3, 6),
     "marian-unshared-mtmodel": ("text2text-generation", "sinusoidal", 40, False, 3, 6),
     "whisper-forconditionalgeneration": ("automatic-speech-recognition", "absolute", 34, True, 5, 4),
@@ -296,9 +297,9 @@ def test_what_is_refused(copy: Copy, name: str, values: dict[str, Any], words: s
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EncoderConfig(embedding_scale=0.0), "embedding_scale must be a number above 0, got 0.0"),
-        (lambda: DecoderConfig(head_scale=-1.0), "head_scale must be a number above 0, got -1.0"),
-        (lambda: SpectrogramConfig(layer=EncoderConfig(), tokens=0), "tokens must be at least 1, got 0"),
+        (lambda: EncoderConfig.of(embedding_scale=0.0), "embedding_scale must be a number above 0, got 0.0"),
+        (lambda: DecoderConfig.of(head_scale=-1.0), "head_scale must be a number above 0, got -1.0"),
+        (lambda: SpectrogramConfig(tokens=0), "tokens must be at least 1, got 0"),
     ],
 )
 def test_settings_that_are_refused(make: Callable[[], object], words: str) -> None:

@@ -1,5 +1,7 @@
-"""Checkpoints of transformers 5: its spellings, what it reads otherwise than 4, and how both differ from the definition
-where a rotation depends on the length (see ci/golden/{five,llama,rope}.py)."""
+"""Checkpoints of transformers 5: its spellings, and what it reads otherwise than 4 (ci/golden/{five,llama,rope}.py).
+
+Where a rotation depends on the length, also how both differ from the definition.
+"""
 
 import json
 from collections.abc import Callable

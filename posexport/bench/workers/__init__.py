@@ -1,2 +1,4 @@
-"""What runs in a fresh process and measures one contestant. Some run in a rival's environment: no import but numpy's
-and the contestant's own."""
+"""Modules that measure one candidate in a fresh process.
+
+Some run in an exporter's environment: they import nothing but numpy and the candidate's own library.
+"""

@@ -47,7 +47,6 @@ class Definition:
 
 
 def load(job: Job) -> Reader:
-    """The definition of the job's source."""
     return Definition(job)
 
 

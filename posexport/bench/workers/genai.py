@@ -16,8 +16,6 @@ from posexport.bench.workers.job import Job, Reader, main
 
 
 class Loop:
-    """A generator."""
-
     def __init__(self, job: Job) -> None:
         config = og.Config(job.model)
         options = {"intra_op_num_threads": job.threads, "session.intra_op.allow_spinning": "0"}

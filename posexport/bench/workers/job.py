@@ -1,6 +1,6 @@
 """What every measurement has in common: its tokens, its clock, its answer. Imports numpy alone.
 
-A worker computes when it is asked to, so that two of them can take turns call by call (`posexport.bench.turns`).
+A worker computes when it is asked to, so that calls of two can be interleaved (`posexport.bench.interleaved`).
 """
 
 import importlib.metadata
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def calls(self) -> int:
-        """Timed calls, the ones before, and the last one of who takes turns with a contestant."""
+        """Timed calls, the ones before, and the last one of the process that is interleaved with."""
         return self.warmup + self.runs + 1
 
     @property
@@ -48,7 +48,7 @@ class Job:
         return self.past + self.new * (self.calls if self.past else 1)
 
     def tokens(self) -> NDArray[np.int64]:
-        """[batch, room] ids, the same for every contestant."""
+        """[batch, room] ids, the same for every candidate."""
         return np.random.default_rng(0).integers(0, self.vocab, (self.batch, self.room))
 
 
@@ -114,19 +114,18 @@ def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
     loaded = time.perf_counter() - started
     for line in sys.stdin:
         command = line.strip()
-        found = {"begin": calls.begin, "call": calls.call, "end": calls.end}[command]()
+        answer = {"begin": calls.begin, "call": calls.call, "end": calls.end}[command]()
         if command == "end":
-            found |= {"load_s": loaded, "versions": versions(libraries)}
-        sys.stdout.write(f"\n{json.dumps(found)}\n")
+            answer |= {"load_s": loaded, "versions": versions(libraries)}
+        sys.stdout.write(f"\n{json.dumps(answer)}\n")
         sys.stdout.flush()
 
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:
-    """Of what is installed."""
-    found = {}
+    installed = {}
     for name in libraries:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

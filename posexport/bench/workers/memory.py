@@ -47,5 +47,5 @@ def peak() -> int:
 
 
 def _status(name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
+    match = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    return 1024 * int(match[1]) if match else 0

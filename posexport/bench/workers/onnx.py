@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from posexport.bench.workers.job import Job, Reader, main
+from posexport.runtime.binding import run_bound
 from posexport.runtime.providers import make_session
 
 _DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32}
@@ -23,7 +24,7 @@ class Graph:
 
     def __init__(self, job: Job) -> None:
         spinning = bool(job.options.get("spinning"))
-        # as `posexport.load` opens bundles; rivals' graphs gain as much by it
+        # as `posexport.load` opens bundles; other exporters' graphs gain as much by it
         self._session = make_session(
             Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning, denormals=False
         )
@@ -51,27 +52,17 @@ class Graph:
             self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._job.provider, 0)
 
     def read(self, ids: NDArray[np.int64]) -> "Answer":
-        binding = self._session.io_binding()
         fed = {arg.name: np.ascontiguousarray(self._fed(arg, ids)) for arg in self._others}
-        for name, array in fed.items():
-            binding.bind_cpu_input(name, array)
-        for name, value in self._held.items():
-            binding.bind_ortvalue_input(name, value)
         logits, *present = self._outputs
-        binding.bind_output(logits, "cpu")
-        for name, value in zip(present, self._held.values(), strict=True):
-            if self._shared:
-                binding.bind_ortvalue_output(name, value)
-            else:
-                binding.bind_output(name, self._job.provider, 0)
-        self._session.run_with_iobinding(binding)
-        found, *kept = binding.get_outputs()
+        targets = self._held.values() if self._shared else [self._job.provider] * len(present)
+        outputs = {logits: "cpu", **dict(zip(present, targets, strict=True))}
+        answer, *cache = run_bound(self._session, fed, self._held, outputs)
         if not self._shared:  # else it holds the arrays that lie under the buffers
-            self._held = dict(zip(self._held, kept, strict=True))
+            self._held = dict(zip(self._held, cache, strict=True))
         self._read += ids.shape[1]
         if not self._cache:
-            self.held = sum(array.nbytes for array in fed.values()) + found.tensor_size_in_bytes()
-        return Answer(found, last=bool(self._cache))
+            self.held = sum(array.nbytes for array in fed.values()) + answer.tensor_size_in_bytes()
+        return Answer(answer, last=bool(self._cache))
 
     def _fed(self, arg: Any, ids: NDArray[np.int64]) -> NDArray[Any]:
         """The array of an input that is no cache, by its name and type."""
@@ -105,7 +96,6 @@ class Answer:
 
 
 def load(job: Job) -> Reader:
-    """The graph that the job names."""
     return Graph(job)
 
 

@@ -28,7 +28,6 @@ class Reading:
 
 
 def load(job: Job) -> Reader:
-    """Numbers to read."""
     return Reading(job)
 
 

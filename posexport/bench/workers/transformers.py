@@ -11,8 +11,6 @@ from posexport.bench.workers.job import Job, Reader, main
 
 
 class Checkpoint:
-    """The model, and its cache."""
-
     def __init__(self, job: Job) -> None:
         torch.set_num_threads(job.threads or torch.get_num_threads())
         config = transformers.AutoConfig.from_pretrained(job.model)
@@ -34,7 +32,6 @@ class Checkpoint:
 
 
 def load(job: Job) -> Reader:
-    """The checkpoint that the job names."""
     return Checkpoint(job)
 
 

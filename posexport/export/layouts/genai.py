@@ -9,7 +9,7 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.export.layouts.layout import Layout, read_json
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import DecoderModel
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY, MODEL
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from posexport.definition.definition import Part
 from posexport.errors import PosexportError
 from posexport.export.save import OwnFile, Store
-from posexport.models.definition import Part
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY, InputSpec, PartSpec
 

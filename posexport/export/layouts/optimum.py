@@ -8,9 +8,9 @@ and one for all later calls; the weights of all three files stand once, in ``mod
 from dataclasses import replace
 
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, read_json
-from posexport.export.layouts.seq2seq import Cut
+from posexport.export.layouts.seq2seq import wiring
 from posexport.export.save import OwnFile, SharedFile, Store
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import DecoderModel
 from posexport.sources.source import Source
 
 ENCODER, FIRST, LATER = "encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx"
@@ -28,8 +28,8 @@ def arrange(source: Source) -> Source:
     """``source`` as optimum has it; PosexportError where optimum knows no such model."""
     check_client(source, "optimum", "optimum")
     if source.parts:
-        cut = Cut(source)
-        return replace(source, parts=[cut.encoder(ENCODER), cut.first(FIRST), cut.later(LATER)])
+        cut = wiring(source)
+        return replace(source, parts=[cut.encoder_alone(ENCODER), cut.first(FIRST), cut.later(LATER)])
     return replace(source, inputs=fed(source.inputs), remarks=[*source.remarks, *_misfits(source)])
 
 

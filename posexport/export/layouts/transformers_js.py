@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json
-from posexport.export.layouts.seq2seq import Cut
+from posexport.export.layouts.seq2seq import wiring
 from posexport.export.save import OwnFile
 from posexport.sources.source import Source
 
@@ -24,8 +24,8 @@ def arrange(source: Source) -> Source:
     """``source`` as transformers.js has it; PosexportError where it knows no such model."""
     check_client(source, "transformers.js", "transformers.js")
     if source.parts:
-        cut = Cut(source)
-        return replace(source, parts=[cut.encoder(ENCODER), *cut.merged(MERGED)])
+        cut = wiring(source)
+        return replace(source, parts=[cut.encoder_alone(ENCODER), *cut.merged(MERGED)])
     return in_one_part(replace(source, inputs=fed(source.inputs)), MODEL)
 
 

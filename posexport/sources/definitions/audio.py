@@ -2,7 +2,7 @@
 
 from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.audio import AudioConfig, AudioEncoder, AudioModel
-from posexport.models.heads import Features, TokenClassification
+from posexport.nn.heads import Features, TokenClassification
 from posexport.sources.definitions.kind import Kind
 
 TASKS = {

@@ -1,14 +1,13 @@
 """``encoder-<encoding>``: an encoder of the BERT family."""
 
 from posexport.encodings.encoding import Encoding, Entry
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import (
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
+from posexport.nn.heads import (
     FillMask,
     Head,
     SentenceEmbedding,
     plain_head,
 )
-from posexport.models.task import EncoderModel
 from posexport.sources.definitions.kind import Kind
 
 TASKS = {
@@ -25,8 +24,8 @@ def _head(task: str, config: EncoderConfig, labels: int) -> Head:
     if task == "sentence-embedding":
         return SentenceEmbedding(config.hidden, "mean", normalise=True)
     if task == "fill-mask":
-        inner = config.embedding or config.hidden
-        return FillMask(config.hidden, inner, config.vocab, config.activation, config.eps)
+        layer, inner = config.layer, config.embedding.width or config.hidden
+        return FillMask(config.hidden, inner, config.vocab, layer.feedforward.activation, layer.norm.eps)
     return plain_head(task, config.hidden, labels)
 
 
@@ -39,7 +38,7 @@ def _takes(entry: Entry) -> bool:
 
 
 def _sizes(config: EncoderConfig) -> dict[str, int]:
-    return {"hidden": config.embedding or config.hidden, "heads": config.heads, "head_size": config.head_size}
+    return {"hidden": config.embedding.width or config.hidden, "heads": config.heads, "head_size": config.head_size}
 
 
 ENCODER = Kind(

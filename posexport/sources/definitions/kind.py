@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding, Entry
-from posexport.models.definition import Definition
+from posexport.nn.config import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,7 @@ class Kind:
 
     Attributes:
         what: one line for ``posexport list models``.
-        config: the dataclass of its settings (``--set``), given to ``make``.
+        config: the record of its settings (``--set``), given to ``make``.
         defaults: settings where the user gives none and the dataclass's own defaults are not meant.
         tasks: what ``--task`` may be, the first one where it is not given.
         takes: whether an encoding makes sense in it.
@@ -24,7 +25,7 @@ class Kind:
 
     name: str
     what: str
-    config: type[Any]
+    config: type[Config]
     defaults: Mapping[str, Any]
     tasks: Mapping[str, str]
     takes: Callable[[Entry], bool]

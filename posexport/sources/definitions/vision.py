@@ -17,7 +17,7 @@ def _sizes(config: VisionConfig) -> dict[str, int]:
     return {
         "hidden": config.hidden,
         "heads": config.heads,
-        "head_size": config.encoder.head_size,
+        "head_size": config.layer.head_size,
         "rows": config.rows,
         "columns": config.columns,
         "prefix": config.prefix,

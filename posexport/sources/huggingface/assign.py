@@ -76,30 +76,32 @@ def _compared(plan: Plan, weights: Weights, names: Names) -> tuple[list[str], li
             used.update(present)
             if alternatives and not present and not optional:
                 missing.append(names.shown(alternatives[0]))
-            for name in present:
-                if (stored := weights.shapes[names.stored[name]]) != list(shape):
-                    misshapen.append(f"{names.shown(name)} is {stored}, needed {list(shape)}")
+            misshapen += [
+                f"{names.shown(name)} is {stored}, needed {list(shape)}"
+                for name in present
+                if (stored := weights.shapes[names.stored[name]]) != list(shape)
+            ]
     return missing, misshapen, used
 
 
 def _needed(origin: Origin, parameter: Shape) -> Iterator[tuple[tuple[str, ...], Shape, bool]]:
     """The tensors of a parameter of this shape: the names that each may have, its shape, whether it may be missing."""
-    stored, *made = origin.shapes(parameter)
+    stored, *outputs = origin.shapes(parameter)
     yield origin.names, stored, origin.optional
-    for transform, shape in zip(origin.transforms, made, strict=True):
+    for transform, shape in zip(origin.transforms, outputs, strict=True):
         for alternatives, needed in transform.others(shape).items():
             yield alternatives, needed, False
 
 
 def _check_constant(name: str, formula: Constant, weights: Weights, names: Names) -> None:
-    """What a file holds of a formula's numbers is theirs, up to the rounding of the file's format (bfloat16's too)."""
+    """PosexportError where a file's table is not the formula's, up to the rounding of its format (bfloat16's too)."""
     stored = names.stored[name]
-    got, wanted = weights.shapes[stored], list(formula.values.shape)
+    shape, needed = weights.shapes[stored], list(formula.values.shape)
     integers = not formula.values.is_floating_point()
-    if got != wanted or not torch.allclose(
+    if shape != needed or not torch.allclose(
         weights.read(stored, integers=integers).float(), formula.values.float(), rtol=formula.rtol, atol=formula.atol
     ):
-        what = f"is {got}, needed {wanted}" if got != wanted else "differs from the family's formula"
+        what = f"is {shape}, needed {needed}" if shape != needed else "differs from the family's formula"
         raise PosexportError(
             f"{weights.label}: {names.shown(name)} {what}; such a table is computed here, not read: "
             f"check model_type and sizes in config.json"
@@ -125,17 +127,17 @@ def _unused(
     harmless |= {prefix + start: reason for start, reason in beside.items()}
     heads = family.other_heads.items()
     harmless |= {start: what for start, what in heads if not any(name.startswith(start) for name in needed)}
-    rest: list[str] = []
+    unknown: list[str] = []
     counts: dict[str, int] = {}
     for name in left:
         start = next(
             (start for start in harmless if name == start or (start[-1] == "." and name.startswith(start))), None
         )
         if start is None:
-            rest.append(name)
+            unknown.append(name)
         elif (reason := harmless[start]) is not None:
             counts[reason] = counts.get(reason, 0) + 1
-    return [f"not used: {reason} ({count} tensor{'s' * (count > 1)})" for reason, count in counts.items()], rest
+    return [f"not used: {reason} ({count} tensor{'s' * (count > 1)})" for reason, count in counts.items()], unknown
 
 
 def fill(plan: Plan, weights: Weights, names: Names) -> list[str]:

@@ -65,6 +65,7 @@ class Config:
         self.label = f"{directory.path}/{name}"
         self.as_transformers = as_transformers
         self.pooling = pooling
+        self._directory, self._name = directory, name
         self.spellings: Mapping[str, tuple[str, ...]] = {}
         self.remarks: list[str] = []
         content = directory.json(name)
@@ -112,6 +113,13 @@ class Config:
         for key, reason in _REFUSED.items():
             if self.values.get(key) and key not in allowed:
                 raise PosexportError(f"{self.label} sets {key}: {reason}")
+
+    def generation(self, key: str) -> Any:
+        """What generation_config.json beside the file says of a key, else the file itself."""
+        name = self._name.removesuffix("config.json") + "generation_config.json"
+        content = {} if self._directory.find(name) is None else self._directory.json(name)
+        stated = content.get(key) if isinstance(content, dict) else None
+        return self.values.get(key) if stated is None else stated
 
     def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = LARGEST) -> int:
         """A whole number from ``least`` to ``most``; PosexportError when it is missing without a default."""

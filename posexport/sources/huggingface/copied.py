@@ -10,6 +10,6 @@ def copied(files: Directory, below: str) -> dict[str, Path]:
     """The files that are there, by their names in the bundle. ``below``: the folder of the weights, or empty."""
     templates = sorted(path.name for path in (files.path / below / TEMPLATES).glob("*.jinja"))
     beside = (*BESIDE, *(f"{TEMPLATES}/{name}" for name in templates))
-    wanted = {name: f"{below}{name}" for name in beside} | {name: name for name in TOP}
-    found = {name: files.find(place) for name, place in wanted.items()}
-    return {name: path for name, path in found.items() if path is not None}
+    sources = {name: f"{below}{name}" for name in beside} | {name: name for name in TOP}
+    paths = {name: files.find(stored) for name, stored in sources.items()}
+    return {name: path for name, path in paths.items() if path is not None}

@@ -3,7 +3,7 @@
 What a value of config.json decides is remarked where it is read (`Config.remark`); docs/papers-and-code.md lists all.
 """
 
-from posexport.models.definition import Definition
+from posexport.definition.definition import Definition
 from posexport.models.xlnet import LastTokenClassification
 from posexport.sources.huggingface.families.family import Family
 
@@ -28,8 +28,10 @@ def _by_length(model: Definition) -> list[str]:
 
 
 def _padded(family: Family, model: Definition) -> list[str]:
-    """A head that reads its answer at a padded token. The proof leaves these answers out: no tokenizer of these
-    families pads on that side by default."""
+    """A head that reads its answer at a padded token.
+
+    The proof leaves these answers out: no tokenizer of these families pads on that side by default.
+    """
     if model.reads_first_token and family.model_type in _OTHER_PADDED_TOKENS:
         return [
             f"{family.model_type} is answered at token 0: pad texts on the right, as its tokenizer does; padded on the "

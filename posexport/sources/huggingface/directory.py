@@ -49,19 +49,19 @@ class Directory:
         try:
             if not path.is_symlink() and not path.exists():
                 return None
-            found = path.resolve(strict=True)
+            target = path.resolve(strict=True)
         except (OSError, RuntimeError, ValueError) as err:
             # a circle of links is a RuntimeError up to Python 3.12
             if isinstance(err, OSError) and err.errno not in (errno.ENOENT, errno.ELOOP):
                 raise PosexportError(f"{self.path}/{name} cannot be read: {err.strerror}") from err
             raise PosexportError(f"{self.path}/{name} is a link that leads nowhere: download the file again") from err
-        if not any(found.is_relative_to(allowed) for allowed in self._allowed):
+        if not any(target.is_relative_to(allowed) for allowed in self._allowed):
             raise PosexportError(
-                f"{self.path}/{name} is a link that leaves the directory, to {found}; replace it with the file itself"
+                f"{self.path}/{name} is a link that leaves the directory, to {target}; replace it with the file itself"
             )
-        if not found.is_file():
+        if not target.is_file():
             raise PosexportError(f"{self.path}/{name} is not a regular file; it must be one to be read")
-        return found
+        return target
 
     def json(self, name: str) -> Any:
         """The content of a JSON file that must be there, limited in size and depth."""

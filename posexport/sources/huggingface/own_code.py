@@ -151,10 +151,10 @@ def _named(config: Config) -> list[str]:
         return []
     if not isinstance(listed, Mapping):
         raise PosexportError(f"{config.label} says auto_map = {listed!r:.60}; it must map names to classes")
-    found = [name for key, name in listed.items() if key.startswith(("AutoModel", "AutoConfig"))]
-    if strange := [name for name in found if not isinstance(name, str)]:
+    classes = [name for key, name in listed.items() if key.startswith(("AutoModel", "AutoConfig"))]
+    if strange := [name for name in classes if not isinstance(name, str)]:
         raise PosexportError(f"{config.label} names {strange[0]!r:.60} in auto_map; it must be a class in a file")
-    return [name.rpartition("--")[2] for name in found]
+    return [name.rpartition("--")[2] for name in classes]
 
 
 def _architectures(config: Config) -> list[str]:
@@ -167,8 +167,8 @@ def _is_of(name: str, kind: str) -> bool:
     file, _, cls = name.rpartition(".")
     stem = kind.replace("-", "_").lower()
     start = stem.replace("_", "")
-    ours = cls.lower().startswith(start) and cls.lower()[len(start) :] in _ENDS
-    return ours and file.lower() in ("", f"configuration_{stem}" if cls.endswith("Config") else f"modeling_{stem}")
+    known = cls.lower().startswith(start) and cls.lower()[len(start) :] in _ENDS
+    return known and file.lower() in ("", f"configuration_{stem}" if cls.endswith("Config") else f"modeling_{stem}")
 
 
 def _says(values: Mapping[str, Any], key: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
-from posexport.models.definition import Definition
+from posexport.definition.definition import Definition
 from posexport.sources.huggingface.transforms import Shape, Transform
 
 
@@ -80,8 +80,10 @@ def origin(stored: str | Origin) -> Origin:
 
 
 def in_layers(count: int, here: str, there: str, names: NameMap) -> dict[str, Origin]:
-    """``names`` of a layer, for every layer: below ``here``, and in the file below ``there``, with ``{i}`` for its
-    number."""
+    """``names`` of a layer, for every layer: below ``here``, and in the file after ``there``.
+
+    ``{i}`` in the latter or in a name stands for the layer's number.
+    """
 
     def numbered(i: int) -> Callable[[str], str]:
         return lambda name: (there + name).format(i=i)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from posexport.models.heads import Features, PooledFeatures
+from posexport.nn.heads import Features, PooledFeatures
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Plan, origin
 

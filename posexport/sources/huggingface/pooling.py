@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from posexport.errors import PosexportError
-from posexport.models.heads import SentenceEmbedding
+from posexport.nn.heads import SentenceEmbedding
 
 Mode = Literal["mean", "cls"]
 

@@ -143,7 +143,7 @@ class Weights:
     dtypes: dict[str, torch.dtype | None]
 
     def read(self, name: str, *, integers: bool = False) -> Tensor:
-        """A finite tensor in the file's dtype; PosexportError for NaN, infinity and numbers that are not real.
+        """A finite tensor in the file's dtype; PosexportError for NaN, infinity and formats other than `DTYPES`.
 
         ``integers``: int64 will do too.
         """
@@ -155,11 +155,11 @@ class Weights:
 
     def as_pages(self, name: str) -> nn.Parameter | None:
         """A finite float32 tensor that takes no memory until it is read; None where the file cannot give one."""
-        found = self.readers[name].as_pages(name)
-        if found is not None:
-            self._check_finite(name, found)
-            mapped.release([found])
-        return found
+        parameter = self.readers[name].as_pages(name)
+        if parameter is not None:
+            self._check_finite(name, parameter)
+            mapped.release([parameter])
+        return parameter
 
     def _check_finite(self, name: str, tensor: Tensor) -> None:
         if tensor.numel() and not all(math.isfinite(end) for end in torch.aminmax(tensor)):
@@ -201,22 +201,22 @@ def _joined(
     directory: Directory, shards: dict[str, Path], files: dict[str, Path], suffix: str, expected: dict[str, str] | None
 ) -> Weights:
     readers: dict[str, Reader] = {}
-    found: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for name, path in shards.items():
         label = f"{directory.path}/{name}"
         reader = Safetensors(path, label) if suffix == ".safetensors" else Pickle(path, label)
         for tensor in reader.shapes:
-            if tensor in found:
+            if tensor in shard_of:
                 raise PosexportError(
-                    f"{directory.path}: {tensor} is in {found[tensor]} and in {name}; keep one of them"
+                    f"{directory.path}: {tensor} is in {shard_of[tensor]} and in {name}; keep one of them"
                 )
-            found[tensor], readers[tensor] = name, reader
-    if not found:
+            shard_of[tensor], readers[tensor] = name, reader
+    if not shard_of:
         raise PosexportError(f"{directory.path}: {', '.join(shards)} holds no tensors: download it again")
-    if expected is not None and expected != found:
-        absent = sorted(set(expected) - set(found))
-        extra = sorted(set(found) - set(expected))
-        moved = sorted(name for name in set(found) & set(expected) if found[name] != expected[name])
+    if expected is not None and expected != shard_of:
+        absent = sorted(set(expected) - set(shard_of))
+        extra = sorted(set(shard_of) - set(expected))
+        moved = sorted(name for name in set(shard_of) & set(expected) if shard_of[name] != expected[name])
         raise PosexportError(
             f"{directory.path}: the index and its shards disagree: {len(absent)} tensors are only in the index "
             f"({_some(absent)}), {len(extra)} only in the shards ({_some(extra)}), {len(moved)} in another shard "

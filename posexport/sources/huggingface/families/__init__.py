@@ -14,15 +14,19 @@ from posexport.sources.huggingface.families.falcon import FALCON
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from posexport.sources.huggingface.families.gpt2 import GPT2, GPT_BIGCODE
+from posexport.sources.huggingface.families.gpt_neo import GPT_NEO
 from posexport.sources.huggingface.families.gpt_neox import GPT_NEOX
 from posexport.sources.huggingface.families.gptj import GPTJ
+from posexport.sources.huggingface.families.granite import GRANITE
 from posexport.sources.huggingface.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from posexport.sources.huggingface.families.longformer import LONGFORMER
 from posexport.sources.huggingface.families.marian import MARIAN
+from posexport.sources.huggingface.families.mbart import MBART
 from posexport.sources.huggingface.families.modernbert import MODERNBERT
 from posexport.sources.huggingface.families.mpnet import MPNET
 from posexport.sources.huggingface.families.mpt import MPT
 from posexport.sources.huggingface.families.nezha import NEZHA
+from posexport.sources.huggingface.families.olmo2 import OLMO2
 from posexport.sources.huggingface.families.opt import OPT
 from posexport.sources.huggingface.families.phi import PHI
 from posexport.sources.huggingface.families.phi3 import PHI3
@@ -30,6 +34,7 @@ from posexport.sources.huggingface.families.roberta import CAMEMBERT, ROBERTA, R
 from posexport.sources.huggingface.families.roformer import ROFORMER
 from posexport.sources.huggingface.families.smollm3 import SMOLLM3
 from posexport.sources.huggingface.families.stablelm import STABLELM
+from posexport.sources.huggingface.families.starcoder2 import STARCODER2
 from posexport.sources.huggingface.families.swin import SWIN
 from posexport.sources.huggingface.families.swinv2 import SWINV2
 from posexport.sources.huggingface.families.t5 import MT5, T5, UMT5
@@ -67,6 +72,7 @@ FAMILIES: dict[str, Family] = {
         MT5,
         UMT5,
         BART,
+        MBART,
         MARIAN,
         WHISPER,
         XLNET,
@@ -81,6 +87,9 @@ FAMILIES: dict[str, Family] = {
         GEMMA3_TEXT,
         PHI,
         STABLELM,
+        GRANITE,
+        OLMO2,
+        STARCODER2,
         VIT,
         BEIT,
         SWIN,
@@ -91,6 +100,7 @@ FAMILIES: dict[str, Family] = {
         GPT2,
         GPT_BIGCODE,
         BLOOM,
+        GPT_NEO,
         GPT_NEOX,
         GPTJ,
         OPT,

@@ -6,23 +6,15 @@ everywhere else.
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POSITIONS
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    FillMaskNames,
-    by_position_type,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-)
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.transforms import Scale
 
 _LAYER = "encoder.albert_layer_groups.{i}.albert_layers.0"
 
 
-_NAMES = EncoderNames(
+_NAMES = encoder.Names(
     prefix="albert",
     once=EMBEDDINGS | POSITIONS | {"embeddings.project": "encoder.embedding_hidden_mapping_in"},
     layer={
@@ -36,13 +28,13 @@ _NAMES = EncoderNames(
         "feedforward.outer": f"{_LAYER}.ffn_output",
         "feedforward_residual.norm": f"{_LAYER}.full_layer_layer_norm",
     },
-    fill_mask=FillMaskNames(
+    fill_mask=encoder.FillMaskNames(
         dense="predictions.dense",
         norm="predictions.LayerNorm",
         decoder="predictions.decoder",
         bias=("predictions.bias", "predictions.decoder.bias"),
     ),
-    classifier=ClassifierNames(dense="albert.pooler", out="classifier"),
+    classifier=encoder.ClassifierNames(dense="albert.pooler", out="classifier"),
 )
 
 
@@ -55,18 +47,18 @@ def _build(config: Config, task: str) -> Plan:
         raise PosexportError(
             f"{config.label} says num_hidden_groups = {groups}; it must divide num_hidden_layers = {layers}"
         )
-    settings = encoder_settings(
+    settings = encoder.settings(
         config, default_activation="gelu_new", embedding=config.size("embedding_size", 128), layer_groups=groups
     )
-    encoding = by_position_type(config, settings)
-    plan = encoder_plan(config, task, _NAMES, settings, encoding, decides=("position_embedding_type",))
+    encoding = encoder.by_position_type(config, settings)
+    plan = encoder.plan(config, task, _NAMES, settings, encoding, decides=("position_embedding_type",))
     for name in [name for name in plan.origins if name.endswith("attention.encoding.table")]:
         # the definition scales these scores with the rest, so that the table gets the scale's inverse
         plan.origins[name] = plan.origins[name].then(Scale(settings.head_size**0.5))
     return plan
 
 
-ALBERT = encoder_family(
+ALBERT = encoder.family(
     "albert",
     _build,
     "albert",

@@ -11,8 +11,8 @@ from posexport.encodings.rope import Rope
 from posexport.encodings.wav2vec2_bert import Wav2Vec2Bert
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig
-from posexport.models.heads import Features, Head, TokenClassification
 from posexport.models.speech import StackConfig
+from posexport.nn.heads import Features, Head, TokenClassification
 from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin
@@ -148,7 +148,7 @@ def rotates(config: Config) -> bool:
 
 
 def head(config: Config, settings: AudioConfig, task: str) -> Head:
-    """What stands on the encoder."""
+    """The head of the task."""
     if task == "ctc":
         return TokenClassification(settings.hidden, config.size("vocab_size"))
     return Features(settings.hidden)

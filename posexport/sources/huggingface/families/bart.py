@@ -23,10 +23,15 @@ def _build(config: Config, task: str) -> Plan:
         add_final_layer_norm=False,
         static_position_embeddings=False,
     )
+    return text_plan(config, task, positions(config), padding=1, norm="post", embedding_norm=True, final_norm=False)
+
+
+def positions(config: Config) -> tuple[Learned, Learned]:
+    """The tables of both halves."""
     longest, hidden = config.size("max_position_embeddings"), config.size("d_model")
     with torch.device("meta"):
-        before, after = (Learned(max_positions=longest, hidden=hidden, offset=OFFSET) for _ in range(2))
-    return text_plan(config, task, (before, after), padding=1, norm="post", embedding_norm=True, final_norm=False)
+        encoder, decoder = (Learned(max_positions=longest, hidden=hidden, offset=OFFSET) for _ in range(2))
+    return encoder, decoder
 
 
 BART = seq2seq_family("bart", _build, "ForConditionalGeneration")

@@ -81,7 +81,7 @@ def _model(sizes: VisionConfig, encodings: list[Encoding], labels: int | None) -
 
 
 def _layer_scale(config: Config) -> bool:
-    """Whether layers have the numbers of a layer scale: where they begin at more than 0."""
+    """Whether layers have a layer scale: its initial value is above 0."""
     value = config.values.get("layer_scale_init_value", 0.1)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise PosexportError(

@@ -1,15 +1,7 @@
 """BERT and the families that kept its names: ERNIE, Megatron-BERT."""
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    FillMaskNames,
-    by_position_type,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-)
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.transforms import AddRow
 
@@ -34,7 +26,7 @@ POST_NORM = {
     "attention_residual.norm": "encoder.layer.{i}.attention.output.LayerNorm",
     "feedforward_residual.norm": "encoder.layer.{i}.output.LayerNorm",
 }
-FILL_MASK = FillMaskNames(
+FILL_MASK = encoder.FillMaskNames(
     dense="cls.predictions.transform.dense",
     norm="cls.predictions.transform.LayerNorm",
     decoder="cls.predictions.decoder",
@@ -48,13 +40,13 @@ HEADS = {
 }
 
 
-def classifier(prefix: str) -> ClassifierNames:
+def classifier(prefix: str) -> encoder.ClassifierNames:
     """Its first projection is the pooler."""
-    return ClassifierNames(dense=f"{prefix}.pooler.dense", out="classifier")
+    return encoder.ClassifierNames(dense=f"{prefix}.pooler.dense", out="classifier")
 
 
-def _names(prefix: str) -> EncoderNames:
-    return EncoderNames(
+def _names(prefix: str) -> encoder.Names:
+    return encoder.Names(
         prefix=prefix,
         once=EMBEDDINGS | POSITIONS,
         layer=SUBLAYERS | RELATIVE_POSITIONS | POST_NORM,
@@ -64,9 +56,9 @@ def _names(prefix: str) -> EncoderNames:
 
 
 def _bert(config: Config, task: str, prefix: str = "bert") -> Plan:
-    settings = encoder_settings(config)
-    encoding = by_position_type(config, settings)
-    return encoder_plan(config, task, _names(prefix), settings, encoding, decides=("position_embedding_type",))
+    settings = encoder.settings(config)
+    encoding = encoder.by_position_type(config, settings)
+    return encoder.plan(config, task, _names(prefix), settings, encoding, decides=("position_embedding_type",))
 
 
 def _ernie(config: Config, task: str) -> Plan:
@@ -81,22 +73,22 @@ def _ernie(config: Config, task: str) -> Plan:
 
 def _megatron_bert(config: Config, task: str) -> Plan:
     """Normalises before each sublayer and once at the end; the embeddings are not normalised."""
-    settings = encoder_settings(config, norm="pre", embedding_norm=False, final_norm=True)
+    settings = encoder.settings(config, norm="pre", embedding_norm=False, final_norm=True)
     norms = {
         "attention_residual.norm": "encoder.layer.{i}.attention.ln",
         "feedforward_residual.norm": "encoder.layer.{i}.ln",
     }
-    names = EncoderNames(
+    names = encoder.Names(
         prefix="bert",
         once=EMBEDDINGS | POSITIONS | {"final_norm": "encoder.ln"},
         layer=SUBLAYERS | RELATIVE_POSITIONS | norms,
         fill_mask=FILL_MASK,
         classifier=classifier("bert"),
     )
-    encoding = by_position_type(config, settings)
-    return encoder_plan(config, task, names, settings, encoding, decides=("position_embedding_type",))
+    encoding = encoder.by_position_type(config, settings)
+    return encoder.plan(config, task, names, settings, encoding, decides=("position_embedding_type",))
 
 
-BERT = encoder_family("bert", _bert, "bert", pooler="pooler.dense", other_heads=HEADS)
-ERNIE = encoder_family("ernie", _ernie, "ernie", pooler="pooler.dense", other_heads=HEADS)
-MEGATRON_BERT = encoder_family("megatron-bert", _megatron_bert, "bert", pooler="pooler.dense", other_heads=HEADS)
+BERT = encoder.family("bert", _bert, "bert", pooler="pooler.dense", other_heads=HEADS)
+ERNIE = encoder.family("ernie", _ernie, "ernie", pooler="pooler.dense", other_heads=HEADS)
+MEGATRON_BERT = encoder.family("megatron-bert", _megatron_bert, "bert", pooler="pooler.dense", other_heads=HEADS)

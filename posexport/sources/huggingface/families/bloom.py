@@ -8,7 +8,7 @@ error with it (at length 2049 in float32 6e-7 of scale instead of 2e-5).
 from posexport.encodings.alibi import Alibi
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {
@@ -28,7 +28,7 @@ _LAYER = {
 def _build(config: Config, task: str) -> Plan:
     config.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -40,12 +40,12 @@ def _build(config: Config, task: str) -> Plan:
         padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", True),
     )
-    qkv = fused_qkv("self_attention.query_key_value", groups=settings.heads)
-    names = DecoderNames(once=_ONCE, layer={**_LAYER, **qkv}, stem="transformer.h.{i}")
-    return decoder_plan(task, settings, Alibi(heads=settings.heads, variant="causal"), names)
+    qkv = decoder.fused_qkv("self_attention.query_key_value", groups=settings.heads)
+    names = decoder.Names(once=_ONCE, layer={**_LAYER, **qkv}, stem="transformer.h.{i}")
+    return decoder.plan(task, settings, Alibi(heads=settings.heads, variant="causal"), names)
 
 
-BLOOM = decoder_family(
+BLOOM = decoder.family(
     "bloom",
     _build,
     prefix="transformer",

@@ -10,7 +10,7 @@ import torch
 from posexport.encodings.absolute import Absolute
 from posexport.errors import PosexportError
 from posexport.models.canine import PRIMES, UNICODE, Canine, CanineConfig, CanineModel
-from posexport.models.heads import plain_head
+from posexport.nn.heads import plain_head
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.bert import POST_NORM, SUBLAYERS
 from posexport.sources.huggingface.families.family import Family
@@ -63,7 +63,7 @@ def _settings(config: Config) -> CanineConfig:
             f"{hashes}; heads and hash functions must divide the size"
         )
     unsaid = config.values.get("pad_token_id") is None
-    return CanineConfig(
+    return CanineConfig.of(
         hidden=hidden,
         heads=heads,
         layers=config.size("num_hidden_layers", most=MOST_LAYERS),

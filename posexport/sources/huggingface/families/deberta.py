@@ -12,14 +12,8 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-)
 from posexport.sources.huggingface.plan import ZEROS, Origin, Plan
 from posexport.sources.huggingface.transforms import SplitFused
 
@@ -27,7 +21,7 @@ from posexport.sources.huggingface.transforms import SplitFused
 _EPS = 1e-7
 _SELF = "encoder.layer.{i}.attention.self"
 _TABLE = {"attention.encoding": "encoder.rel_embeddings", "attention.encoding.table_norm": "encoder.LayerNorm"}
-_CLASSIFIER = ClassifierNames(dense="pooler.dense", out="classifier", activation="gelu")
+_CLASSIFIER = encoder.ClassifierNames(dense="pooler.dense", out="classifier", activation="gelu")
 _HEADS = {
     "cls.predictions.": "the fill-mask head",
     "lm_predictions.": "the newer fill-mask head",
@@ -40,7 +34,7 @@ _HEADS = {
 
 def _settings(config: Config) -> EncoderConfig:
     _check(config)
-    return encoder_settings(config, default_eps=_EPS, types=config.size("type_vocab_size", 0, least=0))
+    return encoder.settings(config, default_eps=_EPS, types=config.size("type_vocab_size", 0, least=0))
 
 
 def _check(config: Config) -> None:
@@ -91,9 +85,10 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
             f"{config.label} says norm_rel_ebd = {config.text('norm_rel_ebd')!r:.60}; it must be none or layer_norm"
         )
     normed = "layer_norm" in norms
-    if normed and settings.eps != _EPS:
+    eps = settings.layer.norm.eps
+    if normed and eps != _EPS:
         raise PosexportError(
-            f"{config.label} says layer_norm_eps = {settings.eps}; with norm_rel_ebd = layer_norm it must be {_EPS}"
+            f"{config.label} says layer_norm_eps = {eps}; with norm_rel_ebd = layer_norm it must be {_EPS}"
         )
     buckets, span = config.size("position_buckets", -1, least=-1), _span(config)
     try:
@@ -112,7 +107,7 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
 def _deberta(config: Config, task: str) -> Plan:
     settings = _settings(config)
     qkv = f"{_SELF}.in_proj.weight"
-    names = EncoderNames(
+    names = encoder.Names(
         prefix="deberta",
         once=EMBEDDINGS,
         layer=SUBLAYERS
@@ -136,12 +131,12 @@ def _deberta(config: Config, task: str) -> Plan:
         encoding = Deberta(
             hidden=settings.hidden, heads=settings.heads, head_size=settings.head_size, span=_span(config)
         )
-    return encoder_plan(config, task, names, settings, encoding)
+    return encoder.plan(config, task, names, settings, encoding)
 
 
 def _deberta_v2(config: Config, task: str) -> Plan:
     settings = _settings(config)
-    names = EncoderNames(
+    names = encoder.Names(
         prefix="deberta",
         once=EMBEDDINGS,
         layer=SUBLAYERS
@@ -161,8 +156,8 @@ def _deberta_v2(config: Config, task: str) -> Plan:
     shared = {"pos_key": "key", "pos_query": "query"} if config.flag("share_att_key", False) else {}
     with torch.device("meta"):
         encoding = _encoding(config, settings)
-    return encoder_plan(config, task, names, settings, encoding, shared=shared)
+    return encoder.plan(config, task, names, settings, encoding, shared=shared)
 
 
-DEBERTA = encoder_family("deberta", _deberta, "deberta", other_heads=_HEADS)
-DEBERTA_V2 = encoder_family("deberta-v2", _deberta_v2, "deberta", other_heads=_HEADS)
+DEBERTA = encoder.family("deberta", _deberta, "deberta", other_heads=_HEADS)
+DEBERTA_V2 = encoder.family("deberta-v2", _deberta_v2, "deberta", other_heads=_HEADS)

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from posexport.encodings.encoding import Encoding
-from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.decoder_task import DecoderModel
+from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin, origins_of
@@ -16,7 +15,7 @@ from posexport.sources.huggingface.transforms import SplitFused
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderNames:
+class Names:
     """Modules of a `Decoder` to the checkpoint's, with its prefix.
 
     Attributes:
@@ -46,8 +45,8 @@ def fused_qkv(name: str, *, groups: int = 1, queries: int = 1) -> dict[str, Orig
     }
 
 
-def decoder_plan(
-    task: str, settings: DecoderConfig, encoding: Encoding, names: DecoderNames, *, decides: tuple[str, ...] = ()
+def plan(
+    task: str, settings: DecoderConfig, encoding: Encoding, names: Names, *, decides: tuple[str, ...] = ()
 ) -> Plan:
     """The model for ``task`` on the meta device, and the origins of its weights."""
     with torch.device("meta"):
@@ -58,13 +57,13 @@ def decoder_plan(
     modules = {f"decoder.{part}": origin(stored) for part, stored in names.once.items()}
     modules |= {"head.out": origin(names.head)} | in_layers(settings.layers, here, there, names.layer)
     parameters = in_layers(settings.layers, here, there, names.parameters)
-    if settings.tied:
+    if head is not None and settings.head.tied:
         parameters["decoder.token.weight"] = Origin((names.once["token"], names.head)).below("weight")
     unread = tuple(f"{names.stem}.{name}".format(i=i) for i in range(settings.layers) for name in names.unread)
     return Plan(model, origins_of(model, modules, parameters), unread=unread, decides=decides)
 
 
-def decoder_family(
+def family(
     model_type: str, build: Callable[[Config, str], Plan], *, prefix: str, roots: tuple[str, ...], **fields: Any
 ) -> Family:
     """A family whose heads are those of text generation alone."""

@@ -5,19 +5,11 @@ table of positions began: the file holds the table either way (often trained sin
 """
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    FillMaskNames,
-    absolute,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-)
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.plan import Plan
 
 _LAYER = "transformer.layer.{i}"
-_NAMES = EncoderNames(
+_NAMES = encoder.Names(
     prefix="distilbert",
     once={
         "embeddings.token": "embeddings.word_embeddings",
@@ -34,23 +26,23 @@ _NAMES = EncoderNames(
         "feedforward.outer": f"{_LAYER}.ffn.lin2",
         "feedforward_residual.norm": f"{_LAYER}.output_layer_norm",
     },
-    fill_mask=FillMaskNames(
+    fill_mask=encoder.FillMaskNames(
         dense="vocab_transform",
         norm="vocab_layer_norm",
         decoder="vocab_projector",
         bias=("vocab_projector.bias",),
     ),
-    classifier=ClassifierNames(dense="pre_classifier", out="classifier", activation="relu"),
+    classifier=encoder.ClassifierNames(dense="pre_classifier", out="classifier", activation="relu"),
 )
 
 
 def _build(config: Config, task: str) -> Plan:
     config.flag("sinusoidal_pos_embds", False)
-    settings = encoder_settings(config, types=0, eps=1e-12)  # whatever layer_norm_eps says
-    return encoder_plan(config, task, _NAMES, settings, absolute(config, settings))
+    settings = encoder.settings(config, types=0, eps=1e-12)  # whatever layer_norm_eps says
+    return encoder.plan(config, task, _NAMES, settings, encoder.absolute(config, settings))
 
 
-DISTILBERT = encoder_family(
+DISTILBERT = encoder.family(
     "distilbert",
     _build,
     "distilbert",

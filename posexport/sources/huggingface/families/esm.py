@@ -11,19 +11,11 @@ from posexport.encodings.rope import Rope
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.families.bert import SUBLAYERS
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    FillMaskNames,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-    even_heads,
-)
 from posexport.sources.huggingface.plan import Constant, Plan
 
-_NAMES = EncoderNames(
+_NAMES = encoder.Names(
     prefix="esm",
     once={
         "embeddings.token": "embeddings.word_embeddings",
@@ -35,14 +27,14 @@ _NAMES = EncoderNames(
         "attention_residual.norm": "encoder.layer.{i}.attention.LayerNorm",
         "feedforward_residual.norm": "encoder.layer.{i}.LayerNorm",
     },
-    fill_mask=FillMaskNames(
+    fill_mask=encoder.FillMaskNames(
         dense="lm_head.dense",
         norm="lm_head.layer_norm",
         decoder="lm_head.decoder",
         bias=("lm_head.bias",),  # its decoder has none
         activation="gelu",
     ),
-    classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),
+    classifier=encoder.ClassifierNames(dense="classifier.dense", out="classifier.out_proj"),
 )
 
 
@@ -62,7 +54,7 @@ def _build(config: Config, task: str) -> Plan:
             "sets token_dropout: the share of mask tokens is that among a row's real tokens; transformers 4.57 counts "
             "padding too, so that there padding changes rows with mask tokens"
         )
-    settings = encoder_settings(
+    settings = encoder.settings(
         config,
         padding_id=1,
         fixed_activation="gelu",
@@ -73,15 +65,15 @@ def _build(config: Config, task: str) -> Plan:
         dropped_id=dropped,
     )
     # ``rope_theta`` is transformers 5's; before, it was 10000 always
-    head_size, base = even_heads(config, settings), config.positive("rope_theta", 10000.0) or 10000.0
+    head_size, base = encoder.even_heads(config, settings), config.positive("rope_theta", 10000.0) or 10000.0
     # once a layer, or once for all, which transformers 5 writes with the layers' number left open (5.23.0 does)
     formula = Constant(torch.tensor(frequencies(head_size, base=base), dtype=torch.float64), rtol=0.01)
     stem = "esm.encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq"
     constants = {stem.format(i=i): formula for i in [*range(settings.layers), "*"]}
-    return encoder_plan(config, task, _NAMES, settings, Rope(head_size=head_size, base=base), constants=constants)
+    return encoder.plan(config, task, _NAMES, settings, Rope(head_size=head_size, base=base), constants=constants)
 
 
-ESM = encoder_family(
+ESM = encoder.family(
     "esm",
     _build,
     "esm",

@@ -11,10 +11,9 @@ import torch
 
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.heads import Features
-from posexport.models.task import EncoderModel
+from posexport.nn.heads import Features
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, Origin, Plan, in_layers, origin, origins_of
@@ -78,15 +77,17 @@ def text_plan(
     both = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     before = both[:2] if shared else both[1:2]
     with torch.device("meta"):
-        encoder = Encoder(EncoderConfig(vocab=vocab, **half(config, "encoder"), **arrangement), encodings[0])
+        encoder = Encoder(
+            EncoderConfig.of(vocab=vocab, types=0, **half(config, "encoder"), **arrangement), encodings[0]
+        )
         if task != GENERATION:
             special = {"encoder.embeddings.token.weight": _table(before)}
             alone = EncoderModel(encoder, Features(encoder.config.hidden))
             origins, beside = origins_of(alone, modules, special), {"decoder.": "the decoder"}
             return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside, decides=decides)
         vocab = vocab if shared else config.size_or("decoder_vocab_size", vocab)
-        given = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
-        decoder = Decoder(DecoderConfig(vocab=vocab, **given), encodings[1])
+        settings = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
+        decoder = Decoder(DecoderConfig.of(vocab=vocab, **settings), encodings[1])
         head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
         model = EncoderDecoderModel(encoder, decoder, head, shared=shared)
     special = {
@@ -105,7 +106,6 @@ def text_settings(config: Config, padding: int) -> dict[str, Any]:
     """What both halves of a text model share."""
     hidden, vocab = config.size("d_model"), config.size("vocab_size")
     return {
-        "types": 0,
         "embedding_scale": math.sqrt(hidden) if config.flag("scale_embedding", False) else 1.0,
         "padding_id": config.size("pad_token_id", padding, least=0, most=vocab - 1),
     }

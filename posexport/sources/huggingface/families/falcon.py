@@ -14,7 +14,7 @@ from posexport.encodings.rope.rope import rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "transformer.word_embeddings", "final_norm": "transformer.ln_f"}
@@ -38,7 +38,7 @@ def _build(config: Config, task: str) -> Plan:
     bias = config.flag("bias", False)
     kv_heads = _kv_heads(config, heads, new)
     norms = _parallel_norms(config, new)
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
@@ -54,11 +54,11 @@ def _build(config: Config, task: str) -> Plan:
         tied=config.flag("tie_word_embeddings", True),
     )
     first, second = _NORMS[norms]
-    qkv = fused_qkv("self_attention.query_key_value", groups=kv_heads, queries=heads // kv_heads)
+    qkv = decoder.fused_qkv("self_attention.query_key_value", groups=kv_heads, queries=heads // kv_heads)
     layer = {"attention_residual.norm": first, "feedforward_residual.norm": second}
-    names = DecoderNames(once=_ONCE, layer=_LAYER | qkv | layer, stem="transformer.h.{i}")
+    names = decoder.Names(once=_ONCE, layer=_LAYER | qkv | layer, stem="transformer.h.{i}")
     with config.named_in_errors():
-        return decoder_plan(task, settings, _encoding(config, settings), names)
+        return decoder.plan(task, settings, _encoding(config, settings), names)
 
 
 def _kv_heads(config: Config, heads: int, new: bool) -> int:
@@ -103,7 +103,7 @@ def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
     return rotation(schedule, head_size=settings.head_size)
 
 
-FALCON = decoder_family(
+FALCON = decoder.family(
     "falcon",
     _build,
     prefix="transformer",

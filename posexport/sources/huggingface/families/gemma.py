@@ -18,24 +18,12 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary import (
-    FULL,
-    LAYER,
-    SLIDING,
-    by_layer,
-    in_window,
-    layer_kinds,
-    rotary,
-    rotary_family,
-    rotary_plan,
-    rotary_settings,
-    window,
-)
+from posexport.sources.huggingface.families import rotary
 from posexport.sources.huggingface.plan import Plan
 
 _TANH_GELU = "gelu_pytorch_tanh"
 #: Gemma 2 and 3 have four normalisations a layer
-_FOUR_NORMS = LAYER | {
+_FOUR_NORMS = rotary.LAYER | {
     "attention_residual.answer_norm": "post_attention_layernorm",
     "feedforward_residual.norm": "pre_feedforward_layernorm",
     "feedforward_residual.answer_norm": "post_feedforward_layernorm",
@@ -46,19 +34,20 @@ _PATTERN = 6
 
 def _gemma(config: Config, task: str) -> Plan:
     settings = _settings(config, activation=_activation(config))
-    return rotary_plan(task, settings, rotary(config, settings.head_size))
+    return rotary.plan(task, settings, rotary.rope(config, settings.head_size))
 
 
 def _gemma2(config: Config, task: str) -> Plan:
     settings = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
-    if settings.score_cap is not None:
+    if (cap := settings.layer.attention.score_cap) is not None:
         config.remark(
-            f"caps scores at {settings.score_cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 "
+            f"caps scores at {cap:g} (attn_logit_softcapping), which is computed; transformers 4.57 "
             "leaves it out unless attn_implementation=eager"
         )
-    kinds = layer_kinds(config, settings.layers, [FULL if i % 2 else SLIDING for i in range(settings.layers)])
-    encoding = by_layer(config, rotary(config, settings.head_size), kinds, window(config, 4096))
-    return rotary_plan(task, settings, encoding, layer=_FOUR_NORMS)
+    default = [rotary.FULL if i % 2 else rotary.SLIDING for i in range(settings.layers)]
+    kinds = rotary.layer_kinds(config, settings.layers, default)
+    encoding = rotary.by_layer(config, rotary.rope(config, settings.head_size), kinds, rotary.window(config, 4096))
+    return rotary.plan(task, settings, encoding, layer=_FOUR_NORMS)
 
 
 def _gemma3(config: Config, task: str) -> Plan:
@@ -66,22 +55,23 @@ def _gemma3(config: Config, task: str) -> Plan:
         config.remark("sets attn_logit_softcapping, which transformers ignores in gemma3_text: scores are not capped")
     settings = _settings(config, **_second(config) | {"score_cap": None}, head_norm="shared")
     every = config.size("sliding_window_pattern", _PATTERN)
-    default = [SLIDING if (i + 1) % every else FULL for i in range(settings.layers)]
-    kinds = layer_kinds(config, settings.layers, default)
-    far: Encoding = rotary(config, settings.head_size, default_base=1_000_000.0)
+    default = [rotary.SLIDING if (i + 1) % every else rotary.FULL for i in range(settings.layers)]
+    kinds = rotary.layer_kinds(config, settings.layers, default)
+    far: Encoding = rotary.rope(config, settings.head_size, default_base=1_000_000.0)
     near = far
-    if SLIDING in kinds:
-        near = in_window(config, _local(config, settings.head_size), window(config, 4096))
-    return rotary_plan(task, settings, ByLayer(far if kind == FULL else near for kind in kinds), layer=_FOUR_NORMS)
+    if rotary.SLIDING in kinds:
+        near = rotary.in_window(config, _local(config, settings.head_size), rotary.window(config, 4096))
+    encoding = ByLayer(far if kind == rotary.FULL else near for kind in kinds)
+    return rotary.plan(task, settings, encoding, layer=_FOUR_NORMS)
 
 
 def _local(config: Config, size: int) -> Any:
-    """The rotation of layers with a window: by a table of their own, or plain with a base of their own."""
+    """The rotation of layers with a rotary.window: by a table of their own, or plain with a base of their own."""
     table = config.values.get("rope_parameters")
     if isinstance(table, dict) and any(isinstance(value, dict) for value in table.values()):
-        return rotary(config, size, kind=SLIDING)
+        return rotary.rope(config, size, kind=rotary.SLIDING)
     base = config.values.get("rope_local_base_freq", 10000.0)
-    return rotary(config, size, rope_theta=base, rope_parameters=None, rope_scaling=None)
+    return rotary.rope(config, size, rope_theta=base, rope_parameters=None, rope_scaling=None)
 
 
 def _settings(config: Config, **fixed: Any) -> DecoderConfig:
@@ -89,7 +79,7 @@ def _settings(config: Config, **fixed: Any) -> DecoderConfig:
         raise PosexportError(
             f"{config.label} sets use_bidirectional_attention: tokens see later ones, which no decoder computes here"
         )
-    return rotary_settings(
+    return rotary.settings(
         config,
         tied=True,
         head_width=config.size("head_dim", 256),
@@ -129,4 +119,4 @@ def _activation(config: Config) -> str:
 
 
 _BUILDS: dict[str, Callable[[Config, str], Plan]] = {"gemma": _gemma, "gemma2": _gemma2, "gemma3_text": _gemma3}
-GEMMA, GEMMA2, GEMMA3_TEXT = (rotary_family(name, build) for name, build in _BUILDS.items())
+GEMMA, GEMMA2, GEMMA3_TEXT = (rotary.family(name, build) for name, build in _BUILDS.items())

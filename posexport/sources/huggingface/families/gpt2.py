@@ -12,7 +12,7 @@ import torch
 from posexport.encodings.absolute import Absolute
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import NameMap, Plan, origin
 from posexport.sources.huggingface.transforms import Scale, Transpose
 
@@ -27,7 +27,7 @@ _FUSED = "attn.c_attn"
 
 
 def _gpt2(config: Config, task: str) -> Plan:
-    stored: NameMap = {**_PROJECTIONS, **fused_qkv(_FUSED)}
+    stored: NameMap = {**_PROJECTIONS, **decoder.fused_qkv(_FUSED)}
     projections = {
         part: replace(origin(name), transforms=(Transpose(), *origin(name).transforms)) for part, name in stored.items()
     }
@@ -47,14 +47,14 @@ def _gpt2(config: Config, task: str) -> Plan:
 def _gpt_bigcode(config: Config, task: str) -> Plan:
     settings = _settings(config, "gelu_pytorch_tanh")
     if config.flag("multi_query", True):
-        qkv = fused_qkv(_FUSED, queries=settings.heads)
-        return _plan(config, task, replace(settings, kv_heads=1), {**_PROJECTIONS, **qkv})
-    return _plan(config, task, settings, {**_PROJECTIONS, **fused_qkv(_FUSED, groups=settings.heads)})
+        qkv = decoder.fused_qkv(_FUSED, queries=settings.heads)
+        return _plan(config, task, settings.changed(kv_heads=1), {**_PROJECTIONS, **qkv})
+    return _plan(config, task, settings, {**_PROJECTIONS, **decoder.fused_qkv(_FUSED, groups=settings.heads)})
 
 
 def _settings(config: Config, activation: str) -> DecoderConfig:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    return DecoderConfig(
+    return DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -72,13 +72,13 @@ def _plan(config: Config, task: str, settings: DecoderConfig, projections: NameM
     with config.named_in_errors(), torch.device("meta"):
         encoding = Absolute(max_positions=config.size_or("max_position_embeddings", 1024), hidden=settings.hidden)
     masks = ("attn.bias", "attn.masked_bias")
-    names = DecoderNames(once=_ONCE, layer={**_NORMS, **projections}, stem="transformer.h.{i}", unread=masks)
+    names = decoder.Names(once=_ONCE, layer={**_NORMS, **projections}, stem="transformer.h.{i}", unread=masks)
     # cross attention is refused where config.json tells; a file may have it all the same
-    return decoder_plan(task, settings, encoding, names, decides=("add_cross_attention",))
+    return decoder.plan(task, settings, encoding, names, decides=("add_cross_attention",))
 
 
 _family = functools.partial(
-    decoder_family,
+    decoder.family,
     prefix="transformer",
     roots=("wte.", "wpe.", "h.", "ln_f."),
     spellings={

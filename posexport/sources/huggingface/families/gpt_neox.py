@@ -9,7 +9,7 @@ from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import rotation
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm"}
@@ -25,7 +25,7 @@ _UNREAD = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_
 
 def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -38,10 +38,10 @@ def _build(config: Config, task: str) -> Plan:
         padding_id=config.padding_id(vocab),
         tied=config.flag("tie_word_embeddings", False),
     )
-    layer = _LAYER | fused_qkv("attention.query_key_value", groups=settings.heads)
-    names = DecoderNames(once=_ONCE, layer=layer, stem="gpt_neox.layers.{i}", head="embed_out", unread=_UNREAD)
+    layer = _LAYER | decoder.fused_qkv("attention.query_key_value", groups=settings.heads)
+    names = decoder.Names(once=_ONCE, layer=layer, stem="gpt_neox.layers.{i}", head="embed_out", unread=_UNREAD)
     with config.named_in_errors():
-        return decoder_plan(task, settings, _encoding(config, settings), names)
+        return decoder.plan(task, settings, _encoding(config, settings), names)
 
 
 def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
@@ -54,6 +54,6 @@ def _encoding(config: Config, settings: DecoderConfig) -> Encoding:
     return rotation(schedule, head_size=settings.head_size)
 
 
-GPT_NEOX = decoder_family(
+GPT_NEOX = decoder.family(
     "gpt_neox", _build, prefix="gpt_neox", roots=("embed_in.", "layers.", "final_layer_norm.", "rotary_emb.")
 )

@@ -7,7 +7,7 @@ Wang and Komatsuzaki, "GPT-J-6B" (2021, released code). The head has a bias. tra
 from posexport.encodings.rope import Rope
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "transformer.wte", "final_norm": "transformer.ln_f"}
@@ -20,12 +20,12 @@ _LAYER = {
     "feedforward.inner": "mlp.fc_in",
     "feedforward.outer": "mlp.fc_out",
 }
-_NAMES = DecoderNames(once=_ONCE, layer=_LAYER, stem="transformer.h.{i}", unread=("attn.bias", "attn.masked_bias"))
+_NAMES = decoder.Names(once=_ONCE, layer=_LAYER, stem="transformer.h.{i}", unread=("attn.bias", "attn.masked_bias"))
 
 
 def _build(config: Config, task: str) -> Plan:
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -40,7 +40,7 @@ def _build(config: Config, task: str) -> Plan:
         head_bias=True,
     )
     with config.named_in_errors():
-        return decoder_plan(task, settings, _encoding(config, settings), _NAMES)
+        return decoder.plan(task, settings, _encoding(config, settings), _NAMES)
 
 
 def _encoding(config: Config, settings: DecoderConfig) -> Rope:
@@ -51,7 +51,7 @@ def _encoding(config: Config, settings: DecoderConfig) -> Rope:
     return Rope(head_size=size, rotary_dim=rotated, layout="interleaved")
 
 
-GPTJ = decoder_family(
+GPTJ = decoder.family(
     "gptj",
     _build,
     prefix="transformer",

@@ -10,22 +10,14 @@ import torch
 from posexport.errors import PosexportError
 from posexport.models.longformer import Default, Longformer, LongformerModel
 from posexport.sources.huggingface.config import LARGEST, Config
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, POSITIONS, POST_NORM, SUBLAYERS
 from posexport.sources.huggingface.families.roberta import CLASSIFIER, FILL_MASK, HEADS
-from posexport.sources.huggingface.families.text_encoder import (
-    ARCHITECTURES,
-    EncoderNames,
-    absolute,
-    encoder_family,
-    encoder_settings,
-    head,
-    named,
-)
 from posexport.sources.huggingface.plan import Plan
 
 _DEFAULTS: dict[str, Default] = {"sequence-classification": "first", "question-answering": "question"}
 _QKV = ("attention.query", "attention.key", "attention.value")
-_NAMES = EncoderNames(
+_NAMES = encoder.Names(
     prefix="longformer",
     once=EMBEDDINGS | POSITIONS,
     layer=SUBLAYERS | POST_NORM | {f"{name}_global": f"{SUBLAYERS[name]}_global" for name in _QKV},
@@ -35,16 +27,16 @@ _NAMES = EncoderNames(
 
 
 def _build(config: Config, task: str) -> Plan:
-    settings = encoder_settings(config, padding_id=1, after_padding=True)
-    encoding, windows = absolute(config, settings, after_padding=True), _windows(config, settings.layers)
+    settings = encoder.settings(config, padding_id=1, after_padding=True)
+    encoding, windows = encoder.absolute(config, settings, after_padding=True), _windows(config, settings.layers)
     with torch.device("meta"):
         model = LongformerModel(
             Longformer(settings, encoding, windows),
-            head(config, task, _NAMES, settings),
+            encoder.head(config, task, _NAMES, settings),
             default=_DEFAULTS.get(task, "none"),
             separator=config.size("sep_token_id", 2, least=0),
         )
-    origins, unread = named(config, model, _NAMES, "encoder.layers", settings.layers)
+    origins, unread = encoder.named(config, model, _NAMES, "encoder.layers", settings.layers)
     return Plan(model, origins, unread=unread)
 
 
@@ -60,12 +52,12 @@ def _windows(config: Config, layers: int) -> list[int]:
     return windows
 
 
-LONGFORMER = encoder_family(
+LONGFORMER = encoder.family(
     "longformer",
     _build,
     "longformer",
     roots=("embeddings.", "encoder.", "pooler."),
     pooler="pooler.dense",
-    architectures={end: task for end, task in ARCHITECTURES.items() if end != "ForPreTraining"},
+    architectures={end: task for end, task in encoder.ARCHITECTURES.items() if end != "ForPreTraining"},
     other_heads=HEADS,
 )

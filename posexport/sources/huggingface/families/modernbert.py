@@ -14,12 +14,11 @@ from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import rotation
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig
-from posexport.models.heads import Features, Head, QuestionAnswering, TokenClassification
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.modernbert import PooledClassification, PredictedTokens, Prediction
-from posexport.models.task import EncoderModel
+from posexport.nn.heads import Features, Head, QuestionAnswering, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import ZEROS, NameMap, Origin, Plan, in_layers, origin, origins_of
 from posexport.sources.huggingface.transforms import SplitFused
@@ -38,7 +37,7 @@ _LAYER: NameMap = {
     "feedforward.gate": Origin(("mlp.Wi",), (SplitFused(1, parts=2),)),
     "feedforward.outer": "mlp.Wo",
     "feedforward_residual.norm": "mlp_norm",
-    **fused_qkv("attn.Wqkv"),
+    **decoder.fused_qkv("attn.Wqkv"),
 }
 
 
@@ -72,7 +71,7 @@ def _settings(config: Config) -> EncoderConfig:
         )
     vocab = config.size("vocab_size")
     unsaid = config.values.get("pad_token_id", ...) is None
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,
@@ -123,7 +122,7 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     if task == "features":
         return Features(hidden)
     name = config.activation("classifier_activation", "gelu")
-    prediction = Prediction(settings, name, bias=config.flag("classifier_bias", False))
+    prediction = Prediction(settings.layer.norm, hidden, name, bias=config.flag("classifier_bias", False))
     if task == "fill-mask":
         return PredictedTokens(prediction, TokenClassification(hidden, settings.vocab))
     if task == "token-classification":

@@ -7,20 +7,15 @@ from posexport.encodings.mpnet import Mpnet
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.families.roberta import CLASSIFIER, FILL_MASK, HEADS
-from posexport.sources.huggingface.families.text_encoder import (
-    EncoderNames,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-)
 from posexport.sources.huggingface.plan import Plan
 
 #: whatever pad_token_id says, transformers counts positions from the token after this one
 _PADDING = 1
 _BUCKETS = 32
 _LAYER = "encoder.layer.{i}"
-_NAMES = EncoderNames(
+_NAMES = encoder.Names(
     prefix="mpnet",
     once={
         "embeddings.token": "embeddings.word_embeddings",
@@ -44,10 +39,10 @@ _NAMES = EncoderNames(
 
 
 def _build(config: Config, task: str) -> Plan:
-    settings = encoder_settings(config, padding_id=_PADDING, after_padding=True, types=0)
+    settings = encoder.settings(config, padding_id=_PADDING, after_padding=True, types=0)
     with torch.device("meta"):
         encoding = _encoding(config, settings)
-    return encoder_plan(config, task, _NAMES, settings, encoding, after_padding=True)
+    return encoder.plan(config, task, _NAMES, settings, encoding, after_padding=True)
 
 
 def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
@@ -71,4 +66,4 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
     return Mpnet(max_positions=longest, hidden=settings.hidden, heads=settings.heads, buckets=buckets)
 
 
-MPNET = encoder_family("mpnet", _build, "mpnet", pooler="pooler.dense", other_heads=HEADS)
+MPNET = encoder.family("mpnet", _build, "mpnet", pooler="pooler.dense", other_heads=HEADS)

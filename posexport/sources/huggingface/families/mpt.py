@@ -6,14 +6,13 @@ has the key and takes 8 all the same, as ``--as-transformers`` does. Any length 
 queries, learned positions).
 """
 
-from dataclasses import replace
 from typing import Any
 
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan, fused_qkv
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 _ONCE = {"token": "transformer.wte", "final_norm": "transformer.norm_f"}
@@ -41,7 +40,7 @@ def _build(config: Config, task: str) -> Plan:
     config.only("the feed-forward is four times as wide", expansion_ratio=4)
     attention = _attention(config)
     hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -56,17 +55,17 @@ def _build(config: Config, task: str) -> Plan:
         tied=config.flag("tie_word_embeddings", True),
     )
     if (scale := attention.get("softmax_scale")) is not None:
-        settings = replace(settings, scale_size=_positive(config, "softmax_scale", scale) ** -2)
+        settings = settings.changed(scale_size=_positive(config, "softmax_scale", scale) ** -2)
     bias_max = _positive(config, "alibi_bias_max", attention.get("alibi_bias_max", 8))
     if bias_max != 8 and config.follows_code(
         paper=f"ALiBi's smallest slope is 2^-{bias_max:g}, by attn_config.alibi_bias_max",
         code="transformers has that key and takes 2^-8 all the same",
     ):
         bias_max = 8.0
-    names = DecoderNames(once=_ONCE, layer={**_LAYER, **fused_qkv("attn.Wqkv")}, stem="transformer.blocks.{i}")
+    names = decoder.Names(once=_ONCE, layer={**_LAYER, **decoder.fused_qkv("attn.Wqkv")}, stem="transformer.blocks.{i}")
     with config.named_in_errors():
         encoding = Alibi(heads=settings.heads, variant="causal", bias_max=bias_max)
-    return decoder_plan(task, settings, encoding, names)
+    return decoder.plan(task, settings, encoding, names)
 
 
 def _attention(config: Config) -> dict[str, Any]:
@@ -87,7 +86,7 @@ def _positive(config: Config, key: str, value: object) -> float:
     return float(value)
 
 
-MPT = decoder_family(
+MPT = decoder.family(
     "mpt",
     _build,
     prefix="transformer",

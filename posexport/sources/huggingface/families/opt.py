@@ -10,7 +10,7 @@ import torch
 from posexport.encodings.learned import Learned
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 #: rows of the table before position 0
@@ -39,7 +39,7 @@ def _build(config: Config, task: str) -> Plan:
     before = config.flag("do_layer_norm_before", True)
     bias = config.flag("enable_bias", True)
     width = config.size_or("word_embed_proj_dim", hidden)
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -60,8 +60,8 @@ def _build(config: Config, task: str) -> Plan:
     longest = config.size("max_position_embeddings")
     with config.named_in_errors(), torch.device("meta"):
         encoding = Learned(max_positions=longest, hidden=hidden, offset=OFFSET)
-    names = DecoderNames(once=_ONCE, layer=_LAYER, stem="model.decoder.layers.{i}")
-    return decoder_plan(task, settings, encoding, names)
+    names = decoder.Names(once=_ONCE, layer=_LAYER, stem="model.decoder.layers.{i}")
+    return decoder.plan(task, settings, encoding, names)
 
 
-OPT = decoder_family("opt", _build, prefix="model", roots=("decoder.",))
+OPT = decoder.family("opt", _build, prefix="model", roots=("decoder.",))

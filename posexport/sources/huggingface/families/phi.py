@@ -1,19 +1,11 @@
 """Phi (1, 1.5, 2): half of a head's channels are rotated; both sublayers read the same normalised tokens."""
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary import (
-    LAYER,
-    ONCE,
-    partial_factor,
-    rotary,
-    rotary_family,
-    rotary_plan,
-    rotary_settings,
-)
+from posexport.sources.huggingface.families import rotary
 from posexport.sources.huggingface.plan import Plan
 
-_ONCE = ONCE | {"final_norm": "model.final_layernorm"}
-_LAYER = LAYER | {
+_ONCE = rotary.ONCE | {"final_norm": "model.final_layernorm"}
+_LAYER = rotary.LAYER | {
     "attention.output": "self_attn.dense",
     "attention.query_norm": "self_attn.q_layernorm",
     "attention.key_norm": "self_attn.k_layernorm",
@@ -23,7 +15,7 @@ _LAYER = LAYER | {
 
 
 def _phi(config: Config, task: str) -> Plan:
-    settings = rotary_settings(
+    settings = rotary.settings(
         config,
         eps=("layer_norm_eps", 1e-5),
         activation=config.activation("hidden_act", "gelu_new"),
@@ -35,8 +27,8 @@ def _phi(config: Config, task: str) -> Plan:
         head_bias=True,
         head_norm="shared" if config.flag("qk_layernorm", False) else "none",
     )
-    rotation = rotary(config, settings.head_size, partial=True, **partial_factor(config, 0.5))
-    return rotary_plan(task, settings, rotation, once=_ONCE, layer=_LAYER)
+    rotation = rotary.rope(config, settings.head_size, partial=True, **rotary.partial_factor(config, 0.5))
+    return rotary.plan(task, settings, rotation, once=_ONCE, layer=_LAYER)
 
 
-PHI = rotary_family("phi", _phi)
+PHI = rotary.family("phi", _phi)

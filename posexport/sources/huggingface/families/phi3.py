@@ -9,17 +9,7 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary import (
-    FULL,
-    LAYER,
-    SLIDING,
-    by_layer,
-    rotary,
-    rotary_family,
-    rotary_plan,
-    rotary_settings,
-    window,
-)
+from posexport.sources.huggingface.families import rotary
 from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.sources.huggingface.transforms import SplitFused
 
@@ -28,24 +18,24 @@ _LENGTH = 4096
 
 
 def _phi3(config: Config, task: str) -> Plan:
-    settings = rotary_settings(config, eps=("rms_norm_eps", 1e-5))
-    rotation = rotary(config, settings.head_size, partial=True, **_lengths(config), **_tables(config))
-    tokens = window(config)
-    kinds = [FULL if tokens is None else SLIDING] * settings.layers
+    settings = rotary.settings(config, eps=("rms_norm_eps", 1e-5))
+    rotation = rotary.rope(config, settings.head_size, partial=True, **_lengths(config), **_tables(config))
+    tokens = rotary.window(config)
+    kinds = [rotary.FULL if tokens is None else rotary.SLIDING] * settings.layers
     heads, kv_heads = settings.heads, settings.kv_heads or settings.heads
     qkv, gate_up, parts = ("self_attn.qkv_proj",), ("mlp.gate_up_proj",), heads + 2 * kv_heads
-    layer = LAYER | {
+    layer = rotary.LAYER | {
         "attention.query": Origin(qkv, (SplitFused(0, parts, width=heads),)),
         "attention.key": Origin(qkv, (SplitFused(heads, parts, width=kv_heads),)),
         "attention.value": Origin(qkv, (SplitFused(heads + kv_heads, parts, width=kv_heads),)),
         "feedforward.inner": Origin(gate_up, (SplitFused(0, 2),)),
         "feedforward.gate": Origin(gate_up, (SplitFused(1, 2),)),
     }
-    return rotary_plan(task, settings, by_layer(config, rotation, kinds, tokens), layer=layer)
+    return rotary.plan(task, settings, rotary.by_layer(config, rotation, kinds, tokens), layer=layer)
 
 
 def _lengths(config: Config) -> dict[str, Any]:
-    """The length now and at first; the latter stands beside the table, in transformers 5 also in it.
+    """The length now and at first; the latter is beside the table, in transformers 5 also in it.
 
     Both versions take the family's length where it does not stand beside the table, whatever the table says.
     """
@@ -73,4 +63,4 @@ def _tables(config: Config) -> dict[str, Any]:
     return tables
 
 
-PHI3 = rotary_family("phi3", _phi3)
+PHI3 = rotary.family("phi3", _phi3)

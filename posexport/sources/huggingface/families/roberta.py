@@ -3,32 +3,17 @@
 from typing import Any
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.bert import (
-    EMBEDDINGS,
-    POSITIONS,
-    POST_NORM,
-    RELATIVE_POSITIONS,
-    SUBLAYERS,
-)
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    FillMaskNames,
-    by_position_type,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-)
+from posexport.sources.huggingface.families import bert, encoder
 from posexport.sources.huggingface.plan import Plan
 
-FILL_MASK = FillMaskNames(
+FILL_MASK = encoder.FillMaskNames(
     dense="lm_head.dense",
     norm="lm_head.layer_norm",
     decoder="lm_head.decoder",
     bias=("lm_head.bias", "lm_head.decoder.bias"),
     activation="gelu",
 )
-CLASSIFIER = ClassifierNames(dense="classifier.dense", out="classifier.out_proj")
+CLASSIFIER = encoder.ClassifierNames(dense="classifier.dense", out="classifier.out_proj")
 HEADS = {
     "lm_head.": "the fill-mask head",
     "classifier.": "a classification head",
@@ -36,17 +21,17 @@ HEADS = {
 }
 
 
-def _build(config: Config, task: str, names: EncoderNames, **arrangement: Any) -> Plan:
-    settings = encoder_settings(config, padding_id=1, after_padding=True, **arrangement)
-    encoding = by_position_type(config, settings, after_padding=True)
+def _build(config: Config, task: str, names: encoder.Names, **arrangement: Any) -> Plan:
+    settings = encoder.settings(config, padding_id=1, after_padding=True, **arrangement)
+    encoding = encoder.by_position_type(config, settings, after_padding=True)
     decides = ("position_embedding_type",)
-    return encoder_plan(config, task, names, settings, encoding, after_padding=True, decides=decides)
+    return encoder.plan(config, task, names, settings, encoding, after_padding=True, decides=decides)
 
 
 def _roberta(config: Config, task: str) -> Plan:
-    layer = SUBLAYERS | RELATIVE_POSITIONS | POST_NORM
-    once = EMBEDDINGS | POSITIONS
-    names = EncoderNames(prefix="roberta", once=once, layer=layer, fill_mask=FILL_MASK, classifier=CLASSIFIER)
+    layer = bert.SUBLAYERS | bert.RELATIVE_POSITIONS | bert.POST_NORM
+    once = bert.EMBEDDINGS | bert.POSITIONS
+    names = encoder.Names(prefix="roberta", once=once, layer=layer, fill_mask=FILL_MASK, classifier=CLASSIFIER)
     return _build(config, task, names)
 
 
@@ -56,10 +41,10 @@ def _prelayernorm(config: Config, task: str) -> Plan:
         "attention_residual.norm": "encoder.layer.{i}.attention.LayerNorm",
         "feedforward_residual.norm": "encoder.layer.{i}.intermediate.LayerNorm",
     }
-    names = EncoderNames(
+    names = encoder.Names(
         prefix="roberta_prelayernorm",
-        once=EMBEDDINGS | POSITIONS | {"final_norm": "LayerNorm"},
-        layer=SUBLAYERS | RELATIVE_POSITIONS | norms,
+        once=bert.EMBEDDINGS | bert.POSITIONS | {"final_norm": "LayerNorm"},
+        layer=bert.SUBLAYERS | bert.RELATIVE_POSITIONS | norms,
         fill_mask=FILL_MASK,
         classifier=CLASSIFIER,
     )
@@ -67,9 +52,9 @@ def _prelayernorm(config: Config, task: str) -> Plan:
 
 
 ROBERTA, XLM_ROBERTA, CAMEMBERT = (
-    encoder_family(name, _roberta, "roberta", pooler="pooler.dense", other_heads=HEADS)
+    encoder.family(name, _roberta, "roberta", pooler="pooler.dense", other_heads=HEADS)
     for name in ("roberta", "xlm-roberta", "camembert")
 )
-ROBERTA_PRELAYERNORM = encoder_family(
+ROBERTA_PRELAYERNORM = encoder.family(
     "roberta-prelayernorm", _prelayernorm, "roberta_prelayernorm", pooler="pooler.dense", other_heads=HEADS
 )

@@ -6,23 +6,16 @@ from posexport.encodings.rope import Rope
 from posexport.encodings.waves import frequencies
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families import encoder
 from posexport.sources.huggingface.families.bert import EMBEDDINGS, FILL_MASK, HEADS, POST_NORM, SUBLAYERS
-from posexport.sources.huggingface.families.text_encoder import (
-    ClassifierNames,
-    EncoderNames,
-    encoder_family,
-    encoder_plan,
-    encoder_settings,
-    even_heads,
-)
 from posexport.sources.huggingface.plan import Constant, Plan
 
-_NAMES = EncoderNames(
+_NAMES = encoder.Names(
     prefix="roformer",
     once=EMBEDDINGS | {"embeddings.project": "embeddings_project"},
     layer=SUBLAYERS | POST_NORM,
     fill_mask=FILL_MASK,
-    classifier=ClassifierNames(dense="classifier.dense", out="classifier.out_proj", activation=None),
+    classifier=encoder.ClassifierNames(dense="classifier.dense", out="classifier.out_proj", activation=None),
 )
 
 
@@ -34,12 +27,12 @@ def _build(config: Config, task: str) -> Plan:
         )
     hidden = config.size("hidden_size")
     width = config.size_or("embedding_size", hidden)
-    settings = encoder_settings(config, embedding=None if width == hidden else width)
-    longest, head_size = config.size("max_position_embeddings"), even_heads(config, settings)
+    settings = encoder.settings(config, embedding=None if width == hidden else width)
+    longest, head_size = config.size("max_position_embeddings"), encoder.even_heads(config, settings)
     rotation = Rope(head_size=head_size, layout="interleaved")
     constants = {"roformer.encoder.embed_positions.weight": _table(longest, head_size)}
     # transformers reads the table, where inputs end
-    return encoder_plan(config, task, _NAMES, settings, rotation, longest=longest, constants=constants)
+    return encoder.plan(config, task, _NAMES, settings, rotation, longest=longest, constants=constants)
 
 
 def _table(longest: int, head_size: int) -> Constant:
@@ -51,4 +44,4 @@ def _table(longest: int, head_size: int) -> Constant:
     return Constant(torch.cat((angle_MF.sin(), angle_MF.cos()), -1), atol=0.01)
 
 
-ROFORMER = encoder_family("roformer", _build, "roformer", other_heads=HEADS)
+ROFORMER = encoder.family("roformer", _build, "roformer", other_heads=HEADS)

@@ -15,7 +15,7 @@ from posexport.encodings.rope.rope import Rope, rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Plan
 
@@ -41,7 +41,7 @@ NORMS = {"attention_residual.norm": "input_layernorm", "feedforward_residual.nor
 LAYER = ATTENTION | FEEDFORWARD | NORMS
 
 
-def rotary_settings(
+def settings(
     config: Config, *, eps: tuple[str, float] = ("rms_norm_eps", 1e-6), tied: bool = False, **fixed: Any
 ) -> DecoderConfig:
     """Sizes and arrangement as most of these families write them; ``fixed``: what the family says."""
@@ -71,7 +71,7 @@ def rotary_settings(
     if "activation" not in fixed:
         stated["activation"] = config.activation("hidden_act", "silu")
     with config.named_in_errors():
-        return DecoderConfig(**{**stated, **fixed})
+        return DecoderConfig.of(**{**stated, **fixed})
 
 
 def _padding_id(config: Config, vocab: int) -> int:
@@ -102,7 +102,7 @@ def window(config: Config, default: int | None = None) -> int | None:
     return None if value is None else config.size("sliding_window", default)
 
 
-def rotary(
+def rope(
     config: Config, head_size: int, *, kind: str = FULL, partial: bool = False, default_base: float = 1e4, **over: Any
 ) -> Rope:
     """The rotation of layers of this kind. ``over``: keys of config.json that stand for the file's.
@@ -139,7 +139,7 @@ def by_layer(config: Config, encoding: Encoding, kinds: Sequence[str], tokens: i
     return ByLayer(local if kind == SLIDING else encoding for kind in kinds)
 
 
-def rotary_plan(
+def plan(
     task: str,
     settings: DecoderConfig,
     encoding: Encoding,
@@ -150,13 +150,13 @@ def rotary_plan(
 ) -> Plan:
     """The definition and its origins, by Llama's names or those that are given instead."""
     unread = ("self_attn.rotary_emb.inv_freq",)
-    names = DecoderNames(once=once, layer=layer, stem="model.layers.{i}", parameters=parameters or {}, unread=unread)
-    return decoder_plan(task, settings, encoding, names)
+    names = decoder.Names(once=once, layer=layer, stem="model.layers.{i}", parameters=parameters or {}, unread=unread)
+    return decoder.plan(task, settings, encoding, names)
 
 
-def rotary_family(model_type: str, build: Callable[[Config, str], Plan]) -> Family:
+def family(model_type: str, build: Callable[[Config, str], Plan]) -> Family:
     """A family of these."""
-    return decoder_family(
+    return decoder.family(
         model_type,
         build,
         prefix="model",

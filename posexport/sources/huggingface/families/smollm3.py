@@ -9,37 +9,28 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary import (
-    FULL,
-    SLIDING,
-    in_window,
-    layer_kinds,
-    rotary,
-    rotary_family,
-    rotary_plan,
-    rotary_settings,
-    window,
-)
+from posexport.sources.huggingface.families import rotary
 from posexport.sources.huggingface.plan import Plan
 
 
 def _smollm3(config: Config, task: str) -> Plan:
-    settings = rotary_settings(
+    settings = rotary.settings(
         config,
         tied=True,
         attention_bias=config.flag("attention_bias", False),
         feedforward_bias=config.flag("mlp_bias", False),
     )
     rotates = _rotates(config, settings.layers)
-    tokens = window(config)
+    tokens = rotary.window(config)
     windowed = tokens is not None and config.flag("use_sliding_window", False)
-    kinds = layer_kinds(config, settings.layers, [SLIDING if windowed and not each else FULL for each in rotates])
-    rotation, without = rotary(config, settings.head_size, default_base=2_000_000.0), NoPE()
+    default = [rotary.SLIDING if windowed and not each else rotary.FULL for each in rotates]
+    kinds = rotary.layer_kinds(config, settings.layers, default)
+    rotation, without = rotary.rope(config, settings.head_size, default_base=2_000_000.0), NoPE()
     layers: list[Encoding] = []
     for kind, rotated in zip(kinds, rotates, strict=True):
         encoding: Encoding = rotation if rotated else without
-        layers.append(in_window(config, encoding, tokens) if kind == SLIDING else encoding)
-    return rotary_plan(task, settings, ByLayer(layers))
+        layers.append(rotary.in_window(config, encoding, tokens) if kind == rotary.SLIDING else encoding)
+    return rotary.plan(task, settings, ByLayer(layers))
 
 
 def _rotates(config: Config, layers: int) -> list[bool]:
@@ -56,4 +47,4 @@ def _rotates(config: Config, layers: int) -> list[bool]:
     return [bool(each) for each in stated]
 
 
-SMOLLM3 = rotary_family("smollm3", _smollm3)
+SMOLLM3 = rotary.family("smollm3", _smollm3)

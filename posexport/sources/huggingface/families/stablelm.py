@@ -5,19 +5,13 @@ and keys.
 """
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.rotary import (
-    partial_factor,
-    rotary,
-    rotary_family,
-    rotary_plan,
-    rotary_settings,
-)
+from posexport.sources.huggingface.families import rotary
 from posexport.sources.huggingface.plan import Plan
 
 
 def _stablelm(config: Config, task: str) -> Plan:
     each = config.flag("qk_layernorm", False)
-    settings = rotary_settings(
+    settings = rotary.settings(
         config,
         eps=("layer_norm_eps", 1e-5),
         norm_kind="layer",
@@ -26,13 +20,13 @@ def _stablelm(config: Config, task: str) -> Plan:
         parallel_norms=1 if config.flag("use_parallel_residual", False) else None,
         head_norm="each" if each else "none",
     )
-    rotation = rotary(config, settings.head_size, partial=True, **partial_factor(config, 0.25))
+    rotation = rotary.rope(config, settings.head_size, partial=True, **rotary.partial_factor(config, 0.25))
     norms = {
         f"attention.{name}_norm.weights.{head}": f"self_attn.{name[0]}_layernorm.norms.{head}.weight"
         for name, heads in (("query", settings.heads), ("key", settings.kv_heads or settings.heads))
         for head in range(heads if each else 0)
     }
-    return rotary_plan(task, settings, rotation, parameters=norms)
+    return rotary.plan(task, settings, rotation, parameters=norms)
 
 
-STABLELM = rotary_family("stablelm", _stablelm)
+STABLELM = rotary.family("stablelm", _stablelm)

@@ -5,7 +5,6 @@ the first; UMT5 has one in every layer. ``--task features`` reads the encoder al
 """
 
 import functools
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,11 +15,11 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.rope.config import release_of
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.encoder import Encoder, EncoderConfig
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.models.heads import Features, Head, TokenClassification
-from posexport.models.task import EncoderModel
+from posexport.models.transformer import TransformerConfig
 from posexport.nn.activations import ACTIVATIONS
+from posexport.nn.heads import Features, Head, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Origin, Plan, in_layers, origin, origins_of
@@ -54,7 +53,8 @@ def _build(
     config: Config, task: str, *, feedforward: str, table_in_every_layer: bool = False, tied: bool = True
 ) -> Plan:
     """``tied``: the head has the embeddings' weights where config.json does not say."""
-    settings = _settings(config, feedforward)
+    arrangement = _arrangement(config, feedforward)
+    settings = EncoderConfig.of(types=0, **arrangement)
     modules = {"head.out": origin("lm_head" if task == GENERATION else "classifier")}
     model: EncoderModel | EncoderDecoderModel
     with torch.device("meta"):
@@ -62,7 +62,7 @@ def _build(
         modules |= _modules("encoder", "groups", settings)
         modules["encoder.embeddings.encoding"] = modules["encoder.groups.0.attention.encoding"]
         if task == GENERATION:
-            after = _after(config, settings, tied)
+            after = _after(config, arrangement, tied)
             decoder = Decoder(after, _encoding(config, after, table_in_every_layer, bidirectional=False))
             modules |= _modules("decoder", "layers", after)
             modules["decoder.encoding"] = modules["decoder.layers.0.attention.encoding"]
@@ -71,59 +71,60 @@ def _build(
             after = None
             model = EncoderModel(encoder, _head(config, settings, task))
     tables = ["shared.weight", "encoder.embed_tokens.weight", *(["decoder.embed_tokens.weight"] if after else [])]
-    tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if after and after.tied else [])
+    tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if after and after.head.tied else [])
     special = {"encoder.embeddings.token.weight": Origin(tuple(tokens))}
     beside = {} if after else {"decoder.": "the decoder"}
     return Plan(model, origins_of(model, modules, special), unread=_UNREAD, beside=beside)
 
 
-def _modules(half: str, layers: str, settings: EncoderConfig) -> dict[str, Origin]:
+def _modules(half: str, layers: str, settings: TransformerConfig) -> dict[str, Origin]:
     """The parts of the ``encoder`` or the ``decoder``; ``layers`` is what its layers are called here."""
-    last = 2 if settings.cross_attention else 1
-    feedforward = _FEEDFORWARD | (_GATED if settings.gated else _PLAIN)
-    names = _LAYER | (_CROSS if settings.cross_attention else {})
+    last = 2 if settings.layer.cross_attention else 1
+    feedforward = _FEEDFORWARD | (_GATED if settings.layer.feedforward.gated else _PLAIN)
+    names = _LAYER | (_CROSS if settings.layer.cross_attention else {})
     names |= {name: f"layer.{last}.{stored}" for name, stored in feedforward.items()}
     norm = {f"{half}.final_norm": origin(f"transformer.{half}.final_layer_norm")}
     return norm | in_layers(settings.layers, f"{half}.{layers}", f"transformer.{half}.block.{{i}}.", names)
 
 
-def _after(config: Config, settings: EncoderConfig, default: bool) -> DecoderConfig:
+def _after(config: Config, arrangement: dict[str, Any], default: bool) -> DecoderConfig:
     """The decoder's sizes: the encoder's, but for the number of layers.
 
     What the head reads is scaled where it is tied. transformers 5 says tied in any case: there T5 has a key for that,
     and mT5 never does it. ``default``: whether it is tied where the file does not say.
     """
-    layers = config.size_or("num_decoder_layers", settings.layers, most=MOST_LAYERS)
+    layers = config.size_or("num_decoder_layers", arrangement["layers"], most=MOST_LAYERS)
     tied = config.flag("tie_word_embeddings", default)
     never = config.values.get("model_type") == "mt5" and (release_of(config.values) or 4) >= 5
     scaled = config.flag("scale_decoder_outputs", tied and not never)
     changed = {"layers": layers, "cross_attention": True, "tied": tied}
-    return DecoderConfig(**{**asdict(settings), **changed}, head_scale=settings.hidden**-0.5 if scaled else 1.0)
+    head_scale = arrangement["hidden"] ** -0.5 if scaled else 1.0
+    return DecoderConfig.of(**{**arrangement, **changed}, head_scale=head_scale)
 
 
-def _settings(config: Config, feedforward: str) -> EncoderConfig:
+def _arrangement(config: Config, feedforward: str) -> dict[str, Any]:
+    """The settings of both halves."""
     vocab = config.size("vocab_size")
     activation, gated = _feedforward(config, feedforward)
-    return EncoderConfig(
-        vocab=vocab,
-        hidden=config.size("d_model"),
-        heads=config.size("num_heads"),
-        head_width=config.size("d_kv"),
-        layers=config.size("num_layers", most=MOST_LAYERS),
-        feedforward=config.size("d_ff"),
-        types=0,
-        activation=activation,
-        gated=gated,
-        scaled=False,
-        attention_bias=False,
-        feedforward_bias=False,
-        norm="pre",
-        norm_kind="rms",
-        embedding_norm=False,
-        final_norm=True,
-        eps=config.number("layer_norm_epsilon", 1e-6),
-        padding_id=config.size("pad_token_id", 0, least=0, most=vocab - 1),
-    )
+    return {
+        "vocab": vocab,
+        "hidden": config.size("d_model"),
+        "heads": config.size("num_heads"),
+        "head_width": config.size("d_kv"),
+        "layers": config.size("num_layers", most=MOST_LAYERS),
+        "feedforward": config.size("d_ff"),
+        "activation": activation,
+        "gated": gated,
+        "scaled": False,
+        "attention_bias": False,
+        "feedforward_bias": False,
+        "norm": "pre",
+        "norm_kind": "rms",
+        "embedding_norm": False,
+        "final_norm": True,
+        "eps": config.number("layer_norm_epsilon", 1e-6),
+        "padding_id": config.size("pad_token_id", 0, least=0, most=vocab - 1),
+    }
 
 
 def _feedforward(config: Config, default: str) -> tuple[str, bool]:
@@ -152,12 +153,14 @@ def _feedforward(config: Config, default: str) -> tuple[str, bool]:
     return stated
 
 
-def _encoding(config: Config, settings: EncoderConfig, table_in_every_layer: bool, *, bidirectional: bool) -> Encoding:
+def _encoding(
+    config: Config, settings: TransformerConfig, table_in_every_layer: bool, *, bidirectional: bool
+) -> Encoding:
     tables = [_table(config, settings, bidirectional) for _ in range(settings.layers if table_in_every_layer else 1)]
     return ByLayer(tables) if table_in_every_layer else tables[0]
 
 
-def _table(config: Config, settings: EncoderConfig, bidirectional: bool) -> Encoding:
+def _table(config: Config, settings: TransformerConfig, bidirectional: bool) -> Encoding:
     buckets = config.size("relative_attention_num_buckets", 32)
     farthest = config.size("relative_attention_max_distance", 128)
     try:

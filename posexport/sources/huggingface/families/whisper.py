@@ -10,7 +10,6 @@ import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
-from posexport.models.encoder import EncoderConfig
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.spectrogram import SpectrogramConfig, SpectrogramEncoder, SpectrogramModel
 from posexport.sources.huggingface.config import Config
@@ -25,22 +24,17 @@ _TOKENS = ("model.decoder.embed_tokens.weight", "proj_out.weight")
 def _build(config: Config, task: str) -> Plan:
     config.only("the head is the table of tokens", tie_word_embeddings=True)
     hidden, vocab = config.size("d_model"), config.size("vocab_size")
-    arrangement: dict[str, Any] = {
-        "types": 0,
-        "norm": "pre",
-        "key_bias": False,
-        "embedding_norm": False,
-        "final_norm": True,
-    }
+    arrangement: dict[str, Any] = {"norm": "pre", "key_bias": False, "final_norm": True}
     modules = named_layers("encoder", "layers", config) | named_layers("decoder", "layers", config)
     modules |= {part: origin(stored) for part, stored in _FIRST.items()}
     modules["encoder.shared"] = modules["encoder.embeddings.encoding"]
-    before = SpectrogramConfig(
+    before = SpectrogramConfig.of(
         frequencies=config.size("num_mel_bins", 80),
         tokens=config.size("max_source_positions", 1500),
-        layer=EncoderConfig(vocab=vocab, **half(config, "encoder"), **arrangement),
+        **half(config, "encoder"),
+        **arrangement,
     )
-    after = DecoderConfig(
+    after = DecoderConfig.of(
         vocab=vocab,
         padding_id=config.size("pad_token_id", 0, least=0, most=vocab - 1),
         cross_attention=True,

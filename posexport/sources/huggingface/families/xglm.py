@@ -10,7 +10,7 @@ from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families.decoder import DecoderNames, decoder_family, decoder_plan
+from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
 #: what the first token's position counts as
@@ -36,7 +36,7 @@ def _build(config: Config, task: str) -> Plan:
             f"{config.label} says pad_token_id = {padding}; transformers then gives position {padding - OFFSET} the "
             f"padding's zeros, which is not read: it must be below {OFFSET}"
         )
-    settings = DecoderConfig(
+    settings = DecoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -50,10 +50,10 @@ def _build(config: Config, task: str) -> Plan:
     )
     with config.named_in_errors():
         encoding = Sinusoidal(hidden=hidden, layout="half", timescales="tensor2tensor", offset=OFFSET)
-    return decoder_plan(task, settings, encoding, DecoderNames(once=_ONCE, layer=_LAYER, stem="model.layers.{i}"))
+    return decoder.plan(task, settings, encoding, decoder.Names(once=_ONCE, layer=_LAYER, stem="model.layers.{i}"))
 
 
-XGLM = decoder_family(
+XGLM = decoder.family(
     "xglm",
     _build,
     prefix="model",

@@ -10,8 +10,8 @@ import torch
 from posexport.encodings.transformer_xl import TransformerXL
 from posexport.errors import PosexportError
 from posexport.models.encoder import EncoderConfig
-from posexport.models.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
 from posexport.models.xlnet import LastTokenClassification, XLNet
+from posexport.nn.heads import Features, Head, QuestionAnswering, SequenceClassification, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Origin, Plan, in_layers, origin, origins_of
@@ -58,7 +58,7 @@ def _settings(config: Config) -> EncoderConfig:
     if (size := config.size("d_head", hidden // heads)) * heads != hidden:
         raise PosexportError(f"{config.label} says d_head = {size}; it must be d_model / n_head = {hidden // heads}")
     vocab = config.size("vocab_size")
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=heads,

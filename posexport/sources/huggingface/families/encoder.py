@@ -12,12 +12,12 @@ from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.relative_key_query import RelativeKeyQuery
 from posexport.encodings.rope.config import release_of
 from posexport.errors import PosexportError
-from posexport.models.encoder import Encoder, EncoderConfig, EncoderLayer
-from posexport.models.heads import FillMask, Head, plain_head
+from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
+from posexport.models.layer import EncoderLayer
 from posexport.models.longformer import LongformerModel
-from posexport.models.numbering import AfterPadding, Counted
-from posexport.models.task import EncoderModel
 from posexport.nn.activations import activation
+from posexport.nn.heads import FillMask, Head, plain_head
+from posexport.nn.position_ids import FairseqPositionIds, SequentialPositionIds
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, NameMap, Origin, Plan, in_layers, origin, origins_of
@@ -55,7 +55,7 @@ class ClassifierNames:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderNames:
+class Names:
     """Modules of an `Encoder` and of its heads to the checkpoint's.
 
     Attributes:
@@ -73,7 +73,7 @@ class EncoderNames:
     parameters: NameMap = field(default_factory=dict)
 
 
-def encoder_settings(
+def settings(
     config: Config,
     *,
     padding_id: int = 0,
@@ -106,7 +106,7 @@ def encoder_settings(
         arrangement["types"] = config.size("type_vocab_size", 2)
     if "eps" not in arrangement:
         arrangement["eps"] = config.number("layer_norm_eps", default_eps)
-    return EncoderConfig(
+    return EncoderConfig.of(
         vocab=vocab,
         hidden=hidden,
         heads=config.heads(hidden),
@@ -137,7 +137,7 @@ def absolute(config: Config, settings: EncoderConfig, *, after_padding: bool = F
             f"{settings.padding_id + 1}, so it must be greater"
         )
     with torch.device("meta"):
-        return Absolute(max_positions=longest, hidden=settings.embedding or settings.hidden)
+        return Absolute(max_positions=longest, hidden=settings.embedding.width or settings.hidden)
 
 
 def by_position_type(config: Config, settings: EncoderConfig, *, after_padding: bool = False) -> Encoding:
@@ -154,10 +154,10 @@ def by_position_type(config: Config, settings: EncoderConfig, *, after_padding: 
         return encoding(head_size=settings.head_size, max_positions=config.size("max_position_embeddings"))
 
 
-def encoder_plan(
+def plan(
     config: Config,
     task: str,
-    names: EncoderNames,
+    names: Names,
     settings: EncoderConfig,
     encoding: Encoding,
     *,
@@ -167,11 +167,13 @@ def encoder_plan(
     constants: Mapping[str, Constant] | None = None,
     decides: tuple[str, ...] = (),
 ) -> Plan:
-    """The model for ``task`` and its origins. ``shared``: parts of a layer's encoding that are parts of its attention;
-    the rest is as in `Plan`."""
+    """The model for ``task`` and its origins.
+
+    ``shared``: parts of a layer's encoding that are parts of its attention. The rest is as in `Plan`.
+    """
     with torch.device("meta"):
-        numbering = AfterPadding(settings.padding_id) if after_padding else Counted()
-        encoder = Encoder(settings, encoding, numbering)
+        position_ids = FairseqPositionIds(settings.padding_id) if after_padding else SequentialPositionIds()
+        encoder = Encoder(settings, encoding, position_ids)
         for layer in encoder.groups:
             assert isinstance(layer, EncoderLayer)
             for of_encoding, of_attention in (shared or {}).items():
@@ -181,20 +183,20 @@ def encoder_plan(
     return Plan(model, origins, longest, constants or {}, unread, decides=decides)
 
 
-def head(config: Config, task: str, names: EncoderNames, settings: EncoderConfig) -> Head:
+def head(config: Config, task: str, names: Names, settings: EncoderConfig) -> Head:
     """The head of the task, on the device in use."""
-    hidden = settings.hidden
+    hidden, layer = settings.hidden, settings.layer
     if task == "sentence-embedding":
         assert config.pooling is not None
         return config.pooling.head(hidden)
     if task == "fill-mask":
-        name = names.fill_mask.activation or settings.activation
-        return FillMask(hidden, settings.embedding or hidden, settings.vocab, name, settings.eps)
-    return plain_head(task, hidden, config.labels(), names.classifier.activation or settings.activation)
+        name = names.fill_mask.activation or layer.feedforward.activation
+        return FillMask(hidden, settings.embedding.width or hidden, settings.vocab, name, layer.norm.eps)
+    return plain_head(task, hidden, config.labels(), names.classifier.activation or layer.feedforward.activation)
 
 
 def named(
-    config: Config, model: EncoderModel | LongformerModel, names: EncoderNames, layers: str, count: int
+    config: Config, model: EncoderModel | LongformerModel, names: Names, layers: str, count: int
 ) -> tuple[dict[str, Origin], tuple[str, ...]]:
     """The origins of a model's weights, and tensors that are not read. ``layers``: how its ``count`` layers are called.
 
@@ -218,7 +220,7 @@ def named(
     return origins_of(model, modules, parameters), unread
 
 
-def _head_names(head: Head, names: EncoderNames) -> dict[str, str]:
+def _head_names(head: Head, names: Names) -> dict[str, str]:
     if isinstance(head, FillMask):
         return {"dense": names.fill_mask.dense, "norm": names.fill_mask.norm, "decoder": names.fill_mask.decoder}
     if head.reads_first_token:
@@ -240,7 +242,7 @@ def decoder_bias(
     return (own,), tuple(name for name in names if name != own)
 
 
-def encoder_family(model_type: str, build: Callable[[Config, str], Plan], prefix: str, **fields: Any) -> Family:
+def family(model_type: str, build: Callable[[Config, str], Plan], prefix: str, **fields: Any) -> Family:
     """A family of these; ``fields``: those of `Family` in which it differs from BERT's."""
     defaults: dict[str, Any] = {
         "architectures": ARCHITECTURES,

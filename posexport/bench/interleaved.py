@@ -1,4 +1,4 @@
-"""Calls of two processes in turn, so that what slows the machine for a while slows both alike.
+"""Interleaved calls of two processes, so that what slows the machine for a while slows both alike.
 
 A ratio of two medians taken minutes apart says as much about the machine as about the models; the median of ratios of
 calls that lie next to each other does not. Imports no torch.
@@ -11,7 +11,7 @@ from posexport.bench.environments import FailedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
+class SamplingBudget:
     """Calls of a process: ``warmup`` first, then timed ones, ``runs`` or what fits in ``seconds``, at ``least``."""
 
     warmup: int = 1
@@ -29,7 +29,7 @@ class Asked(Protocol):
 
 
 class LostError(Exception):
-    """The process that a contestant takes turns with has failed; the message says why."""
+    """The process that a candidate is interleaved with has failed; the message says why."""
 
 
 @dataclass
@@ -41,39 +41,39 @@ class Times:
     ratios: list[float] = field(default_factory=list)
 
 
-def take_turns(one: Asked, other: Asked | None, effort: Effort) -> Times:
-    """Time the calls of ``one``, each between two of ``other``.
+def interleave(worker: Asked, partner: Asked | None, budget: SamplingBudget) -> Times:
+    """Time the calls of ``worker``, each between two of ``partner``.
 
     Raises:
-        FailedError: ``one`` failed.
-        LostError: ``other`` did.
+        FailedError: ``worker`` failed.
+        LostError: ``partner`` did.
     """
-    found, spent = Times(), 0.0
-    one.ask("begin")
-    before = _milliseconds(other)
-    while len(found.ms) < effort.runs and (len(found.ms) < effort.least or spent <= 1e3 * effort.seconds):
-        call = one.ask("call")
-        found.ms.append(call["ms"])
-        found.cpu_ms.append(call["cpu_ms"])
+    times, spent = Times(), 0.0
+    worker.ask("begin")
+    before = _milliseconds(partner)
+    while len(times.ms) < budget.runs and (len(times.ms) < budget.least or spent <= 1e3 * budget.seconds):
+        call = worker.ask("call")
+        times.ms.append(call["ms"])
+        times.cpu_ms.append(call["cpu_ms"])
         spent += call["ms"]
-        if before is not None and other is not None:
-            after = _lost(other, "call")["ms"]
-            found.ratios.append(call["ms"] / ((before + after) / 2))
+        if before is not None and partner is not None:
+            after = _lost(partner, "call")["ms"]
+            times.ratios.append(call["ms"] / ((before + after) / 2))
             spent += after
             before = after
-    return found
+    return times
 
 
-def _milliseconds(other: Asked | None) -> float | None:
+def _milliseconds(partner: Asked | None) -> float | None:
     """Of its first call after a new beginning."""
-    if other is None:
+    if partner is None:
         return None
-    _lost(other, "begin")
-    return float(_lost(other, "call")["ms"])
+    _lost(partner, "begin")
+    return float(_lost(partner, "call")["ms"])
 
 
-def _lost(other: Asked, line: str) -> dict[str, Any]:
+def _lost(partner: Asked, line: str) -> dict[str, Any]:
     try:
-        return other.ask(line)
+        return partner.ask(line)
     except FailedError as err:
         raise LostError(str(err)) from err

@@ -1,4 +1,4 @@
-"""Who takes part: a model made by a recipe, and the worker that measures it."""
+"""What is measured: a model that a recipe exports, and the worker that runs it."""
 
 import json
 from collections.abc import Sequence
@@ -14,10 +14,14 @@ from posexport.bench.records import READING
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contestant:
-    """``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
-    reads. Contestants of the same ``weights`` must agree. ``rival``: the name that ``--rival`` chooses by.
-    ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it."""
+class Candidate:
+    """A model and the worker that runs it.
+
+    ``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
+    reads. Candidates of the same ``weights`` must agree. ``third_party``: what
+    ``--rival`` calls its exporter; None: posexport.
+    ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it.
+    """
 
     name: str
     worker: str
@@ -25,14 +29,14 @@ class Contestant:
     model: str
     vocab: int
     weights: str
-    rival: str | None = None
+    third_party: str | None = None
     environment: str | None = None
     pair_bytes: int = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def environments(self) -> list[str]:
-        """Those that export it and run it, ours apart."""
+        """Those of third-party exporters that export it and run it."""
         names = (self.recipe.environment if self.recipe else None, self.environment)
         return [name for name in names if name is not None]
 
@@ -63,15 +67,14 @@ class Checkpoint:
         """It has a cache."""
         return str(self.config["architectures"][0]).endswith("ForCausalLM")
 
-    def contestant(self, name: str, worker: str, recipe: Recipe | None, model: str, **more: Any) -> Contestant:
-        """One that runs these weights."""
+    def candidate(self, name: str, worker: str, recipe: Recipe | None, model: str, **more: Any) -> Candidate:
         vocab = int(self.config["vocab_size"])
-        return Contestant(name=name, worker=worker, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
+        return Candidate(name=name, worker=worker, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
 
-    def ours(self, *options: str, name: str = "posexport", **worker: Any) -> Contestant:
+    def converted(self, *options: str, name: str = "posexport", **worker: Any) -> Candidate:
         """Through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
         recipe = _convert(f"{self.name}-{name}", self.path, options, self.recipe)
-        return self.contestant(name, "onnx", recipe, "bundle/model.onnx", options=worker)
+        return self.candidate(name, "onnx", recipe, "bundle/model.onnx", options=worker)
 
     @property
     def environment(self) -> str:
@@ -83,27 +86,28 @@ class Checkpoint:
         relative = str(self.config.get("position_embedding_type")).startswith("relative_key")
         return "optimum" if relative else "transformers"
 
-    def transformers(self) -> Contestant:
-        """Transformers' own PyTorch code."""
+    def transformers(self) -> Candidate:
         model = "" if self.recipe else self.path
         name = "transformers, PyTorch eager"
-        return self.contestant(name, "transformers", self.recipe, model, rival="torch", environment=self.environment)
+        return self.candidate(
+            name, "transformers", self.recipe, model, third_party="torch", environment=self.environment
+        )
 
-    def torch_export(self) -> Contestant:
+    def torch_export(self) -> Candidate:
         """The class of transformers through ``torch.onnx.export``, of an encoder."""
         arguments = (self.path, f"{OUT}/model.onnx")
         module = "posexport.bench.exporters.torch"
-        return replace(self._rival(self.environment, "torch.onnx.export", module, *arguments), rival="torch")
+        return replace(self.exported_by(self.environment, "torch.onnx.export", module, *arguments), third_party="torch")
 
-    def reading(self) -> Contestant:
+    def reading(self) -> Candidate:
         """No model: what a step of these weights has to read, once. Of the embeddings that is a row."""
         sizes = {name: prod(shape) for name, shape in checkpoints.tensors(self.config) if "embed_tokens" not in name}
         cached = 2 * self.config["num_hidden_layers"] * self.config["num_key_value_heads"] * self.config["head_dim"]
         read = {"numbers": sum(sizes.values()), "per_token": cached}
-        made = self.contestant(READING, "reading", None, "", options=read)
-        return replace(made, weights="none")
+        candidate = self.candidate(READING, "reading", None, "", options=read)
+        return replace(candidate, weights="none")
 
-    def optimum(self) -> Contestant:
+    def optimum(self) -> Candidate:
         """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own.
 
         Of a checkpoint that holds the encoder alone, version 0.1 writes one file with a decoder of invented weights,
@@ -111,40 +115,40 @@ class Checkpoint:
         """
         task = "text-generation-with-past" if self.decoder else "feature-extraction"
         arguments = ("--model", self.path, "--task", "text2text-generation" if self._t5 else task, OUT)
-        made = self._whole._rival("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
-        return replace(made, model="encoder_model.onnx", weights=self.name) if self._t5 else made
+        candidate = self._whole.exported_by("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
+        return replace(candidate, model="encoder_model.onnx", weights=self.name) if self._t5 else candidate
 
-    def exporters(self, fusions: str = "") -> Contestant:
+    def exporters(self, fusions: str = "") -> Candidate:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
         label = f"transformers.exporters{' fused' if fusions else ''}"
         arguments = (self.path, OUT, *([fusions] if fusions else []))
-        return self._rival("transformers", label, "posexport.bench.exporters.transformers", *arguments)
+        return self.exported_by("transformers", label, "posexport.bench.exporters.transformers", *arguments)
 
-    def mobius(self) -> list[Contestant]:
+    def mobius(self) -> list[Candidate]:
         """mobius-onnx, of a decoder with a growing cache and with one buffer; of T5 each half in a file of its own.
 
         Version 0.1 refuses a T5 checkpoint without a decoder.
         """
         arguments = ("build", "--config", self.path, "--ep", "cpu", OUT)
-        made = self._whole._rival("mobius", "mobius-onnx", "mobius", *arguments)
+        candidate = self._whole.exported_by("mobius", "mobius-onnx", "mobius", *arguments)
         if self._t5:
-            return [replace(made, model="encoder/model.onnx", weights=self.name)]
-        shared = replace(made, name="mobius-onnx shared buffer", options={"shared": True})
-        return [made, shared] if self.decoder else [made]
+            return [replace(candidate, model="encoder/model.onnx", weights=self.name)]
+        shared = replace(candidate, name="mobius-onnx shared buffer", options={"shared": True})
+        return [candidate, shared] if self.decoder else [candidate]
 
-    def genai(self) -> list[Contestant]:
+    def genai(self) -> list[Candidate]:
         """onnxruntime-genai's model builder: in its own token loop, and its graph alone with a shared buffer."""
         if not self.decoder:
             return []
         arguments = ("-i", self.path, "-o", OUT, "-p", "fp32", "-e", "cpu", "-c", f"{OUT}/cache")
-        made = self._rival("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
+        candidate = self.exported_by("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
         head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
         return [
-            replace(made, name="onnxruntime-genai loop", worker="genai", model="", environment="genai"),
-            replace(made, name="onnxruntime-genai graph", options={"shared": True, "head_size": head_size}),
+            replace(candidate, name="onnxruntime-genai loop", worker="genai", model="", environment="genai"),
+            replace(candidate, name="onnxruntime-genai graph", options={"shared": True, "head_size": head_size}),
         ]
 
-    def rivals(self) -> list[Contestant]:
+    def third_party_exporters(self) -> list[Candidate]:
         """Every graph of others; a user's own T5 encoder has no row of exporters that read none alone."""
         plain = [] if self.decoder else [self.torch_export()]
         alone = self._t5 and self._whole is self
@@ -160,18 +164,18 @@ class Checkpoint:
         """The same encoder with a decoder, for exporters that read no T5 encoder alone; the user's own is as it is."""
         return Checkpoint.drawn(f"{self.name}-with-decoder") if self._t5 and self.recipe else self
 
-    def _rival(self, rival: str, label: str, module: str, *arguments: str) -> Contestant:
-        """The graph that ``module`` makes in the rival's environment."""
+    def exported_by(self, exporter: str, label: str, module: str, *arguments: str) -> Candidate:
+        """The graph that ``module`` makes in the exporter's environment."""
         name = f"{self.name}-{label.replace(' ', '-')}"
-        recipe = Recipe(name=name, module=module, arguments=arguments, environment=rival, checkpoint=self.recipe)
-        return self.contestant(label, "onnx", recipe, "model.onnx", rival=rival)
+        recipe = Recipe(name=name, module=module, arguments=arguments, environment=exporter, checkpoint=self.recipe)
+        return self.candidate(label, "onnx", recipe, "model.onnx", third_party=exporter)
 
 
-def convert(source: str, *options: str, vocab: int, name: str | None = None, **worker: Any) -> Contestant:
+def convert(source: str, *options: str, vocab: int, name: str | None = None, **worker: Any) -> Candidate:
     """Anything through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
     label = name or source
     recipe = _convert("".join(c if c.isalnum() or c in "-." else "-" for c in label), source, options)
-    return Contestant(
+    return Candidate(
         name=label, worker="onnx", recipe=recipe, model="bundle/model.onnx", vocab=vocab, weights=label, options=worker
     )
 
@@ -182,26 +186,25 @@ def _convert(name: str, source: str, options: Sequence[str], checkpoint: Recipe 
 
 
 def settings(values: Sequence[str]) -> list[str]:
-    """``--set`` options."""
     return [part for value in values for part in ("--set", value)]
 
 
-def eager(made: Contestant, *, compiled: bool = False) -> Contestant:
-    """The definition behind a model of ours in PyTorch, as it is written or compiled."""
-    source, pairs, checkpoint = _source(made)
+def eager(candidate: Candidate, *, compiled: bool = False) -> Candidate:
+    """The definition of a converted candidate in PyTorch, as it is written or compiled."""
+    source, pairs, checkpoint = _source(candidate)
     return replace(
-        made,
+        candidate,
         name=f"our definition, {'torch.compile' if compiled else 'PyTorch eager'}",
         worker="definition",
         recipe=checkpoint,
         model="" if checkpoint else source,
-        rival="torch",
+        third_party="torch",
         options={"settings": pairs, "compiled": compiled},
     )
 
 
-def _source(made: Contestant) -> tuple[str, list[str], Recipe | None]:
+def _source(candidate: Candidate) -> tuple[str, list[str], Recipe | None]:
     """What was converted, with which settings, from which drawn checkpoint."""
-    assert made.recipe is not None
-    _, source, *options = made.recipe.arguments
-    return source, [value for key, value in pairwise(options) if key == "--set"], made.recipe.checkpoint
+    assert candidate.recipe is not None
+    _, source, *options = candidate.recipe.arguments
+    return source, [value for key, value in pairwise(options) if key == "--set"], candidate.recipe.checkpoint

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
-from posexport.models.envelope import envelope_of
+from posexport.nn.heads import Head
 from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
 
 
@@ -21,7 +22,7 @@ class Part:
 class Definition(nn.Module, ABC):
     """A whole model. ``forward`` takes its `inputs` by name and returns a tuple in the order of `outputs`."""
 
-    #: rows at the start of a position table that no real token uses (`posexport.models.numbering`)
+    #: rows at the start of a position table that no real token uses (`posexport.nn.position_ids`)
     overhead: int = 0
     #: an output without a length axis is read at token 0, so a left-padded row is answered at a padded token
     reads_first_token: bool = False
@@ -76,6 +77,20 @@ class Definition(nn.Module, ABC):
     def padding_invariant(self) -> bool:
         """Padding on the right does not change what is not padding."""
         return self.encoding.padding_invariant
+
+
+class HeadedModel(Definition):
+    """An encoder, and a head that reads its hidden states."""
+
+    def __init__(self, encoder: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+        self.reads_first_token = head.reads_first_token
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return self.head.outputs
 
 
 def text_inputs(vocab: int, padding_id: int, types: int = 0) -> list[InputSpec]:

@@ -1,4 +1,4 @@
-"""The lengths a model is right for, from its encoding and its numbering."""
+"""The lengths a model is right for, from its encoding and its position ids."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,18 +6,18 @@ import msgspec
 from torch import nn
 
 from posexport.encodings.encoding import Encoding
-from posexport.models.numbering import Numbering
+from posexport.nn.position_ids import PositionIds
 from posexport.spec import Beyond, Envelope
 
 
-def envelope_of(encoding: Encoding, numbering: Numbering | None = None, beyond: Beyond | None = None) -> Envelope:
+def envelope_of(encoding: Encoding, position_ids: PositionIds | None = None, beyond: Beyond | None = None) -> Envelope:
     """The envelope of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
 
-    ``numbering``: rows of the table that it gives to no real token do not count, where the encoding reads the numbers
+    ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the numbers
     (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
     chosen, where that is not what the encoding itself says.
     """
-    overhead = numbering.overhead if numbering is not None and reads_numbers(encoding) else 0
+    overhead = position_ids.offset if position_ids is not None and reads_numbers(encoding) else 0
 
     def usable(length: int | None) -> int | None:
         return None if length is None else length - overhead

@@ -1,0 +1,240 @@
+"""The graphs that an encoder-decoder is exported as, and the tensors that they hand to one another.
+
+posexport's own encoder computes the keys and values that cross attention reads, once, and its decoder takes them as
+inputs. optimum and transformers.js hand the encoder's states to the decoder instead, which computes keys and values in
+its first call and takes them back in later ones.
+
+Shape letters: B batch, T new tokens of the decoder, S the encoder's states, P states whose keys and values are held
+(none or all), C model size, H heads, D head size.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from posexport.definition.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
+from posexport.definition.definition import Part
+from posexport.models.decoder import Crossed, Decoder, LanguageModel
+from posexport.models.encoder import Encoder
+from posexport.models.encoder_side import Side, side_of
+from posexport.nn.attention import additive
+from posexport.spec import BATCH, ENCODER_PAST, InputSpec, OutputSpec, PartSpec
+
+ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
+#: the encoder's states, as decoders take them
+STATES = "encoder_hidden_states"
+#: of the axis of states, for ONNX's Slice
+_TO_THE_END = 2**63 - 1
+
+#: where a decoder has keys and values of the encoder's states from: inputs, the states, or the states if no inputs
+CrossSource = Literal["held", "states", "both"]
+
+
+class Wiring:
+    """Inputs and outputs of an encoder-decoder, and the parts that it can be cut into."""
+
+    def __init__(self, encoder: Encoder | Side, decoder: Decoder, head: LanguageModel | None) -> None:
+        self.encoder, self.decoder, self.head = encoder, decoder, head
+        side, config, cache = side_of(encoder), decoder.config, decoder.caching.cache
+        own = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, "decoder.")
+        cross = CacheTensors([(config.heads, config.head_size)] * config.layers, "encoder.")
+        axis = side.states_axis
+        self.side_inputs = side.inputs
+        #: the mask of the encoder's states
+        self.mask = next((s for s in side.inputs if s.role == "mask" and s.axes == [BATCH, axis]), None)
+        self.states = OutputSpec(name="last_hidden_state", axes=[BATCH, axis, config.hidden])
+        self.whole_states = OutputSpec(name="encoder_last_hidden_state", axes=self.states.axes)
+        self.states_input = InputSpec(name=STATES, dtype="float32", axes=self.states.axes, role="values")
+        self.own_tokens = [token_input(config.vocab, config.padding_id), mask_input()]
+        masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name="encoder_attention_mask")]
+        #: new tokens, and the masks
+        self.tokens = [*self.own_tokens, *masks]
+        self.past = own.inputs("past_key_values", cache.past_axis)
+        self.held = [msgspec.structs.replace(s, role="values") for s in cross.inputs("past_key_values", axis)]
+        #: keys and values of the encoder's states, in every layer of the decoder
+        self.crossed = cross.outputs("present", axis)
+        answer = answer_output(config.vocab, decoder.width if head is None else None)
+        self.answers = [answer, *own.outputs("present", cache.present_axis)]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The encoder with keys and values for the decoder, then the decoder."""
+        outputs = [self.states, *self.crossed]
+        encoder = EncoderPart(self.encoder, self.decoder)
+        decoder = DecoderPart(self.decoder, self.head, "held", by_layer=False)
+        inputs = [*self.tokens, *self.past, *self.held]
+        return [
+            self._part(
+                encoder, ENCODER_FILE, self.side_inputs, outputs, feeds={s.name: s.name for s in self.side_inputs}
+            ),
+            self._part(decoder, DECODER_FILE, inputs, self.answers),
+        ]
+
+    def encoder_alone(self, file: str) -> Part:
+        """The encoder's inputs to its states."""
+        return self._encoder(None, file, [self.states])
+
+    def first(self, file: str) -> Part:
+        """New tokens and the states to logits and both caches, where there is no past."""
+        module = DecoderPart(self.decoder, self.head, "states", by_layer=True)
+        inputs = [*self.tokens, self.states_input]
+        return self._part(module, file, inputs, [*self.answers, *self.crossed], when="first")
+
+    def later(self, file: str) -> Part:
+        """New tokens and both caches to logits and the cache of the decoder's own tokens."""
+        module = DecoderPart(self.decoder, self.head, "held", by_layer=True)
+        return self._part(module, file, [*self.tokens, *_by_layer(self.past, self.held)], self.answers, when="later")
+
+    def merged(self, file: str) -> list[Part]:
+        """One graph for both: new tokens, states and both caches to logits and both caches; its mask has a default."""
+        tokens = [
+            msgspec.structs.replace(spec, default=1) if spec.name == "attention_mask" else spec for spec in self.tokens
+        ]
+        held = [
+            msgspec.structs.replace(spec, role="cache", axes=[*spec.axes[:2], ENCODER_PAST, spec.axes[3]])
+            for spec in self.held
+        ]
+        fixed, outputs = [*tokens, self.states_input], [*self.answers, *self.crossed]
+        inputs = [*fixed, *_by_layer(self.past, held)]
+        module = DecoderPart(self.decoder, self.head, "both", by_layer=True)
+        first = self._part(module, file, inputs, outputs, feeds=self._feeds([*fixed, *self.past]), when="first")
+        later = msgspec.structs.replace(
+            first.spec, feeds=self._feeds(inputs), gives=self._gives(self.answers), when="later"
+        )
+        return [first, Part(later, module)]
+
+    def _encoder(self, decoder: Decoder | None, file: str, outputs: list[OutputSpec]) -> Part:
+        module, feeds = EncoderPart(self.encoder, decoder), {spec.name: spec.name for spec in self.side_inputs}
+        return self._part(module, file, self.side_inputs, outputs, feeds=feeds)
+
+    def _part(
+        self,
+        module: nn.Module,
+        file: str,
+        inputs: list[InputSpec],
+        outputs: list[OutputSpec],
+        *,
+        feeds: dict[str, str] | None = None,
+        when: Literal["always", "first", "later"] = "always",
+    ) -> Part:
+        feeds, gives = feeds or self._feeds(inputs), self._gives(outputs)
+        return Part(PartSpec(file=file, inputs=inputs, outputs=outputs, feeds=feeds, gives=gives, when=when), module)
+
+    def _feeds(self, inputs: Sequence[InputSpec]) -> dict[str, str]:
+        """What each input of a decoder gets: an input of the whole or an output of the encoder."""
+        known = {spec.name: f"decoder_{spec.name}" for spec in self.own_tokens}
+        known |= {} if self.mask is None else {"encoder_attention_mask": self.mask.name}
+        known |= {spec.name: spec.name for spec in self.past} | {STATES: self.whole_states.name}
+        known |= {held.name: crossed.name for held, crossed in zip(self.held, self.crossed, strict=True)}
+        return {spec.name: known[spec.name] for spec in inputs}
+
+    def _gives(self, outputs: Sequence[OutputSpec]) -> dict[str, str]:
+        renamed = {self.states.name: self.whole_states.name} if self.states in outputs else {}
+        return {spec.name: renamed.get(spec.name, spec.name) for spec in outputs}
+
+
+class EncoderPart(nn.Module):
+    """The encoder's inputs to its states, and with ``decoder`` their keys and values in every layer of it."""
+
+    def __init__(self, encoder: Encoder | Side, decoder: Decoder | None) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        input_features: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """By the names that encoders have; only those that are not None are passed on."""
+        named = {"input_ids": input_ids, "attention_mask": attention_mask, "input_features": input_features}
+        states_BSC = side_of(self.encoder)(**{name: value for name, value in named.items() if value is not None})
+        return (states_BSC, *(() if self.decoder is None else flat(self.decoder.crossed(states_BSC))))
+
+
+class DecoderPart(nn.Module):
+    """New tokens and the caches of both attentions to logits (or hidden states) and the caches.
+
+    ``past_key_values``: the decoder's own keys and values, then those of the encoder's states where they are inputs;
+    or, ``by_layer``, both of every layer in turn. ``named``: the same, by the inputs' names.
+    """
+
+    def __init__(self, decoder: Decoder, head: LanguageModel | None, crossed: CrossSource, *, by_layer: bool) -> None:
+        super().__init__()
+        self.decoder, self.head = decoder, head
+        self.crossed, self.by_layer = crossed, by_layer
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] = (),
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        own: Sequence[Tensor] = [*past_key_values, *named.values()]
+        crossed: Sequence[Tensor] = []
+        if self.crossed != "states":
+            own, crossed = self._apart(own)
+        if encoder_hidden_states is not None:
+            crossed = completed(self.decoder, encoder_hidden_states, crossed)
+        answers = decode(self.decoder, self.head, input_ids, attention_mask, encoder_attention_mask, own, crossed)
+        return answers if self.crossed == "held" else (*answers, *crossed)
+
+    def _apart(self, held: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The decoder's own keys and values, and those of the states."""
+        if not self.by_layer:
+            return held[: len(held) // 2], held[len(held) // 2 :]
+        layers = [held[start : start + 4] for start in range(0, len(held), 4)]
+        return [x for layer in layers for x in layer[:2]], [x for layer in layers for x in layer[2:]]
+
+
+def decode(
+    decoder: Decoder,
+    head: LanguageModel | None,
+    ids_BT: Tensor,
+    mask_BS: Tensor | None,
+    states_mask_BS: Tensor | None,
+    past: Sequence[Tensor],
+    crossed: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """Logits (or hidden states), then keys and values of past and new tokens, layer by layer."""
+    memory = Crossed(pairs(crossed), additive(states_mask_BS, crossed[0]))
+    x_BTC, present = decoder(ids_BT, mask_BS, pairs(past) or None, memory)
+    return (x_BTC if head is None else head(x_BTC), *flat(present))
+
+
+def completed(decoder: Decoder, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Keys and values [B, H, S, D] of all states, those of the first P being ``held``, [B, H, P, D].
+
+    Without control flow: they are computed of the states that none are held of, which are all or none, and put behind
+    those that are held. While ``torch.onnx.export`` traces, sizes of what is computed are said to be those of the
+    whole: its tracer would fix which of both cases it is. `posexport.export.unknown_sizes` forgets these sizes.
+    """
+    if not held:
+        return flat(decoder.crossed(states_BSC))
+    if not torch.onnx.is_in_onnx_export():
+        computed = flat(decoder.crossed(states_BSC[:, held[0].shape[2] :]))
+        return [torch.cat(pair, 2) for pair in zip(held, computed, strict=True)]
+    starts = torch.onnx.ops.symbolic(
+        "::Shape", (held[0],), attrs={"start": 2, "end": 3}, dtype=torch.int64, shape=(1,), version=18
+    )
+    end, axis = (torch.tensor([number], dtype=torch.int64) for number in (_TO_THE_END, 1))
+    left_BSC = torch.onnx.ops.symbolic(
+        "::Slice", (states_BSC, starts, end, axis), dtype=states_BSC.dtype, shape=states_BSC.shape, version=18
+    )
+    return [
+        torch.onnx.ops.symbolic(
+            "::Concat", pair, attrs={"axis": 2}, dtype=states_BSC.dtype, shape=pair[1].shape, version=18
+        )
+        for pair in zip(held, flat(decoder.crossed(left_BSC)), strict=True)
+    ]
+
+
+def _by_layer(own: Sequence[InputSpec], held: Sequence[InputSpec]) -> list[InputSpec]:
+    """Of every layer the decoder's key and value, then those of the states: clients count on that order."""
+    return [spec for i in range(0, len(own), 2) for spec in (*own[i : i + 2], *held[i : i + 2])]

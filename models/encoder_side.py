@@ -1,0 +1,77 @@
+"""How an encoder-decoder reads its encoder.
+
+``encoder`` is an `Encoder` of token ids, or any module that is a `Side`: Whisper's has ``input_features`` [batch, mel
+bins, 3000] alone and ``states_axis`` 1500.
+
+Shape letters: B batch, S the encoder's states, C model size.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from posexport.definition.lengths import envelope_of
+from posexport.encodings.encoding import Encoding
+from posexport.models.encoder import Encoder
+from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, Envelope, InputSpec
+
+
+class Side(Protocol):
+    """An encoder: inputs by name to states [B, S, C].
+
+    Of its inputs, that of role ``mask`` over [batch, states_axis], if there is one, says which states count.
+    """
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        """The inputs, in order."""
+
+    @property
+    def states_axis(self) -> Axis:
+        """`ENCODER_SEQUENCE`, or how many states there always are."""
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """Those of the layers, the first one the encoder's own."""
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        """What bounds its inputs; none where their size is fixed."""
+
+    def __call__(self, **inputs: Tensor) -> Tensor:
+        """The states, [B, S, C]."""
+
+
+class TextSide:
+    """An encoder of token ids."""
+
+    states_axis: Axis = ENCODER_SEQUENCE
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        config, axes = self.encoder.config, [BATCH, ENCODER_SEQUENCE]
+        size, padding = config.vocab, config.padding_id
+        return [
+            InputSpec(name="input_ids", dtype="int64", axes=[*axes], role="tokens", size=size, padding=padding),
+            InputSpec(name="attention_mask", dtype="int64", axes=[*axes], role="mask"),
+        ]
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return self.encoder.encodings
+
+    @property
+    def envelopes(self) -> list[Envelope]:
+        return [envelope_of(encoding, self.encoder.embeddings.position_ids) for encoding in self.encodings]
+
+    def __call__(self, **inputs: Tensor) -> Tensor:
+        states_BSC: Tensor = self.encoder(inputs["input_ids"], inputs.get("attention_mask"))
+        return states_BSC
+
+
+def side_of(encoder: Encoder | Side) -> Side:
+    """The encoder as it is read."""
+    return TextSide(encoder) if isinstance(encoder, Encoder) else encoder

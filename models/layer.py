@@ -1,0 +1,137 @@
+"""The transformer layer: attention, cross attention if asked for, and a feed-forward, each with its residual.
+
+Vaswani et al., "Attention Is All You Need" (arXiv:1706.03762), section 3. Text encoders, vision and audio models are
+made of it. Dropout is left out: these definitions are for inference.
+
+Shape letters: B batch, T tokens, S tokens attended to, H heads, D head size, C model size.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor, nn
+
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.nn.config import Config, at_least, named
+from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.feed_forward import FeedForward, FeedForwardConfig
+from posexport.nn.norms import NormConfig
+from posexport.nn.residual import Residual, ResidualConfig
+from posexport.nn.scoring import Score, scoring
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(Config):
+    """``head_width``: channels of a head where they are not ``hidden / heads``."""
+
+    heads: int = 5
+    head_width: int | None = None
+    #: the scoring function of a query and a key (`posexport.nn.scoring`)
+    score: Score = "dot"
+    #: scores are divided by the square root of the head size
+    scaled: bool = True
+    bias: bool = named("attention_bias", True)
+    #: keys have a bias where the other projections do; it adds the same to all scores of a query (Whisper has none)
+    key_bias: bool = True
+
+    def __post_init__(self) -> None:
+        at_least(1, heads=self.heads)
+        if self.head_width is not None and self.head_width < 1:
+            raise PosexportError(f"head_width must be at least 1 (or none), got {self.head_width}")
+
+    def head_size(self, hidden: int) -> int:
+        """Channels of a head in a model of so many channels."""
+        return self.head_width or hidden // self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig(Config):
+    """A layer's sublayers."""
+
+    hidden: int = 60
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
+    norm: NormConfig = field(default_factory=NormConfig)
+    residual: ResidualConfig = field(default_factory=ResidualConfig)
+    cross_attention: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(1, hidden=self.hidden)
+        if self.attention.head_width is None and self.hidden % self.attention.heads:
+            raise PosexportError(
+                f"hidden must be a multiple of heads, got hidden={self.hidden}, heads={self.attention.heads}"
+            )
+
+    @property
+    def head_size(self) -> int:
+        return self.attention.head_size(self.hidden)
+
+
+class Attention(EncodedAttention):
+    """Multi-head attention of ``x_BTC`` to ``context_BSC``, with the encoding's rotation and terms."""
+
+    def __init__(self, config: AttentionConfig, hidden: int, encoding: Encoding) -> None:
+        size = config.head_size(hidden)
+        if encoding.reads_input and config.heads * size != hidden:
+            raise PosexportError(
+                f"{encoding.name} reads the attention's input head by head, so a head must be hidden / heads wide; "
+                f"got hidden={hidden}, heads={config.heads}, head_width={config.head_width}"
+            )
+        super().__init__(hidden, config.heads, size, bias=config.bias, key_bias=config.key_bias)
+        self.scale = (size * encoding.score_terms) ** -0.5 if config.scaled else 1.0
+        self.scoring = scoring(config.score, config.heads, size)
+        self.encoding = encoding
+
+    def forward(
+        self, x_BTC: Tensor, context_BSC: Tensor, mask_B11S: Tensor | None, queries: Positions, keys: Positions
+    ) -> Tensor:
+        q_BHTD, k_BHSD = self.rotated(x_BTC, context_BSC, queries, keys)
+        return self.attended(x_BTC, q_BHTD, k_BHSD, self.values(context_BSC), mask_B11S, queries, keys)
+
+    def rotated(self, x_BTC: Tensor, context_BSC: Tensor, queries: Positions, keys: Positions) -> tuple[Tensor, Tensor]:
+        """Queries [B, H, T, D] and keys [B, H, S, D] with their positions."""
+        q_BHTD = self.encoding.rotate(self.queries(x_BTC), queries, "query")
+        k_BHSD = self.encoding.rotate(self.keys(context_BSC), keys, "key")
+        return self.scoring.queries(q_BHTD), k_BHSD
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What cross attention reads: another sequence's states, their additive mask and their positions."""
+
+    states_BSC: Tensor
+    mask_B11S: Tensor | None
+    positions: Positions
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention in both directions, cross attention if asked for, feed-forward."""
+
+    def __init__(self, config: LayerConfig, encoding: Encoding, index: int, *, first_norm: bool = True) -> None:
+        """``first_norm``: the attention of the layer with ``index`` 0 has a normalisation too."""
+        super().__init__()
+        hidden, norm, residual = config.hidden, config.norm, config.residual
+        self.attention = Attention(config.attention, hidden, encoding.in_layer(index))
+        unnormed = replace(residual, norm="none")
+        self.attention_residual = Residual(residual if first_norm or index else unnormed, norm, hidden)
+        if config.cross_attention:
+            self.cross_attention = Attention(config.attention, hidden, encoding.in_layer(index))
+            self.cross_residual = Residual(residual, norm, hidden)
+        self.feedforward = FeedForward(config.feedforward, hidden) if config.feedforward.size else None
+        self.feedforward_residual = Residual(residual, norm, hidden) if config.feedforward.size else None
+
+    def forward(
+        self, x_BTC: Tensor, mask_B11T: Tensor | None, positions: Positions, memory: Memory | None = None
+    ) -> Tensor:
+        y_BTC = self.attention_residual.before(x_BTC)
+        x_BTC = self.attention_residual.after(x_BTC, self.attention(y_BTC, y_BTC, mask_B11T, positions, positions))
+        if memory is not None:
+            y_BTC = self.cross_attention(
+                self.cross_residual.before(x_BTC), memory.states_BSC, memory.mask_B11S, positions, memory.positions
+            )
+            x_BTC = self.cross_residual.after(x_BTC, y_BTC)
+        if self.feedforward is None or self.feedforward_residual is None:
+            return x_BTC
+        y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
+        return self.feedforward_residual.after(x_BTC, y_BTC)

@@ -1,0 +1,160 @@
+"""A decoder with a KV cache: token ids, mask and cache to an output and the cache, by the names of the ecosystem.
+
+Shape letters: B batch, T new tokens, S past and new tokens.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from torch import Tensor
+
+from posexport.definition.definition import Definition
+from posexport.encodings.encoding import Encoding
+from posexport.nn.caching import Caching, KeysAndValues
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+
+
+def token_input(vocab: int, padding_id: int, prefix: str = "") -> InputSpec:
+    """Ids of the new tokens."""
+    axes: list[Axis] = [BATCH, SEQUENCE]
+    name = f"{prefix}input_ids"
+    return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
+
+
+def mask_input(prefix: str = "") -> InputSpec:
+    """The mask of past and new tokens."""
+    return InputSpec(name=f"{prefix}attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
+
+
+def answer_output(vocab: int, width: int | None) -> OutputSpec:
+    """Logits over the vocabulary, or hidden states of ``width`` channels."""
+    if width is None:
+        return OutputSpec(name="logits", axes=[BATCH, SEQUENCE, vocab])
+    return OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, width])
+
+
+@dataclass(frozen=True)
+class CacheTensors:
+    """Keys and values of every layer. ``shapes``: (KV heads, head size) a layer; ``part``: whose, where two are."""
+
+    shapes: Sequence[tuple[int, int]]
+    part: str = ""
+
+    def outputs(self, name: str, length: Axis) -> list[OutputSpec]:
+        """``name.0.key``, ``name.0.value``, ``name.1.key`` ..., with ``length`` tokens or slots."""
+        return [
+            OutputSpec(name=f"{name}.{index}.{self.part}{half}", axes=[BATCH, heads, length, size])
+            for index, (heads, size) in enumerate(self.shapes)
+            for half in ("key", "value")
+        ]
+
+    def inputs(self, name: str, length: Axis) -> list[InputSpec]:
+        """The same as inputs."""
+        specs = self.outputs(name, length)
+        return [InputSpec(name=spec.name, dtype="float32", axes=spec.axes, role="cache") for spec in specs]
+
+
+def pairs(tensors: Sequence[Tensor]) -> list[KeysAndValues]:
+    """Key, value, key, value ... as one pair a layer."""
+    return list(zip(tensors[::2], tensors[1::2], strict=True))
+
+
+def flat(layers: Sequence[KeysAndValues]) -> tuple[Tensor, ...]:
+    """Key, value, key, value ... Undoes `pairs`."""
+    return tuple(tensor for pair in layers for tensor in pair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What a decoder with a KV cache says of itself.
+
+    Attributes:
+        tokens: ids of the new tokens.
+        position_ids: their positions; None where nothing reads them.
+        answer: logits over the vocabulary, or hidden states.
+        cache: keys and values of every layer.
+        encodings: every encoding in it, also that of its input.
+        lengths: what these allow together.
+    """
+
+    tokens: InputSpec
+    position_ids: InputSpec | None
+    answer: OutputSpec
+    cache: CacheTensors
+    encodings: Sequence[Encoding]
+    lengths: Envelope
+
+
+class CachedDecoder(Definition):
+    """New tokens and the cache of the ones before, to logits (or hidden states) and the cache of all.
+
+    One graph does the prefill (an empty past), a chunk of it, or a decode step. Tokens are numbered by the mask.
+    """
+
+    ordered = True
+    causal = True
+
+    @property
+    @abstractmethod
+    def caching(self) -> Caching:
+        """How past tokens are kept."""
+
+    @property
+    @abstractmethod
+    def decoding(self) -> Decoding:
+        """What it takes, returns and promises."""
+
+    @abstractmethod
+    def decode(
+        self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
+    ) -> tuple[Tensor, Sequence[KeysAndValues]]:
+        """The output for the new tokens, and every layer's keys and values of all, as the cache keeps them."""
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.encodings[0]
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Tokens are numbered by the mask: padding on the left moves none."""
+        return True
+
+    @property
+    def padding_invariant(self) -> bool:
+        return all(encoding.padding_invariant for encoding in self.decoding.encodings)
+
+    @property
+    def envelope(self) -> Envelope:
+        """A limit is about past and new tokens together."""
+        return msgspec.structs.replace(
+            self.decoding.lengths,
+            cached=True,
+            length_dependent=any(encoding.length_dependent for encoding in self.decoding.encodings),
+            traced=self.caching.cache.traced,
+        )
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        decoding = self.decoding
+        past = decoding.cache.inputs("past_key_values", self.caching.cache.past_axis)
+        positions = [] if decoding.position_ids is None else [decoding.position_ids]
+        return [decoding.tokens, mask_input(), *past, *positions]
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return [self.decoding.answer, *self.decoding.cache.outputs("present", self.caching.cache.present_axis)]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] = (),
+        position_ids: Tensor | None = None,
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """``past_key_values``: keys and values of every layer in turn; ``named``: the same, by the inputs' names."""
+        past = pairs([*past_key_values, *named.values()]) or None
+        output, present = self.decode(input_ids, attention_mask, past, position_ids)
+        return (output, *flat(present))

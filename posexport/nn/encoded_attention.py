@@ -1,0 +1,49 @@
+"""Multi-head attention with a position encoding: projections, and what the heads read with the encoding's terms.
+
+Shape letters: B batch, T tokens, S tokens attended to, H heads, G KV heads, D head size, C channels.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.positions import Positions
+from posexport.nn.attention import attend, shared
+from posexport.nn.projections import Projections, split_heads
+from posexport.nn.scoring import Scoring
+
+
+class EncodedAttention(Projections):
+    """Projections with an encoding. ``scale``: what scores are multiplied by; ``scoring``: of a query and a key."""
+
+    encoding: Encoding
+    scale: float
+    scoring: Scoring
+
+    def attended(
+        self,
+        x_BTC: Tensor,
+        q_BHTD: Tensor,
+        k_BGSD: Tensor,
+        v_BGSD: Tensor,
+        mask: Tensor | None,
+        queries: Positions,
+        keys: Positions,
+        **options: Any,
+    ) -> Tensor:
+        """What queries of ``x_BTC`` read, through the output projection; ``options``: of `attend`. [B, T, C]."""
+        k_BHSD = shared(k_BGSD, self.heads)
+        read_BHTD = split_heads(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
+        context_BHTD = attend(
+            q_BHTD,
+            k_BGSD,
+            v_BGSD,
+            scale=self.scale,
+            mask=mask,
+            scores=self.encoding.scores(read_BHTD, k_BHSD, queries, keys),
+            values=self.encoding.values(queries, keys),
+            base=self.scoring.base(k_BHSD, queries, keys),
+            **options,
+        )
+        return self.joined(context_BHTD)

@@ -1,0 +1,59 @@
+"""The linear projections of multi-head attention, and tensors split into heads.
+
+Shape letters: B batch, T tokens, H heads, G KV heads, D head size, C channels.
+"""
+
+from torch import Tensor, nn
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[..., T, C] to [..., H, T, D]."""
+    parts: Tensor = x.unflatten(-1, (heads, -1)).transpose(-3, -2)  # type: ignore[no-untyped-call]
+    return parts
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[..., H, T, D] to [..., T, C]. Undoes `split_heads`."""
+    return x.transpose(-3, -2).flatten(-2)
+
+
+class Projections(nn.Module):
+    """Q, K, V and output projections, of ``hidden`` channels to heads and back."""
+
+    def __init__(
+        self,
+        hidden: int,
+        heads: int,
+        head_size: int,
+        *,
+        kv_heads: int | None = None,
+        context_hidden: int | None = None,
+        bias: bool = True,
+        key_bias: bool = True,
+        output_bias: bool | None = None,
+    ) -> None:
+        """``context_hidden``: channels that keys and values are projected from; ``output_bias``: None for ``bias``."""
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        context = context_hidden or hidden
+        self.query = nn.Linear(hidden, heads * head_size, bias=bias)
+        self.key = nn.Linear(context, self.kv_heads * head_size, bias=bias and key_bias)
+        self.value = nn.Linear(context, self.kv_heads * head_size, bias=bias)
+        self.output = nn.Linear(heads * head_size, hidden, bias=bias if output_bias is None else output_bias)
+
+    def queries(self, x_BTC: Tensor) -> Tensor:
+        """[B, H, T, D]."""
+        return split_heads(self.query(x_BTC), self.heads)
+
+    def keys(self, x_BTC: Tensor) -> Tensor:
+        """[B, G, T, D]."""
+        return split_heads(self.key(x_BTC), self.kv_heads)
+
+    def values(self, x_BTC: Tensor) -> Tensor:
+        """[B, G, T, D]."""
+        return split_heads(self.value(x_BTC), self.kv_heads)
+
+    def joined(self, context_BHTD: Tensor) -> Tensor:
+        """What the heads read, through the output projection; [B, T, C]."""
+        out: Tensor = self.output(merge_heads(context_BHTD))
+        return out

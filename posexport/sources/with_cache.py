@@ -1,0 +1,222 @@
+"""Whether a user's module is a decoder that a KV cache can go through, and the decoder that it becomes.
+
+Its attention layers must be all that looks at other tokens, which is tried before anything is exported.
+
+Shape letters: B batch, T new tokens.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.nn import Attention
+from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
+from posexport.nn.caching import Caching
+from posexport.nn.reach import Reach
+from posexport.sources import mapped
+from posexport.sources.length_search import LONGEST, search
+from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
+from posexport.sources.source import Source
+from posexport.sources.user_module import UserModule, in_precision, raised
+from posexport.spec import BATCH, SEQUENCE, Envelope, OutputSpec
+
+TASK = "text-generation"
+#: rows and tokens that a module is tried with before it is exported
+_ROWS, _LENGTH = 3, 9
+#: of the largest logit: what two ways to compute it may differ by
+_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+def with_cache(source: Source, task: str | None) -> Source:
+    """A user's module as a decoder with a KV cache, where it is one; any other source as it is.
+
+    ``task``: ``text-generation`` insists on it, ``features`` leaves the module as it is; None decides by what it is: a
+    module with causal attention layers that returns logits over the rows of its own embedding.
+
+    Raises:
+        PosexportError: what keeps the module from having a cache, in one sentence.
+    """
+    user = source.module
+    if not isinstance(user, UserModule) or task == "features":
+        return source
+    if task not in (None, TASK):
+        raise PosexportError(f"{source.name} is a module of your own: the task must be {TASK} or features, got {task}")
+    if task is None and not _is_vocabulary(source.outputs[0], user.module):
+        return source
+    reason = _unfit(source, user)
+    paths: list[str] = []
+    if not reason:
+        try:
+            paths = _called(user)
+        except NotCachedError as err:
+            reason = str(err)
+    if reason and task is None:
+        remark = f"converted for features, without a KV cache: {reason}"
+        causal = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
+        return replace(source, remarks=[*source.remarks, remark]) if causal else source
+    if reason:
+        raise PosexportError(f"{source.name} cannot be converted for {TASK}: {reason}")
+    decoder = _decoder(source, user, paths)
+    if task is None:
+        remark = f"converted for {TASK}: a KV cache goes through its {len(paths)} causal attention layers"
+        return replace(decoder, remarks=[*decoder.remarks, f"{remark}; the task features leaves it out"])
+    return decoder
+
+
+def _unfit(source: Source, user: UserModule) -> str:
+    """Why a module is no decoder with a cache, by what it takes, gives and holds; nothing where it may be one."""
+    if not any(isinstance(part, Attention) and part.causal for part in user.module.modules()):
+        return "it has no posexport.nn.Attention with causal=True"
+    names = [spec.name for spec in source.inputs]
+    if IDS not in names or not set(names) <= {IDS, MASK, POSITIONS}:
+        return f"its inputs must be {IDS}, and may be {MASK} and {POSITIONS}; got {', '.join(names)}"
+    if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
+        return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
+    axes = source.outputs[0].axes
+    if len(source.outputs) != 1 or len(axes) != 3 or axes[:2] != [BATCH, SEQUENCE] or not isinstance(axes[2], int):
+        shown = "; ".join(f"{spec.name} [{', '.join(map(str, spec.axes))}]" for spec in source.outputs)
+        return f"it must return logits [{BATCH}, {SEQUENCE}, vocabulary] alone, got {shown}"
+    return ""
+
+
+def _is_vocabulary(logits: OutputSpec, module: nn.Module) -> bool:
+    """Whether an output is called logits, or has as many channels as an embedding has rows."""
+    return logits.name == "logits" or logits.axes[-1] in _rows(module)
+
+
+def _rows(module: nn.Module) -> set[int]:
+    return {part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding)}
+
+
+def _called(user: UserModule) -> list[str]:
+    """The paths of the attention layers, in the order in which forward calls them."""
+    module = copy.deepcopy(user.module) if _small(user) else user.module
+    mask_11 = torch.ones((1, 1), dtype=torch.int64)
+    call = CachedCall(Reach.by_mask(mask_11, 1, Caching()), mask_11, None)
+    tensors = {IDS: torch.zeros_like(mask_11), MASK: mask_11, POSITIONS: call.at.queries.ids_BT}
+    with torch.no_grad(), cached_call(call):
+        module(**{spec.name: tensors[spec.name] for spec in user.inputs})
+    if not call.layers:
+        raise NotCachedError("forward calls no posexport.nn.Attention")
+    paths = {id(part): path for path, part in module.named_modules()}
+    return [paths[id(layer)] for layer in call.layers]
+
+
+def _small(module: nn.Module) -> bool:
+    """Whether there is memory for a copy in float64 without asking."""
+    return mapped.size_of(module.parameters()) <= mapped.LARGE
+
+
+def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
+    vocab = source.outputs[0].axes[2]
+    assert isinstance(vocab, int)
+    tokens = next(spec for spec in source.inputs if spec.name == IDS)
+    if vocab in _rows(user.module):  # an example need not hold the last id
+        tokens = msgspec.structs.replace(tokens, size=vocab)
+    envelope, remarks = source.envelope, list(source.remarks)
+    if any(spec.name == POSITIONS for spec in source.inputs):
+        envelope, remarks = _numbered(OwnDecoder(user, paths, tokens, vocab, envelope).eval(), remarks)
+    decoder = OwnDecoder(user, paths, tokens, vocab, envelope).eval()
+    if reason := _misfit(decoder):
+        raise PosexportError(
+            f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
+        )
+    encodings = [encoding.spec for encoding in decoder.encodings]
+    return replace(
+        source,
+        module=decoder,
+        inputs=decoder.inputs,
+        outputs=decoder.outputs,
+        envelope=decoder.envelope,
+        encoding=encodings[0],
+        encodings=encodings if any(each != encodings[0] for each in encodings) else [],
+        task=TASK,
+        shift_invariant=decoder.shift_invariant,
+        padding_invariant=decoder.padding_invariant,
+        positional=True,
+        causal=True,
+        further_lengths=[n for n in source.further_lengths if envelope.limit is None or n <= envelope.limit],
+        remarks=remarks,
+    )
+
+
+def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[Envelope, list[str]]:
+    """The envelope of a module that takes position_ids, whose own table may end where some number is too large."""
+    envelope = decoder.envelope
+
+    def attempt(length: int) -> str:
+        ids_1T = torch.zeros((1, length), dtype=torch.int64)
+        try:
+            with torch.no_grad():
+                decoder.plain(ids_1T, torch.ones_like(ids_1T))
+        except PosexportError as err:
+            return raised(err.__cause__ or err)
+        return ""
+
+    try:
+        end = search(attempt, 1, envelope.limit or LONGEST)
+    except MemoryError:  # how far it may go is not known
+        return envelope, remarks
+    if end.limit is None or end.limit == envelope.limit:
+        return envelope, remarks
+    remark = (
+        f"inputs of at most {end.limit} tokens are accepted, longer ones are refused: with the {POSITIONS} of "
+        f"{end.limit + 1} tokens the module raised {end.reason}"
+    )
+    boundaries = sorted({*(b for b in envelope.boundaries if b < end.limit), end.limit})
+    return msgspec.structs.replace(envelope, limit=end.limit, boundaries=boundaries), [*remarks, remark]
+
+
+def _misfit(decoder: OwnDecoder) -> str:
+    """Why the module computes something else with a cache than without; nothing where it computes the same."""
+    limit, size = decoder.envelope.limit or _LENGTH, decoder.inputs[0].size or 1
+    length = min(_LENGTH, limit)
+    trial, least = decoder, _ROUNDING[torch.float32]
+    if _small(decoder):
+        trial, least = copy.deepcopy(decoder), _ROUNDING[torch.float64]
+        in_precision(trial, torch.float64)
+    ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
+    whole_BT = torch.ones_like(ids_BT)
+    # rows of different lengths, each at its end
+    padded_BT = (torch.arange(length) >= torch.arange(_ROWS)[:, None].clamp(max=length - 1)).to(torch.int64)
+
+    def differs(a: Tensor, b: Tensor, mask_BT: Tensor) -> bool:
+        real = mask_BT != 0
+        return float((a[real] - b[real]).abs().max()) > least * float(b[real].abs().max())
+
+    with torch.no_grad():
+        for mask_BT in (whole_BT, padded_BT) if trial.takes_mask else (whole_BT,):
+            cached = trial(ids_BT, mask_BT)[0]
+            if differs(cached, trial.plain(ids_BT, mask_BT), mask_BT):
+                if mask_BT is whole_BT:
+                    return "its logits are others when its attention layers take their positions from the cache"
+                return (
+                    "padding on the left changes its logits: hand the attention_mask of forward on to every "
+                    "posexport.nn.Attention and posexport.nn.InputEncoding"
+                )
+        if length > 2 and not decoder.envelope.length_dependent:
+            parts = (length - 2, 1, 1)
+            if differs(_in_calls(trial, ids_BT, whole_BT, parts), trial(ids_BT, whole_BT)[0], whole_BT):
+                return (
+                    "read in parts it gives other logits than read at once, so something beside posexport.nn.Attention "
+                    "looks at other tokens or counts them (a convolution, positions from torch.arange); number tokens "
+                    "with posexport.nn.InputEncoding, or let forward take position_ids"
+                )
+    return ""
+
+
+def _in_calls(decoder: OwnDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Sequence[int]) -> Tensor:
+    """The logits of all tokens, read in calls of so many new ones."""
+    held: tuple[Tensor, ...] = ()
+    logits, end = [], 0
+    for new in parts:
+        start, end = end, end + new
+        new_BTV, *present = decoder(ids_BT[:, start:end], mask_BT[:, :end], held)
+        logits.append(new_BTV)
+        held = tuple(present)
+    return torch.cat(logits, 1)
