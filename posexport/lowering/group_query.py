@@ -22,7 +22,6 @@ from posexport.targets.target import MICROSOFT, Target
 
 #: the operator accepts heads of a multiple of this
 _MULTIPLE = 8
-CACHE_OPSET = 24
 
 Appended = tuple[ir.Value, ...]
 
