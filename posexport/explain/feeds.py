@@ -71,7 +71,7 @@ def draw(inputs: Sequence[InputSpec], envelope: Envelope, named: dict[str, int])
         if spec.role == "tokens":
             arrays[spec.name] = ids(spec, shape, rng)
         elif spec.role in ("values", "cache"):
-            arrays[spec.name] = rng.standard_normal(shape, dtype=np.float32)
+            arrays[spec.name] = rng.standard_normal(shape, dtype=np.float32).astype(spec.dtype, copy=False)
         elif spec.role == "mask":
             arrays[spec.name] = np.ones(shape, dtype=spec.dtype)
     positions = {spec.name for spec in inputs if spec.role == "positions"}

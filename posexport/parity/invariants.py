@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array, Measured, Precision, measure, tolerance
+from posexport.parity.criterion import Array, Measured, measure, tolerance
 from posexport.parity.draw import Feeds, draw, ids, kept, sequence_axis, spread, tokens_of
 from posexport.parity.grid import GridPoint
 from posexport.parity.ort import RunError
@@ -33,6 +33,7 @@ from posexport.spec import (
     Padding,
     samples,
 )
+from posexport.targets.dtypes import MODEL_DTYPE, Precision
 
 Run = Callable[[Feeds], list[Array]]
 #: which tokens of an output are real; None: all
@@ -63,7 +64,7 @@ class Promise:
     shift_invariant: bool
     padding_invariant: bool
     reads_first_token: bool
-    precision: Precision = "fp32"
+    precision: Precision = MODEL_DTYPE.precision
     #: the user's, in place of the criterion
     tolerance: float | None = None
     causal: bool = False

@@ -19,7 +19,7 @@ from posexport.parity import invariants, median, memory, steps
 from posexport.parity.baseline_error import errors as more_errors
 from posexport.parity.calls import in_calls, whole
 from posexport.parity.coverage import Coverage, cover
-from posexport.parity.criterion import Array, Measured, Precision, floor, measure
+from posexport.parity.criterion import Array, Measured, floor, measure
 from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.draw import draw, size_of, token_mask
 from posexport.parity.foreign import Foreign
@@ -28,7 +28,7 @@ from posexport.parity.grid import GridPoint, grid
 from posexport.parity.locate import locate
 from posexport.parity.luck import inputs_of
 from posexport.parity.ort import RunError, Runner
-from posexport.parity.reference import DTYPES, Reference, fingerprint, torch_threads
+from posexport.parity.reference import Reference, fingerprint, torch_threads
 from posexport.parity.refusal import refused
 from posexport.parity.report import Invariant, Point, Report
 from posexport.parity.sample import SampleWriter
@@ -36,6 +36,7 @@ from posexport.parity.switches import switches
 from posexport.parity.user_values import check_finite
 from posexport.runtime.placement import placement, strays
 from posexport.sources.source import Source
+from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE, Precision
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: done, of how many, what is being done
@@ -79,7 +80,7 @@ def prove(
     model: Path | bytes,
     *,
     provider: str = DEFAULT_PROVIDER,
-    precision: Precision = "fp32",
+    precision: Precision = MODEL_DTYPE.precision,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     memory_limit: int | None = None,
@@ -173,7 +174,7 @@ def _values(
     source = job.source
     count = len(source.outputs)
     truth = Reference(source.module, torch.float64, outputs=count, fresh=fresh)
-    own = Reference(source.module, DTYPES[job.precision], outputs=count, fresh=fresh)
+    own = Reference(source.module, BY_PRECISION[job.precision].torch, outputs=count, fresh=fresh)
     # asked when the copies exist, so that what is free is free for the points
     job.limit_bytes = _memory_limit(memory_limit)
     job.skipped = {}
@@ -237,8 +238,8 @@ def _plain(point: GridPoint) -> bool:
 def _measured(
     y: Array, truth: Array, axes: Sequence[str | int], keep_BT: NDArray[np.bool_] | None, job: _Job
 ) -> Measured:
-    if job.precision == "fp32" and y.dtype != np.float32:
-        return Measured(np.inf, 0.0, f"{y.dtype} instead of float32")
+    if job.precision == MODEL_DTYPE.precision and y.dtype != MODEL_DTYPE.name:
+        return Measured(np.inf, 0.0, f"{y.dtype} instead of {MODEL_DTYPE.name}")
     return measure(y, truth, axes, keep_BT)
 
 
@@ -305,7 +306,7 @@ def _point(job: _Job, point: GridPoint, output: str, **result: Any) -> Point:
 
 def _invariants(job: _Job, tolerances: Mapping[tuple[int, str], float], fresh: bool) -> list[Invariant]:
     source = job.source
-    definition = Reference(source.module, DTYPES[job.precision], outputs=len(source.outputs), fresh=fresh)
+    definition = Reference(source.module, BY_PRECISION[job.precision].torch, outputs=len(source.outputs), fresh=fresh)
     promise = invariants.Promise(
         run=whole(job.runner, source.inputs, source.outputs),
         definition=whole(definition, source.inputs, source.outputs),
@@ -365,7 +366,7 @@ def _references(job: _Job, fresh: bool) -> tuple[Reference, Reference]:
     module, count = job.source.module, len(job.source.outputs)
     return (
         Reference(module, torch.float64, outputs=count, fresh=fresh),
-        Reference(module, DTYPES[job.precision], outputs=count, fresh=fresh),
+        Reference(module, BY_PRECISION[job.precision].torch, outputs=count, fresh=fresh),
     )
 
 

@@ -10,9 +10,9 @@ import msgspec
 
 from posexport.bundle.manifest import BranchRun, ParitySummary
 from posexport.errors import PosexportError
-from posexport.parity.criterion import Precision
 from posexport.parity.grid import POINT_NAMES, GridPoint
 from posexport.spec import Padding
+from posexport.targets.dtypes import Precision
 
 Verdict = Literal["pass", "fail", "skipped", "rejected"]
 #: how a sequence was read; None: either way

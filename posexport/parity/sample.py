@@ -20,13 +20,14 @@ from posexport.bounds import Bound
 from posexport.bundle.manifest import model_of
 from posexport.errors import PosexportError
 from posexport.parity.calls import in_calls
-from posexport.parity.criterion import Array, Precision, floor
+from posexport.parity.criterion import Array, floor
 from posexport.parity.draw import Feeds, draw, size_of
 from posexport.parity.grid import PADDINGS, GridPoint
 from posexport.parity.ort import RunError, Runner
 from posexport.parity.refusal import refused
 from posexport.parity.report import Point, Report, Verdict
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
+from posexport.targets.dtypes import MODEL_DTYPE, Precision
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class SampleWriter:
         self._chosen, self._picks = _choice(points, source.inputs, source.outputs, room)
         self.tensors = {}
         self.header = Header(
-            precision="fp32",
+            precision=MODEL_DTYPE.precision,
             limit=limit,
             inputs=list(source.inputs),
             outputs=list(source.outputs),

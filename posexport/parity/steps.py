@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array, Precision, measure
+from posexport.parity.criterion import Array, measure
 from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.draw import Feeds, draw, ids
 from posexport.parity.grid import GridPoint
@@ -23,6 +23,7 @@ from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, port
 from posexport.runtime.generate import Plan, drain, generate
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.spec import BATCH, CAPACITY, PAST, Envelope, InputSpec, OutputSpec
+from posexport.targets.dtypes import Precision
 
 Run = Callable[[Feeds], list[Array]]
 STEPS = 64

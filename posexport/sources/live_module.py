@@ -24,6 +24,7 @@ from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, raised
 from posexport.sources.weights import digest
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
 #: the axes that a module of the user's may have beside fixed ones
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
@@ -169,13 +170,16 @@ def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
     return names
 
 
+_PORT_TYPES = " and ".join(dtype.name for dtype in DTYPES if dtype.in_bundles)
+
+
 def _spec(name: str, tensor: Tensor, axes: list[Axis]) -> InputSpec:
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise PosexportError(
-            f"input {name} is {tensor.dtype}; a bundle takes int64 and float32, so convert it in the module's forward"
+            f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}, so convert it in the module's forward"
         )
     if tensor.is_floating_point():
-        return InputSpec(name=name, dtype="float32", axes=axes, role="values")
+        return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
     if "mask" in name:
         return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
     if tensor.numel() == 0 or int(tensor.min()) < 0:

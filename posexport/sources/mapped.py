@@ -19,10 +19,14 @@ from typing import IO
 import torch
 from torch import Tensor, nn
 
+from posexport.targets.dtypes import MODEL_DTYPE
+
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
 LARGE = 1 << 30
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
+#: of the tensors that are mapped
+DTYPE = MODEL_DTYPE.torch
 _PAGES = "_posexport_pages"
 
 
@@ -72,11 +76,11 @@ def trim() -> None:
 def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | None:
     """The float32 numbers of ``shape`` from byte ``start`` on; None where no float32 can begin there."""
     count = functools.reduce(lambda a, b: a * b, shape, 1)
-    if start % 4 or not count:
+    if start % DTYPE.itemsize or not count:
         return None
-    flat = torch.frombuffer(pages, dtype=torch.float32, count=count, offset=start)
+    flat = torch.frombuffer(pages, dtype=DTYPE, count=count, offset=start)
     parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
-    setattr(parameter, _PAGES, _Pages(pages, start, start + 4 * count, parameter._version))  # noqa: SLF001
+    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))  # noqa: SLF001
     return parameter
 
 
