@@ -60,7 +60,6 @@ class SpectrogramEncoder(nn.Module):
 
     @property
     def states_axis(self) -> int:
-        """How many hidden states there are."""
         return self.config.tokens
 
     @property
@@ -99,7 +98,6 @@ class SpectrogramModel(Definition):
 
     @property
     def envelope(self) -> Envelope:
-        """One point: no length varies."""
         return Envelope(lengths=[1])
 
     @property
