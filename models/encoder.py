@@ -24,7 +24,8 @@ from posexport.nn.attention import additive
 from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
 from posexport.nn.position_ids import PositionIds, SequentialPositionIds
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,7 @@ class EncoderModel(HeadedModel):
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in self.head.outputs]
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the boundaries of all layers' encodings where they differ.
 
         Also for the sequence that is attended to, where the encoding's terms measure distances to it.
@@ -135,7 +136,7 @@ class EncoderModel(HeadedModel):
         if config.layer.cross_attention:
             axes: list[Axis] = [BATCH, ENCODER_SEQUENCE]
             states: list[Axis] = [*axes, config.hidden]
-            specs.append(InputSpec(name="encoder_hidden_states", dtype="float32", axes=states, role="values"))
+            specs.append(InputSpec(name="encoder_hidden_states", dtype=MODEL_DTYPE.name, axes=states, role="values"))
             specs.append(InputSpec(name="encoder_attention_mask", dtype="int64", axes=axes, role="mask"))
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in specs]
 

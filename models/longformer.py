@@ -37,7 +37,7 @@ from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -72,7 +72,7 @@ def marked(token_BT: Tensor) -> Marked:
     """List the marked tokens. At least one slot a row, so that no size is 0."""
     count_BT = token_BT.cumsum(1)
     most = cast(int, count_BT[:, -1].max().clamp(min=1).item())
-    torch._check(most >= 1)  # type: ignore[no-untyped-call]  # for the trace, which knows no more of it
+    torch._check(most >= 1)  # type: ignore[no-untyped-call]  # noqa: SLF001 (for the trace, which knows no more of it)
     rank_G = torch.arange(most, device=token_BT.device)
     # the token in slot g stands where g + 1 are reached: after all tokens up to which there are g or fewer
     slot_BG = (count_BT[:, None, :] <= rank_G[:, None]).sum(2).clamp(max=token_BT.shape[1] - 1)
@@ -197,7 +197,7 @@ class LongformerModel(HeadedModel):
         return encoding
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
         envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
         limit = envelope.limit

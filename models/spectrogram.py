@@ -17,7 +17,8 @@ from posexport.encodings.positions import Positions
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.nn.norms import normalisation
-from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class SpectrogramEncoder(nn.Module):
         return [layer.attention.encoding for layer in self.layers if isinstance(layer, EncoderLayer)]
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         """None: no length varies, so there is none to refuse."""
         return []
 
@@ -65,7 +66,7 @@ class SpectrogramEncoder(nn.Module):
     @property
     def inputs(self) -> list[InputSpec]:
         axes: list[str | int] = [BATCH, self.config.frequencies, 2 * self.config.tokens]
-        return [InputSpec(name="input_features", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="input_features", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     def forward(self, input_features: Tensor) -> Tensor:
         x_BCN = F.gelu(self.first(input_features))
@@ -97,9 +98,14 @@ class SpectrogramModel(Definition):
         return False
 
     @property
-    def envelope(self) -> Envelope:
-        """One point: no length varies."""
-        return Envelope(lengths=[1])
+    def envelope(self) -> LengthContract:
+        """No length varies."""
+        return LengthContract()
+
+    @property
+    def plan(self) -> ProofPlan:
+        """One point."""
+        return ProofPlan(lengths=[1])
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -5,6 +5,7 @@ pages of one that was changed are kept.
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
 import mmap
@@ -14,15 +15,20 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from posexport.targets.dtypes import MODEL_DTYPE
 
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
 LARGE = 1 << 30
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
+#: of the tensors that are mapped
+DTYPE = MODEL_DTYPE.torch
+_M = TypeVar("_M", bound=nn.Module)
 _PAGES = "_posexport_pages"
 
 
@@ -46,13 +52,18 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
     advise = getattr(mmap, "MADV_DONTNEED", None)
     for parameter in parameters:
         pages: _Pages | None = getattr(parameter, _PAGES, None)
-        if pages is None or advise is None or parameter._version != pages.version:
+        if pages is None or advise is None or parameter._version != pages.version:  # noqa: SLF001 (counts writes)
             continue
         # whole pages only: those at the ends are the neighbours' too
         start = -(-pages.start // mmap.PAGESIZE) * mmap.PAGESIZE
         end = pages.end // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
             pages.map.madvise(advise, start, end - start)
+
+
+def copy_with_same_weights(module: _M) -> _M:
+    """A copy with structure, attributes and buffers of its own, whose parameters are those of ``module`` themselves."""
+    return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
 
 
 def drop(parameters: Iterable[nn.Parameter]) -> None:
@@ -72,11 +83,11 @@ def trim() -> None:
 def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | None:
     """The float32 numbers of ``shape`` from byte ``start`` on; None where no float32 can begin there."""
     count = functools.reduce(lambda a, b: a * b, shape, 1)
-    if start % 4 or not count:
+    if start % DTYPE.itemsize or not count:
         return None
-    flat = torch.frombuffer(pages, dtype=torch.float32, count=count, offset=start)
+    flat = torch.frombuffer(pages, dtype=DTYPE, count=count, offset=start)
     parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
-    setattr(parameter, _PAGES, _Pages(pages, start, start + 4 * count, parameter._version))
+    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))  # noqa: SLF001
     return parameter
 
 

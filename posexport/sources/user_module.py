@@ -5,12 +5,13 @@ and checks that the tensors have the axes that were declared. An exception of th
 names the exception, the sizes, the likely line, and the longest input that was taken before.
 """
 
+import copy
 import inspect
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
+_M = TypeVar("_M", bound=nn.Module)
 #: characters of a library's message that are quoted
 _QUOTED = 300
 
@@ -160,7 +162,7 @@ def quoted(err: BaseException) -> str:
     """An exception's message on one line, cut where it is long."""
     try:
         text = " ".join(str(err).split())
-    except Exception:  # its __str__ is the user's as well
+    except Exception:  # noqa: BLE001 (its __str__ is the user's as well)
         return ""
     return text if len(text) <= _QUOTED else text[:_QUOTED] + " ..."
 
@@ -183,6 +185,18 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def copied(argument: str, module: _M, why: str = "the proof needs copies of it in two precisions") -> _M:
+    """A copy of a user's module; PosexportError where it has none, ``why`` saying what it is needed for."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as err:
+        if not_the_module_s(err):
+            raise
+        raise PosexportError(
+            f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
+        ) from err
+
+
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits."""
     tensors = {
@@ -192,11 +206,11 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         if value.is_complex()
     }
     for part, name in tensors:
-        del part._buffers[name]
+        del part._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
     module = module.to(dtype)
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
     for (part, name), value in tensors.items():
-        part._buffers[name] = value.to(wide)
+        part._buffers[name] = value.to(wide)  # noqa: SLF001
     return module
 
 
