@@ -179,6 +179,7 @@ TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.SourceInfo: "source",
     bundle.FileEntry: "file",
     bundle.LoweringSpec: "lowering",
+    bundle.PassSpec: "graph pass",
     bundle.ParitySummary: "parity summary",
     bundle.BranchRun: "branch",
     records.Point: "point",

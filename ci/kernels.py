@@ -9,20 +9,21 @@ whose names are in the provider's library, and the table that ONNX Runtime publi
 """
 
 import json
+import mmap
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
 from posexport.targets.kernels import Kernels, KernelTable, ProviderKernels
-from posexport.targets.providers import PROVIDERS
+from posexport.targets.providers import CUDA, PROVIDERS
 from posexport.targets.target import MICROSOFT
 
 FOLDER = Path(__file__).parent.parent / "posexport/targets/kernel_tables"
@@ -32,6 +33,25 @@ PUBLISHED = Path(__file__).parent / "kernels_published.json"
 _ABSENT = ("libcu", "libnv")
 _SYSTEM = ("GLIBC", "GCC", "CXXABI")
 _OPEN_END = 2**31 - 1
+#: how C++ spells element types in the name of a class, and what ONNX Runtime's type strings call them
+_CXX = {
+    "f": "float",
+    "d": "double",
+    "b": "bool",
+    "a": "int8",
+    "s": "int16",
+    "i": "int32",
+    "l": "int64",
+    "h": "uint8",
+    "t": "uint16",
+    "j": "uint32",
+    "m": "uint64",
+    "MLFloat16": "float16",
+    "BFloat16": "bfloat16",
+    "Float8E4M3FN": "float8e4m3fn",
+    "Float8E5M2": "float8e5m2",
+    "Float4E2M1x2": "float4e2m1",
+}
 #: run in a process of its own, whose libraries are the stubs; the process ends without destructors, which need CUDA
 _READER = """
 import json, os, sys
@@ -58,26 +78,26 @@ def registered() -> tuple[str, dict[str, list[Kernels]]]:
     names: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for domain, operator, constraints in ports:
         names[domain, operator] += constraints
-    dtypes: defaultdict[str, defaultdict[tuple[str, str, int, int], set[str]]] = defaultdict(lambda: defaultdict(set))
+    dtypes: defaultdict[str, defaultdict[tuple[str, str, int, int], dict[str, set[str]]]]
+    dtypes = defaultdict(lambda: defaultdict(lambda: defaultdict(set)))
     for provider, domain, operator, since, until, constraints in kernels:
         if domain in ("", MICROSOFT):
-            dtypes[provider][domain, operator, since, until] |= _data_types(constraints, names[domain, operator])
+            types = dtypes[provider][domain, operator, since, until]
+            for port in names[domain, operator]:
+                types[port] |= set(re.findall(r"^tensor\((\w+)\)$", "\n".join(constraints.get(port, ())), re.MULTILINE))
     return version, {
         provider: [
-            Kernels(operator, domain, since, None if until == _OPEN_END else until, tuple(sorted(types)))
+            Kernels(operator, domain, since, None if until == _OPEN_END else until, _data_types(types))
             for (domain, operator, since, until), types in sorted(rows.items())
         ]
         for provider, rows in dtypes.items()
     }
 
 
-def _data_types(constraints: Mapping[str, list[str]], ports: Iterable[str]) -> set[str]:
-    """Of a kernel's types by constraint those of its data: the first of ``ports`` that is no mere condition."""
-    for port in ports:
-        types = set(re.findall(r"^tensor\((\w+)\)$", "\n".join(constraints.get(port, ())), re.MULTILINE))
-        if types - {"bool"}:
-            return types
-    return {"bool"}
+def _data_types(by_port: Mapping[str, set[str]]) -> tuple[str, ...]:
+    """Of types by constraint, the first input's first, those of the first that is no condition, index or shape."""
+    data = (types for types in by_port.values() if types - {"bool", "int32", "int64"})
+    return tuple(sorted(next(data, set().union(*by_port.values()))))
 
 
 def capi() -> Path:
@@ -122,18 +142,70 @@ def as_text(table: KernelTable) -> str:
     return re.sub(r'"(\[\\".*\])"', lambda row: json.loads(row[0]), json.dumps(plain, indent=1)) + "\n"
 
 
+def classes(library: Path) -> dict[tuple[str, str], set[str]]:
+    """The element types of the CUDA kernels' C++ classes by (domain, operator), where a class has the operator's name.
+
+    A class that is no template of an element type says nothing; kernels of other types may share one.
+    """
+    types: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for contrib, length, rest in re.findall(rb"\0N11onnxruntime(7contrib)?4cuda(\d+)(\w+)E(?=\0)", content):
+            name, arguments = rest[: int(length)].decode(), rest[int(length) :].decode()
+            first = re.match(r"I(?:NS_\d+([A-Z]\w*?)E|([a-z]))", arguments)
+            if first and (first[1] or first[2]) in _CXX:
+                types[MICROSOFT if contrib else "", name].add(_CXX[first[1] or first[2]])
+    return types
+
+
+def differences_from_classes(kernels: Iterable[Kernels], library: Path) -> Iterator[str]:
+    """Operators whose kernels compute other types than the classes of their name."""
+    registered_types: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for row in kernels:
+        registered_types[row.domain, row.operator] |= set(row.dtypes)
+    for key, types in sorted(classes(library).items()):
+        if key in registered_types and types != registered_types[key]:
+            yield _difference(" ".join(filter(None, key)), registered_types[key], types)
+
+
+def differences_from_published(kernels: Iterable[Kernels], published: Iterable[Kernels]) -> Iterator[str]:
+    """Published rows that the registry does not have, or has with other versions or types."""
+    by_version = {(row.domain, row.operator, row.since): row for row in kernels}
+    for row in published:
+        name = f"{row.domain} {row.operator} {row.since}".strip()
+        own = by_version.get((row.domain, row.operator, row.since))
+        if own is None:
+            yield f"{name}: not registered"
+        elif own.until != row.until:
+            yield f"{name}: registered up to {own.until or 'any'}, there up to {row.until or 'any'}"
+        elif set(own.dtypes) != set(row.dtypes):
+            yield _difference(name, set(own.dtypes), set(row.dtypes))
+
+
+def _difference(name: str, own: set[str], other: set[str]) -> str:
+    parts = (("registered alone", own - other), ("there alone", other - own))
+    return f"{name}: " + "; ".join(f"{where} {', '.join(sorted(types))}" for where, types in parts if types)
+
+
 def main() -> None:
     """Write the table, and print what disagrees with it."""
     version, rows = registered()
+    published = msgspec.json.decode(PUBLISHED.read_bytes(), type=dict[str, str | list[Kernels]])
     providers = {}
     for provider in PROVIDERS.values():
         kernels = rows.get(provider.ort_name)
         if kernels is None:
             print(f"the installed onnxruntime {version} has no {provider.ort_name}")
             continue
+        other = published.get(provider.ort_name, [])
+        disagreements = {published["source"]: list(differences_from_published(kernels, other))}
+        library = capi() / "libonnxruntime_providers_cuda.so"
+        if provider is CUDA:
+            disagreements[f"class names in {library.name}"] = list(differences_from_classes(kernels, library))
         source = f"get_all_opkernel_def() of {provider.package} {version}"
-        providers[provider.ort_name] = ProviderKernels(source=source, disagreements={}, kernels=kernels)
+        providers[provider.ort_name] = ProviderKernels(source=source, disagreements=disagreements, kernels=kernels)
         print(f"{provider.ort_name}: {len(kernels)} rows")
+        for account, lines in disagreements.items():
+            print(f"  {len(lines)} disagreements with {account}", *lines, sep="\n    ")
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{version}.json").write_text(as_text(KernelTable(onnxruntime=version, providers=providers)))
 

@@ -182,7 +182,7 @@ def record(found: list[dict[str, Any]]) -> dict[str, Any]:
     usable = [row for row in found if "unusable" not in row]
     medians = [ratio for row in usable for ratio in row["medians"].values()]
     return {
-        "date": datetime.date.today().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "processor": machine().cpu,
         "cores": machine().cores,
         "commits": sorted({row["commit"] or "" for row in found}),

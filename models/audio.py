@@ -23,6 +23,7 @@ from posexport.nn.attention import additive
 from posexport.nn.config import Config, at_least
 from posexport.nn.heads import Head
 from posexport.spec import BATCH, SEQUENCE, InputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 CONVOLUTIONS: dict[str, type[CausalConvolution] | type[CentredConvolution]] = {
     "causal": CausalConvolution,
@@ -190,7 +191,7 @@ class AudioModel(HeadedModel):
         axes: list[str | int] = [BATCH, SEQUENCE]
         channels = self.encoder.config.channels
         return [
-            InputSpec(name="input_features", dtype="float32", axes=[*axes, channels], role="values"),
+            InputSpec(name="input_features", dtype=MODEL_DTYPE.name, axes=[*axes, channels], role="values"),
             InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
         ]
 

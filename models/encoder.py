@@ -25,6 +25,7 @@ from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
 from posexport.nn.position_ids import PositionIds, SequentialPositionIds
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class EncoderModel(HeadedModel):
         if config.layer.cross_attention:
             axes: list[Axis] = [BATCH, ENCODER_SEQUENCE]
             states: list[Axis] = [*axes, config.hidden]
-            specs.append(InputSpec(name="encoder_hidden_states", dtype="float32", axes=states, role="values"))
+            specs.append(InputSpec(name="encoder_hidden_states", dtype=MODEL_DTYPE.name, axes=states, role="values"))
             specs.append(InputSpec(name="encoder_attention_mask", dtype="int64", axes=axes, role="mask"))
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in specs]
 

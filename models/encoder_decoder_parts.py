@@ -22,6 +22,7 @@ from posexport.models.encoder import Encoder
 from posexport.models.encoder_side import Side, side_of
 from posexport.nn.attention import additive
 from posexport.spec import BATCH, ENCODER_PAST, InputSpec, OutputSpec, PartSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 #: the encoder's states, as decoders take them
@@ -47,7 +48,7 @@ class Wiring:
         self.mask = next((s for s in side.inputs if s.role == "mask" and s.axes == [BATCH, axis]), None)
         self.states = OutputSpec(name="last_hidden_state", axes=[BATCH, axis, config.hidden])
         self.whole_states = OutputSpec(name="encoder_last_hidden_state", axes=self.states.axes)
-        self.states_input = InputSpec(name=STATES, dtype="float32", axes=self.states.axes, role="values")
+        self.states_input = InputSpec(name=STATES, dtype=MODEL_DTYPE.name, axes=self.states.axes, role="values")
         self.own_tokens = [token_input(config.vocab, config.padding_id), mask_input()]
         masks = [] if self.mask is None else [msgspec.structs.replace(self.mask, name="encoder_attention_mask")]
         #: new tokens, and the masks

@@ -18,6 +18,7 @@ from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.nn.norms import normalisation
 from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class SpectrogramEncoder(nn.Module):
     @property
     def inputs(self) -> list[InputSpec]:
         axes: list[str | int] = [BATCH, self.config.frequencies, 2 * self.config.tokens]
-        return [InputSpec(name="input_features", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="input_features", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     def forward(self, input_features: Tensor) -> Tensor:
         x_BCN = F.gelu(self.first(input_features))

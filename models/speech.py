@@ -23,6 +23,7 @@ from posexport.models.conformer import ChannelNorm
 from posexport.nn.activations import activation
 from posexport.nn.heads import Head
 from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan, samples
+from posexport.targets.dtypes import MODEL_DTYPE
 
 #: frame counts to prove it at, beside those of the encoding: the grid's own lengths
 _FRAMES = (1, 2, 17, 63, 64, 65, 257)
@@ -139,7 +140,7 @@ class SpeechModel(Definition):
     def inputs(self) -> list[InputSpec]:
         axes: list[str | int] = [BATCH, SEQUENCE]
         return [
-            InputSpec(name="input_values", dtype="float32", axes=axes, role="values"),
+            InputSpec(name="input_values", dtype=MODEL_DTYPE.name, axes=axes, role="values"),
             InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask"),
         ]
 

@@ -22,6 +22,7 @@ from posexport.errors import PosexportError
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ class Vision(Definition):
     @property
     def inputs(self) -> list[InputSpec]:
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
-        return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="pixel_values", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     @property
     def outputs(self) -> list[OutputSpec]:

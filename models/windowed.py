@@ -30,6 +30,7 @@ from posexport.nn.config import Config, at_least, fraction
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.scoring import Scoring
 from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.targets.dtypes import MODEL_DTYPE
 
 #: of the normalisations that no configuration sets
 _EPS = 1e-5
@@ -256,7 +257,7 @@ class Windowed(Definition):
     @property
     def inputs(self) -> list[InputSpec]:
         axes: list[str | int] = [BATCH, self.config.channels, HEIGHT, WIDTH]
-        return [InputSpec(name="pixel_values", dtype="float32", axes=axes, role="values")]
+        return [InputSpec(name="pixel_values", dtype=MODEL_DTYPE.name, axes=axes, role="values")]
 
     @property
     def outputs(self) -> list[OutputSpec]:

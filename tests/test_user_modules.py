@@ -340,7 +340,7 @@ def test_an_error_under_json_is_a_document(run: Command, models: Path, tmp_path:
 
 
 def test_a_defect_asks_for_a_report(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posexport.conversion, "convert", lambda *_, **__: [][1])
+    monkeypatch.setattr(posexport.conversion, "convert", lambda *_, **__: [][1])  # noqa: PLE0643 (the defect)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b")

@@ -12,6 +12,7 @@ from posexport.encodings.positions import Positions
 from posexport.encodings.relative_key import RelativeKey
 from posexport.nn.attention import attend
 from posexport.spec import BATCH, SEQUENCE, InputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
 
 HEADS, HEAD_SIZE, TABLE = 12, 64, 16384
 _BASELINE = f"""<ir_version: 10, opset_import: ["": 23]>
@@ -28,7 +29,7 @@ class _Attention(nn.Module):
         self.encoding = RelativeKey(max_positions=TABLE, head_size=HEAD_SIZE)
         nn.init.normal_(self.encoding.table, generator=torch.Generator().manual_seed(0))
         axes: list[str | int] = [BATCH, HEADS, SEQUENCE, HEAD_SIZE]
-        self.inputs = [InputSpec(name=name, dtype="float32", axes=axes, role="values") for name in "qkv"]
+        self.inputs = [InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values") for name in "qkv"]
 
 
 class _Lowered(_Attention):
@@ -49,7 +50,6 @@ class _Published(_Attention):
 
 
 def lowered() -> nn.Module:
-    """As posexport lowers it."""
     return _Lowered()
 
 

@@ -22,7 +22,7 @@ from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 from posexport.spec import MODEL as MODEL
-from posexport.targets.dtypes import FLOAT32, BundlePrecision
+from posexport.targets.dtypes import MODEL_DTYPE, BundlePrecision
 from posexport.targets.target import PORTABLE, TargetName
 
 FORMAT_VERSION = 3
@@ -124,7 +124,7 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
-    precision: BundlePrecision = FLOAT32.precision
+    precision: BundlePrecision = MODEL_DTYPE.precision
     target: TargetName = PORTABLE
     recipe: Recipe
     opset: int
@@ -243,7 +243,7 @@ def _fit(manifest: Manifest) -> None:
         all_given = set(part.gives) == set(names) or (part.when == "later" and set(part.gives) < set(names))
         if not set(part.feeds) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        made = {whole: (FLOAT32.name, names[own]) for own, whole in part.gives.items()}
+        made = {whole: (MODEL_DTYPE.name, names[own]) for own, whole in part.gives.items()}
         taken = known.keys() & made.keys()
         if part.when == "later" and taken <= first:
             # in calls of its own it gives what the part for first calls gives in the others

@@ -14,6 +14,7 @@ from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.targets.dtypes import MODEL_DTYPE
 
 
 def token_input(vocab: int, padding_id: int, prefix: str = "") -> InputSpec:
@@ -53,7 +54,7 @@ class CacheTensors:
     def inputs(self, name: str, length: Axis) -> list[InputSpec]:
         """The same as inputs."""
         specs = self.outputs(name, length)
-        return [InputSpec(name=spec.name, dtype="float32", axes=spec.axes, role="cache") for spec in specs]
+        return [InputSpec(name=spec.name, dtype=MODEL_DTYPE.name, axes=spec.axes, role="cache") for spec in specs]
 
 
 def pairs(tensors: Sequence[Tensor]) -> list[KeysAndValues]:

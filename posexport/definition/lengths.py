@@ -15,7 +15,7 @@ def envelope_of(
 ) -> LengthContract:
     """The envelope of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
 
-    ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the numbers
+    ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the ids
     (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
     chosen, where that is not what the encoding itself says.
     """
@@ -43,7 +43,7 @@ def together(envelopes: Sequence[LengthContract]) -> LengthContract:
 
 
 def reads_numbers(encoding: Encoding) -> bool:
-    """Whether the encoding acts on tokens by their numbers, not on pairs by their distance alone."""
+    """Whether the encoding acts on tokens by their position ids, not on pairs by their distance alone."""
     return "embed" in encoding.hooks or "rotate" in encoding.hooks
 
 

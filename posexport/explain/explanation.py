@@ -237,7 +237,6 @@ def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
 
 
 def _words(named: Mapping[str, int], manifest: Manifest) -> str:
-    """What is fed, in words."""
     axes = {axis for spec in manifest.inputs for axis in spec.axes}
     words = [f"batch {named[BATCH]}"]
     if HEIGHT in named:

@@ -7,20 +7,20 @@ differs from processor to processor, decides. That a bundle is as exact as PyTor
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.spec import BATCH, TOKENS, Axis
+from posexport.targets.dtypes import BY_PRECISION, Precision
 
-Precision = Literal["fp32", "fp16", "bf16"]
 Array = NDArray[Any]
 #: which tokens are no padding, [B, T]; None: all
 RealTokens = NDArray[np.bool_] | None
 
 #: unit in the last place of 1.0
-EPS: Mapping[Precision, float] = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
+EPS: Mapping[Precision, float] = {precision: dtype.eps for precision, dtype in BY_PRECISION.items()}
 #: an error may be so many times PyTorch's
 FACTOR = 8
 #: an error this small passes whatever PyTorch's is, in eps

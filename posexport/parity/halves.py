@@ -70,7 +70,7 @@ def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
         module=part.module,
         inputs=[*wiring.tokens, *wiring.past, wiring.states_input],
         outputs=part.spec.outputs,
-        # the states have no positions: their number has no limit
+        # the states have no positions: there may be any number of them
         envelope=msgspec.structs.replace(source.envelope, limited_axes=[SEQUENCE]),
         parts=[],
     )

@@ -7,7 +7,7 @@ import msgspec
 import torch
 
 from posexport.parity.branches.coverage import Coverage, cover
-from posexport.parity.criterion import Precision, floor
+from posexport.parity.criterion import floor
 from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.foreign.fit import Foreign
 from posexport.parity.foreign.runner import ForeignRunner, conclusion, findings
@@ -31,6 +31,7 @@ from posexport.parity.run.setup import Progress, Setup, heads_of
 from posexport.parity.run.subject import Runner
 from posexport.runtime.placement import placement, strays
 from posexport.sources.source import Source
+from posexport.targets.dtypes import MODEL_DTYPE, Precision
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: invariants are looked at here, and at the longest length
@@ -44,7 +45,7 @@ def prove(
     model: Path | bytes,
     *,
     provider: str = DEFAULT_PROVIDER,
-    precision: Precision = "fp32",
+    precision: Precision = MODEL_DTYPE.precision,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     memory_limit: int | None = None,

@@ -97,7 +97,6 @@ def _sizes(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> dict[str,
 
 
 def _check_cache(arrays: Mapping[str, Array], specs: Sequence[InputSpec]) -> None:
-    """All of a cache is given, or nothing of it."""
     names = [spec.name for spec in specs if spec.role == "cache"]
     lacking = [name for name in names if name not in arrays]
     if lacking and len(lacking) < len(names):

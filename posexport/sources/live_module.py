@@ -23,6 +23,7 @@ from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, copied
 from posexport.sources.weights import digest
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, Promises
+from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
 #: the axes that a module of the user's may have beside fixed ones
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
@@ -75,7 +76,7 @@ def source_of_module(
 
 def _random_in_training(module: nn.Module) -> str:
     """The first part of a module that gives other outputs in training mode; nothing where none is known to."""
-    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase, nn.RReLU)  # noqa: SLF001 (no public base)
     for path, part in module.named_modules():
         if isinstance(part, kinds) and getattr(part, "p", True) and part.training:
             return f"{type(part).__name__} {path}".strip()
@@ -161,13 +162,16 @@ def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
     return names
 
 
+_PORT_TYPES = " and ".join(dtype.name for dtype in DTYPES if dtype.in_bundles)
+
+
 def _spec(name: str, tensor: Tensor, axes: list[Axis]) -> InputSpec:
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise PosexportError(
-            f"input {name} is {tensor.dtype}; a bundle takes int64 and float32, so convert it in the module's forward"
+            f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}, so convert it in the module's forward"
         )
     if tensor.is_floating_point():
-        return InputSpec(name=name, dtype="float32", axes=axes, role="values")
+        return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
     if "mask" in name:
         return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
     if tensor.numel() == 0 or int(tensor.min()) < 0:

@@ -20,10 +20,14 @@ from typing import IO, TypeVar
 import torch
 from torch import Tensor, nn
 
+from posexport.targets.dtypes import MODEL_DTYPE
+
 #: modules with more bytes of weights than this are mapped, and shared where small ones are copied
 LARGE = 1 << 30
 #: parameters of fewer bytes are kept in memory
 LEAST = 1 << 20
+#: of the tensors that are mapped
+DTYPE = MODEL_DTYPE.torch
 _M = TypeVar("_M", bound=nn.Module)
 _PAGES = "_posexport_pages"
 
@@ -48,7 +52,7 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
     advise = getattr(mmap, "MADV_DONTNEED", None)
     for parameter in parameters:
         pages: _Pages | None = getattr(parameter, _PAGES, None)
-        if pages is None or advise is None or parameter._version != pages.version:
+        if pages is None or advise is None or parameter._version != pages.version:  # noqa: SLF001 (counts writes)
             continue
         # whole pages only: those at the ends are the neighbours' too
         start = -(-pages.start // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -79,11 +83,11 @@ def trim() -> None:
 def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | None:
     """The float32 numbers of ``shape`` from byte ``start`` on; None where no float32 can begin there."""
     count = functools.reduce(lambda a, b: a * b, shape, 1)
-    if start % 4 or not count:
+    if start % DTYPE.itemsize or not count:
         return None
-    flat = torch.frombuffer(pages, dtype=torch.float32, count=count, offset=start)
+    flat = torch.frombuffer(pages, dtype=DTYPE, count=count, offset=start)
     parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
-    setattr(parameter, _PAGES, _Pages(pages, start, start + 4 * count, parameter._version))
+    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))  # noqa: SLF001
     return parameter
 
 

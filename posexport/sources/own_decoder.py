@@ -83,7 +83,7 @@ class OwnDecoder(CachedDecoder):
         at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
         with cached_call(CachedCall(at, mask_BS, past)) as call:
             logits = self._logits(ids_BT, mask_BS[:, at.queries.slots_T], at)
-        # a tracer puts proxies in the place of modules
+        # a tracer has proxies instead of modules
         traced = torch.compiler.is_compiling()
         if not traced and [id(layer) for layer in call.layers] != [id(layer) for layer in self.layers]:
             raise PosexportError(

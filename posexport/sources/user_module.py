@@ -162,7 +162,7 @@ def quoted(err: BaseException) -> str:
     """An exception's message on one line, cut where it is long."""
     try:
         text = " ".join(str(err).split())
-    except Exception:  # its __str__ is the user's as well
+    except Exception:  # noqa: BLE001 (its __str__ is the user's as well)
         return ""
     return text if len(text) <= _QUOTED else text[:_QUOTED] + " ..."
 
@@ -206,11 +206,11 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         if value.is_complex()
     }
     for part, name in tensors:
-        del part._buffers[name]
+        del part._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
     module = module.to(dtype)
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
     for (part, name), value in tensors.items():
-        part._buffers[name] = value.to(wide)
+        part._buffers[name] = value.to(wide)  # noqa: SLF001
     return module
 
 

@@ -144,7 +144,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
 
 
 def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
-    """The envelope of a module that takes position_ids, whose own table may end where some number is too large."""
+    """The envelope of a module that takes position_ids, whose own table may end before the ids do."""
     envelope = decoder.envelope
 
     def attempt(length: int) -> str:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+if TYPE_CHECKING:
+    import torch
+
 
 @dataclass(frozen=True, kw_only=True)
 class DType:
@@ -31,11 +34,21 @@ class DType:
         """The type string that an ONNX Runtime session shows for a tensor of it."""
         return f"tensor({self.ort})"
 
+    @property
+    def torch(self) -> "torch.dtype":
+        """PyTorch's element type."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.name)
+        return dtype
+
 
 INT64 = DType(name="int64", onnx="INT64", ort="int64", safetensors="I64", in_bundles=True)
 FLOAT32 = DType(
     name="float32", onnx="FLOAT", ort="float", safetensors="F32", in_bundles=True, precision="fp32", eps=2.0**-23
 )
+#: of the weights, activations and real-valued inputs of models
+MODEL_DTYPE = FLOAT32
 DTYPES = (
     INT64,
     FLOAT32,
@@ -45,9 +58,11 @@ DTYPES = (
     DType(name="int32", onnx="INT32", ort="int32", safetensors="I32"),
     DType(name="bool", onnx="BOOL", ort="bool", safetensors="BOOL"),
 )
+#: floating-point types
+FLOATS = tuple(dtype for dtype in DTYPES if dtype.eps)
 BY_ORT_TYPE = {dtype.ort_type: dtype for dtype in DTYPES}
 #: the floating-point types that a model may be compared in, by what reports call it then
-BY_PRECISION = {dtype.precision: dtype for dtype in DTYPES if dtype.precision}
+BY_PRECISION = {dtype.precision: dtype for dtype in FLOATS if dtype.precision}
 
 if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by them
     PortType = str

@@ -23,8 +23,8 @@ class Kernels(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         since, until: the first and the last version of the operator that they compute; ``until`` None: ``since`` alone,
             and with it every opset up to the operator's next version.
-        dtypes: ONNX Runtime's names of the element types of the first input; where that is a condition, of the first
-            output.
+        dtypes: ONNX Runtime's names of the element types of the first input; of the first output where that input is
+            a condition, an index or a shape.
     """
 
     operator: str

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from posexport.errors import PosexportError
-from posexport.targets.dtypes import FLOAT32, DType
+from posexport.targets.dtypes import MODEL_DTYPE, DType
 from posexport.targets.providers import PROVIDERS, Provider
 
 #: the domain of ONNX Runtime's own operators
@@ -42,7 +42,7 @@ class Target:
     steps: bool = False
     longest: int | None = None
     shortest: int = 1
-    dtype: DType = FLOAT32
+    dtype: DType = MODEL_DTYPE
 
     def __post_init__(self) -> None:
         if self.name not in (PORTABLE, *PROVIDERS):

@@ -157,7 +157,7 @@ def test_the_activation_of_gemma(copy: Copy, given: dict[str, Any], name: str) -
     directory = copy("gemma-forcausallm")
     configure(directory, **given)
     source: Any = read(directory)
-    assert source.module.decoder.config.activation == name
+    assert source.module.decoder.config.layer.feedforward.activation == name
 
 
 @pytest.mark.parametrize(

@@ -315,7 +315,8 @@ def test_a_gemma_without_a_word_of_caps_has_its_familys(copy: Copy) -> None:
     model = read(directory).module
     assert isinstance(model, DecoderModel)
     config = model.decoder.config
-    assert (config.score_cap, config.logit_cap, config.scale_size) == (50.0, 30.0, 256.0)
+    attention = config.layer.attention
+    assert (attention.score_cap, config.head.cap, attention.scale_size) == (50.0, 30.0, 256.0)
 
 
 def test_gemmas_gelu_is_the_approximation(copy: Copy) -> None:

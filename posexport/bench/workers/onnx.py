@@ -15,8 +15,8 @@ from onnxruntime import OrtValue
 from posexport.bench.workers.job import Job, Reader, main
 from posexport.runtime.binding import run_bound
 from posexport.runtime.providers import make_session
-
-_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32}
+from posexport.targets.dtypes import BY_ORT_TYPE
+from posexport.targets.providers import HOST, provider_named
 
 
 class Graph:
@@ -29,6 +29,7 @@ class Graph:
             Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning, denormals=False
         )
         self._job, self._shared = job, bool(job.options.get("shared"))
+        self._device = provider_named(job.provider).device
         inputs = self._session.get_inputs()
         self._cache = [arg for arg in inputs if arg.type == "tensor(float)" and re.search("past|cache", arg.name)]
         self._others = [arg for arg in inputs if arg not in self._cache]
@@ -49,13 +50,13 @@ class Graph:
             free = (self._job.batch, 0, self._job.room if self._shared else 0, self._job.options.get("head_size", 0))
             # transformers.exporters writes fixed sizes as text
             shape = [int(size) if str(size).isdigit() else free[axis] for axis, size in enumerate(arg.shape)]
-            self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._job.provider, 0)
+            self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._device, 0)
 
     def read(self, ids: NDArray[np.int64]) -> "Answer":
         fed = {arg.name: np.ascontiguousarray(self._fed(arg, ids)) for arg in self._others}
         logits, *present = self._outputs
-        targets = self._held.values() if self._shared else [self._job.provider] * len(present)
-        outputs = {logits: "cpu", **dict(zip(present, targets, strict=True))}
+        targets = self._held.values() if self._shared else [self._device] * len(present)
+        outputs = {logits: HOST, **dict(zip(present, targets, strict=True))}
         answer, *cache = run_bound(self._session, fed, self._held, outputs)
         if not self._shared:  # else it holds the arrays that lie under the buffers
             self._held = dict(zip(self._held, cache, strict=True))
@@ -66,7 +67,7 @@ class Graph:
 
     def _fed(self, arg: Any, ids: NDArray[np.int64]) -> NDArray[Any]:
         """The array of an input that is no cache, by its name and type."""
-        dtype, total = _DTYPES[arg.type], self._read + ids.shape[1]
+        dtype, total = np.dtype(BY_ORT_TYPE[arg.type].name), self._read + ids.shape[1]
         if len(arg.shape) == 1 and dtype == np.int64 and self._cache:  # row by row: where to write, tokens in all
             return np.full(len(ids), self._read if "write" in arg.name else total, dtype)
         if "mask" in arg.name:

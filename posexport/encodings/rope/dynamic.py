@@ -29,7 +29,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic(Schedule):
-    """``max_positions``: the original length. ``factor``: how fast the base grows beyond it."""
+    """Frequencies of `RopeDynamic`."""
 
     name: ClassVar[str] = "rope-dynamic"
     by_length: ClassVar[bool] = True

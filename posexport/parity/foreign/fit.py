@@ -136,7 +136,7 @@ class Neutral(nn.Module):
 def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> Tensor:
     shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes]
     value = {"mask": 1, "positions": -1}.get(spec.role, 0)
-    return torch.full(shape, value, dtype=dtype if spec.dtype == "float32" else torch.int64)
+    return torch.full(shape, value, dtype=dtype if spec.role in ("values", "cache") else torch.int64)
 
 
 def _cached(source: Source, graph: Signature, name: str) -> bool:

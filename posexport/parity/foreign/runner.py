@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array, Precision, measure, tolerance
+from posexport.parity.criterion import Array, measure, tolerance
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.report.points import Point
 from posexport.parity.run.refusal import Answer
 from posexport.parity.run.subject import RunError, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.targets.dtypes import Precision
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:

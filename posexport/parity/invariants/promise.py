@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array, Measured, Precision, RealTokens, measure
+from posexport.parity.criterion import Array, Measured, RealTokens, measure
 from posexport.parity.grid.inputs import Feeds, kept, tokens_of
 from posexport.parity.grid.point import GridPoint
 from posexport.spec import (
@@ -20,6 +20,7 @@ from posexport.spec import (
     OutputSpec,
     Promises,
 )
+from posexport.targets.dtypes import MODEL_DTYPE, Precision
 
 Run = Callable[[Feeds], list[Array]]
 #: which tokens of an output are real
@@ -44,7 +45,7 @@ class Promise:
     outputs: Sequence[OutputSpec]
     envelope: LengthContract
     promises: Promises
-    precision: Precision = "fp32"
+    precision: Precision = MODEL_DTYPE.precision
     #: the user's, in place of the criterion
     tolerance: float | None = None
     exact: Run | None = None

@@ -175,7 +175,7 @@ def free_tokens(
         )
     except MemoryError:
         raise
-    except Exception as err:  # onnxruntime's exceptions share no base class of their own
+    except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
         return f"generating failed: {' '.join(str(err).split())}"
     return [completion.tokens for completion in generation.completions]
 

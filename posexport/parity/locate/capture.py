@@ -40,7 +40,7 @@ class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         del types
         out = func(*args, **(kwargs or {}))
-        if func in (torch.ops.aten._softmax.default, torch.ops.aten.softmax.int):
+        if func in (torch.ops.aten._softmax.default, torch.ops.aten.softmax.int):  # noqa: SLF001 (an operator)
             self.seen(args[0], out)
         return out
 

@@ -24,10 +24,11 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.locate.capture import Checkpoint, capture
 from posexport.parity.locate.graph_values import Exposed, expose
 from posexport.parity.report.points import Point
-from posexport.parity.run.reference import DTYPES, Reference
+from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import RunError
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE
+from posexport.targets.dtypes import BY_PRECISION
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -92,10 +93,10 @@ def _load(model: Path | bytes) -> "ModelProto":
 
 
 def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, threads: int) -> list[_Compared]:
-    definition = Reference(source.module, DTYPES[wrong.precision], outputs=len(source.outputs), fresh=True)
+    definition = Reference(source.module, BY_PRECISION[wrong.precision].torch, outputs=len(source.outputs), fresh=True)
     feeds = inputs_of(point, source, definition)
     truth = _captured(source, feeds, torch.float64)
-    own = {_key(item): item.value for item in _captured(source, feeds, DTYPES[wrong.precision])}
+    own = {_key(item): item.value for item in _captured(source, feeds, BY_PRECISION[wrong.precision].torch)}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)
     keeps = [] if point.image else [kept(point), tokens_of(kept(point), point.convolutions)]
     keeps += [kept(point, ENCODER_SEQUENCE)] if point.memory is not None else []

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from posexport.parity.criterion import Precision
 from posexport.parity.grid.point import POINT_NAMES, GridPoint
 from posexport.spec import Padding
+from posexport.targets.dtypes import Precision
 
 Outcome = Literal["pass", "fail", "skipped", "rejected"]
 #: how a sequence was read; None: either way

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 
 from posexport.bundle.manifest import BranchRun, ParitySummary
-from posexport.parity.criterion import Precision
 from posexport.parity.report.points import NAMES, Invariant, MedianRatio, Point
+from posexport.targets.dtypes import Precision
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):

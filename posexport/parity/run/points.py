@@ -18,6 +18,7 @@ from posexport.parity.run.reference import fingerprint
 from posexport.parity.run.sample import SampleWriter
 from posexport.parity.run.setup import Setup
 from posexport.parity.run.subject import RunError
+from posexport.targets.dtypes import MODEL_DTYPE
 
 #: by length and output
 PerLength = Mapping[tuple[int, str], float]
@@ -123,9 +124,9 @@ class PointRunner:
         except RunError as err:
             return [None] * len(truth), f"ONNX Runtime failed: {err}"
         errors = self._errors(outputs, truth, keeps)
-        if self._setup.precision == "fp32":
+        if self._setup.precision == MODEL_DTYPE.precision:
             pairs = zip(outputs, errors, strict=True)
-            errors = [error if y.dtype == np.float32 else _of_another_type(y) for y, error in pairs]
+            errors = [error if y.dtype == MODEL_DTYPE.name else _of_another_type(y) for y, error in pairs]
         return errors, ""
 
     def more_baseline(self, points: Sequence[GridPoint]) -> Iterator[tuple[tuple[int, str], float]]:
@@ -144,7 +145,7 @@ class PointRunner:
 
 
 def _of_another_type(y: Array) -> Measured:
-    return Measured(np.inf, 0.0, f"{y.dtype} instead of float32")
+    return Measured(np.inf, 0.0, f"{y.dtype} instead of {MODEL_DTYPE.name}")
 
 
 def _finite(values: Sequence[Value]) -> Iterator[tuple[tuple[int, str], float]]:

@@ -11,14 +11,12 @@ from torch import nn
 
 from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
-from posexport.parity.criterion import Array, Precision
+from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.run.last_call import Remembered
 from posexport.parity.run.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
 from posexport.sources.user_module import UserModule, copied, in_precision
-
-DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Reference:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from posexport.bounds import Bound
 from posexport.bundle.manifest import model_of
 from posexport.errors import PosexportError
-from posexport.parity.criterion import Array, Precision, floor
+from posexport.parity.criterion import Array, floor
 from posexport.parity.grid.inputs import Feeds, draw, size_of
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.parity.report.points import Point
@@ -29,6 +29,7 @@ from posexport.parity.run.calls import in_calls
 from posexport.parity.run.refusal import refused
 from posexport.parity.run.subject import RunError, Runner
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
+from posexport.targets.dtypes import MODEL_DTYPE, Precision
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class SampleWriter:
         self._chosen, self._picks = _choice(points, source.inputs, source.outputs, room)
         self.tensors = {}
         self.header = Header(
-            precision="fp32",
+            precision=MODEL_DTYPE.precision,
             limit=limit,
             inputs=list(source.inputs),
             outputs=list(source.outputs),

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from posexport.parity.criterion import Precision
 from posexport.parity.grid import memory
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.reference import DTYPES, Reference
+from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import Runner
 from posexport.sources.source import Source
+from posexport.targets.dtypes import BY_PRECISION, Precision
 
 #: done, of how many, what is being done
 Progress = Callable[[int, int, str], None]
@@ -39,7 +39,9 @@ class Setup:
     def reference(self, dtype: torch.dtype | None = None, *, fresh: bool) -> Reference:
         """The definition in ``dtype``, by default in the model's precision."""
         source = self.source
-        return Reference(source.module, dtype or DTYPES[self.precision], outputs=len(source.outputs), fresh=fresh)
+        return Reference(
+            source.module, dtype or BY_PRECISION[self.precision].torch, outputs=len(source.outputs), fresh=fresh
+        )
 
     def references(self, *, fresh: bool) -> tuple[Reference, Reference]:
         """The definition in float64 and in the model's precision: truth and baseline."""

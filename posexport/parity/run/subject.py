@@ -17,13 +17,11 @@ from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session
 from posexport.spec import Interface, PartSpec
+from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
-
-_DTYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
-_DTYPES |= {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
 
 
 class RunError(Exception):
@@ -76,7 +74,8 @@ class Runner:
 
     def feeds(self, feeds: Feeds) -> Feeds:
         """The arrays in the types that the model declares."""
-        return {name: np.asarray(array, dtype=_DTYPES.get(self.types[name])) for name, array in feeds.items()}
+        dtypes = {name: BY_ORT_TYPE[self.types[name]].name for name in feeds if self.types[name] in BY_ORT_TYPE}
+        return {name: np.asarray(array, dtype=dtypes.get(name)) for name, array in feeds.items()}
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the order asked for; RunError with ONNX Runtime's message."""

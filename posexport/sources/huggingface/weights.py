@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.huggingface.directory import Directory
+from posexport.targets.dtypes import FLOATS, INT64
 
-DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+#: by safetensors' names
+DTYPES = {dtype.safetensors: dtype.torch for dtype in FLOATS}
 #: of no weights, but of tables of indices, which some files hold
-_WITH_INTEGERS = {**DTYPES, "I64": torch.int64}
+_WITH_INTEGERS = {**DTYPES, INT64.safetensors: INT64.torch}
 _POINTER = b"version https://git-lfs"
 
 
@@ -79,7 +81,7 @@ class Safetensors:
     def as_pages(self, name: str) -> nn.Parameter | None:
         """A float32 tensor as pages of the file; None where that cannot be."""
         start, end = self._ranges[name]
-        if self.dtypes[name] != torch.float32 or end - start < mapped.LEAST:
+        if self.dtypes[name] != mapped.DTYPE or end - start < mapped.LEAST:
             return None
         if end > len(self._map):
             raise PosexportError(
