@@ -18,6 +18,7 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.grid.switches import switches
 from posexport.parity.invariants import check as invariants
 from posexport.parity.invariants import rollout
+from posexport.parity.invariants.promise import Promise
 from posexport.parity.judge import judged, rejected, skipped
 from posexport.parity.locate.locate import locate
 from posexport.parity.report import median
@@ -147,7 +148,7 @@ def _invariants(
     source = setup.source
     # where the source cannot say whether it has positions, the definition in float64 does
     exact = whole(setup.reference(torch.float64, fresh=fresh), source) if source.kind == "python" else None
-    promise = invariants.Promise(
+    promise = Promise(
         run=whole(setup.subject, source),
         definition=whole(setup.reference(fresh=fresh), source),
         inputs=source.inputs,
