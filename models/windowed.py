@@ -87,7 +87,6 @@ class WindowedConfig(Config):
             )
 
     def width(self, stage: int) -> int:
-        """Channels of a stage."""
         return self.hidden << stage
 
     def window_of(self, stage: int) -> int:
@@ -251,7 +250,6 @@ class Windowed(Definition):
 
     @property
     def width(self) -> int:
-        """Channels of the last stage."""
         return self.config.width(len(self.config.depths) - 1)
 
     @property

@@ -15,7 +15,6 @@ def _make(config: WindowedConfig, encoding: Encoding, task: str, labels: int) ->
 
 
 def _sizes(config: WindowedConfig) -> dict[str, int]:
-    """Those of the first stage."""
     head_size = config.hidden // config.heads[0]
     return {"hidden": config.hidden, "heads": config.heads[0], "head_size": head_size, "window": config.window}
 
