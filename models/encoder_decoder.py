@@ -46,7 +46,6 @@ class EncoderDecoderModel(Definition):
 
     @property
     def side(self) -> Side:
-        """The encoder as it is read."""
         return side_of(self.encoder)
 
     @property

@@ -73,5 +73,4 @@ class TextSide:
 
 
 def side_of(encoder: Encoder | Side) -> Side:
-    """The encoder as it is read."""
     return TextSide(encoder) if isinstance(encoder, Encoder) else encoder

@@ -129,7 +129,6 @@ class Sublayers(nn.Module):
         return self.cross_residual.after(x_BTC, self.cross_attention(self.cross_residual.before(x_BTC), *inputs))
 
     def fed_forward(self, x_BTC: Tensor) -> Tensor:
-        """The feed-forward's sublayer."""
         if self.feedforward is None or self.feedforward_residual is None:
             return x_BTC
         return self.feedforward_residual.after(x_BTC, self.feedforward(self.feedforward_residual.before(x_BTC)))

@@ -60,7 +60,6 @@ class SpectrogramEncoder(nn.Module):
 
     @property
     def states_axis(self) -> int:
-        """How many hidden states there are."""
         return self.config.tokens
 
     @property
@@ -99,12 +98,10 @@ class SpectrogramModel(Definition):
 
     @property
     def envelope(self) -> LengthContract:
-        """No length varies."""
         return LengthContract()
 
     @property
     def plan(self) -> ProofPlan:
-        """One point."""
         return ProofPlan(lengths=[1])
 
     @property

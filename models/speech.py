@@ -50,7 +50,6 @@ class StackConfig:
 
     @property
     def steps(self) -> list[tuple[int, int]]:
-        """(kernel, stride) of each."""
         return list(zip(self.kernels, self.strides, strict=True))
 
 

@@ -23,13 +23,11 @@ class Bound(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The failing node's name."""
         what = _NAMES.get(self.axis, self.axis.removesuffix("_sequence_length") + " input")
         how = "shorter" if self.least else "longer"
         return f"{what} {how} than {self.number} {_UNITS.get(self.axis, 'positions')}"
 
     def broken(self, size: int) -> bool:
-        """Whether ``size`` is outside."""
         return size < self.number if self.least else size > self.number
 
 

@@ -18,14 +18,12 @@ from posexport.targets.dtypes import MODEL_DTYPE
 
 
 def token_input(vocab: int, padding_id: int, prefix: str = "") -> InputSpec:
-    """Ids of the new tokens."""
     axes: list[Axis] = [BATCH, SEQUENCE]
     name = f"{prefix}input_ids"
     return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
 
 
 def mask_input(prefix: str = "") -> InputSpec:
-    """The mask of past and new tokens."""
     return InputSpec(name=f"{prefix}attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
 
 
@@ -52,7 +50,6 @@ class CacheTensors:
         ]
 
     def inputs(self, name: str, length: Axis) -> list[InputSpec]:
-        """The same as inputs."""
         specs = self.outputs(name, length)
         return [InputSpec(name=spec.name, dtype=MODEL_DTYPE.name, axes=spec.axes, role="cache") for spec in specs]
 

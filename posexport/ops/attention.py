@@ -55,7 +55,6 @@ class _Scored(NodeSpec):
 
     @property
     def ordered(self) -> bool:
-        """Positions take part."""
         return self.causal or bool(self.operators)
 
     @property

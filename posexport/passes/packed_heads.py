@@ -36,7 +36,6 @@ class _SplitHeads:
 
     @property
     def channels(self) -> int:
-        """H*D."""
         return int(self.shape[2]) * int(self.shape[3])
 
     def splitting(self, name: str) -> ir.Attr:

@@ -59,7 +59,6 @@ class Dynamic(Schedule):
 
     @property
     def boundaries(self) -> list[int]:
-        """The original length."""
         return [self.max_positions]
 
 

@@ -124,7 +124,6 @@ class LongRope(Schedule):
 
     @property
     def boundaries(self) -> list[int]:
-        """The original length."""
         return [self.max_positions]
 
     @property

@@ -189,7 +189,6 @@ class Config:
         return None if value is None else float(value)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
             raise PosexportError(f"{self.label} says {key} = {value!r:.60}; it must be true or false")

@@ -137,7 +137,6 @@ def rotates(config: Config) -> bool:
 
 
 def head(config: Config, settings: AudioConfig, task: str) -> Head:
-    """The head of the task."""
     if task == "ctc":
         return TokenClassification(settings.hidden, config.size("vocab_size"))
     return Features(settings.hidden)
@@ -166,7 +165,6 @@ def named_layers(prefix: str, count: int, names: NameMap) -> dict[str, Origin]:
 def audio_family(
     model_type: str, build: Callable[[Config, str], Plan], prefix: str, beside: Mapping[str, str | None] = BESIDE
 ) -> Family:
-    """A family of these."""
     return Family(
         model_type=model_type,
         build=build,
