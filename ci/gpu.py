@@ -49,7 +49,7 @@ def main() -> int:
     if args.provider == "cuda":
         device = gpu()
         record = {
-            "date": datetime.date.today().isoformat(),
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "device": device,
             "versions": versions(),
             "commit": commit(),

@@ -136,7 +136,6 @@ class AudioEncoder(nn.Module):
 
     @property
     def leaks(self) -> bool:
-        """Padded frames change real ones."""
         return self.config.block == "conformer" and CONVOLUTIONS[self.config.convolution].leaks
 
     def forward(self, features_BTF: Tensor, mask_BT: Tensor | None) -> Tensor:

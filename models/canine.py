@@ -6,8 +6,8 @@ own, so that all of Unicode has one. One layer attends within blocks of characte
 "molecules" of them, which the deep layers work on; these are repeated, joined with the characters and mixed by a
 convolution, and one layer over all characters ends it.
 
-As released, and kept here: the last molecule gives its place to the first character's vector, so that all others stand
-one place later than their mask, and the characters left over at the end read the last one. So **padding changes real
+As released, and kept here: the last molecule is dropped for the first character's vector, so that all others are
+one slot later than their mask, and the characters left over at the end read the last one. So **padding changes real
 tokens** by definition, on either side: on the right the last molecule takes part that alone is dropped, and the
 characters near the edge are mixed with padding, content and all (the deep layers never see that content); on the left
 blocks and molecules begin elsewhere. A block that is all padding attends to all of itself alike.
@@ -30,14 +30,14 @@ from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
-from posexport.models.blocks import Layer, inside, join, smaller, starts, take
-from posexport.models.layer import EncoderLayer, LayerConfig
+from posexport.models.layer import EncoderLayer, Layer, LayerConfig
 from posexport.nn.activations import activation
 from posexport.nn.attention import additive
+from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.config import Config, at_least
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import Envelope, InputSpec
+from posexport.spec import InputSpec, LengthContract
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -107,18 +107,18 @@ class BlockAttention(Projections):
     def forward(self, x_BTC: Tensor, real_BT: Tensor) -> Tensor:
         length = x_BTC.shape[1]
         size = smaller(length, self.stride)  # a short input needs no whole block
-        places_NQ = starts(length, size, x_BTC.device)[:, None] + torch.arange(size, device=x_BTC.device)
+        slots_NQ = starts(length, size, x_BTC.device)[:, None] + torch.arange(size, device=x_BTC.device)
         q_BNHQD, k_BNHQD, v_BNHQD = (
-            split_heads(take(project(x_BTC), places_NQ), self.heads) for project in (self.query, self.key, self.value)
+            split_heads(take(project(x_BTC), slots_NQ), self.heads) for project in (self.query, self.key, self.value)
         )
         # Two depths: in a block that is all padding, whose characters the convolutions read, padding attends to
-        # padding alike (adding a low number to the scores does that in float32, but not in float16), and in none to
+        # padding alike (adding a low value to the scores does that in float32, but not in float16), and in none to
         # what lies beyond the end.
-        there_NQ = inside(places_NQ, length)
+        there_NQ = inside(slots_NQ, length)
         lowest = torch.finfo(x_BTC.dtype).min
         low, beyond = (x_BTC.new_full((), value) for value in (lowest / 2, lowest))
         instead_N1Q = torch.where(there_NQ, low, beyond)[:, None, None, :]
-        real_BN11Q = (take(real_BT[:, :, None], places_NQ)[..., 0] & there_NQ)[:, :, None, None, :]
+        real_BN11Q = (take(real_BT[:, :, None], slots_NQ)[..., 0] & there_NQ)[:, :, None, None, :]
         s_BNHQQ = torch.where(real_BN11Q, q_BNHQD @ k_BNHQD.mT * self.scale, instead_N1Q)
         out: Tensor = self.output(join(merge_heads(s_BNHQQ.softmax(-1) @ v_BNHQD), length))
         return out
@@ -167,14 +167,14 @@ class Canine(nn.Module):
         chars_BTC = self.first(self.embeddings(ids_BT, types_BT), real_BT)
         molecules_BMC = self._molecules(chars_BTC)
         count, rate = molecules_BMC.shape[1], self.config.rate
-        place_M = torch.arange(count, device=ids_BT.device)
-        mask_B11M = additive(self._any(real_BT, place_M), chars_BTC)
+        slot_M = torch.arange(count, device=ids_BT.device)
+        mask_B11M = additive(self._any(real_BT, slot_M), chars_BTC)
         positions = Positions.counted(count, ids_BT.device)
         for layer in self.deep:
             molecules_BMC = layer(molecules_BMC, mask_B11M, positions, None)
         # molecule m is that of characters (m - 1) rate on; those at the end read the last one
         at_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
-        of_T = (at_T // rate + 1).minimum(place_M[-1:])
+        of_T = (at_T // rate + 1).minimum(slot_M[-1:])
         joined = torch.cat([chars_BTC, molecules_BMC.index_select(1, of_T)], -1)
         x_BTC = self.last(self.up(joined), additive(real_BT, joined), Positions(at_T[None], at_T), None)
         return x_BTC, molecules_BMC
@@ -182,15 +182,15 @@ class Canine(nn.Module):
     def _molecules(self, chars_BTC: Tensor) -> Tensor:
         """The first character's vector, and those of all molecules but the last."""
         y_BMC = self.down.mixed(chars_BTC)
-        place_M = torch.arange(y_BMC.shape[1], device=y_BMC.device)
-        moved_BMC = y_BMC.index_select(1, (place_M - 1).clamp(min=0))
-        out: Tensor = self.down.norm(torch.where(place_M[:, None] == 0, chars_BTC[:, :1], moved_BMC))
+        slot_M = torch.arange(y_BMC.shape[1], device=y_BMC.device)
+        moved_BMC = y_BMC.index_select(1, (slot_M - 1).clamp(min=0))
+        out: Tensor = self.down.norm(torch.where(slot_M[:, None] == 0, chars_BTC[:, :1], moved_BMC))
         return out
 
-    def _any(self, real_BT: Tensor, place_M: Tensor) -> Tensor:
+    def _any(self, real_BT: Tensor, slot_M: Tensor) -> Tensor:
         """Which molecules have a real character, before they move; int64 [B, M]."""
         within = torch.arange(self.config.rate, device=real_BT.device)
-        return take(real_BT[:, :, None], place_M[:, None] * self.config.rate + within).sum((2, 3))
+        return take(real_BT[:, :, None], slot_M[:, None] * self.config.rate + within).sum((2, 3))
 
 
 class CanineModel(HeadedModel):
@@ -219,7 +219,7 @@ class CanineModel(HeadedModel):
         return False
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """From one molecule on; the lengths where the second molecule and the second and third block begin."""
         config, envelope = self.encoder.config, envelope_of(self.encoding)
         limit = envelope.limit

@@ -41,7 +41,7 @@ class FixedBatchNorm(nn.Module):
 
 
 class Convolution(nn.Module, ABC):
-    """Normalisation, a gated linear unit, every channel's convolution along time, normalisation, activation, a map."""
+    """Normalisation, gated linear unit, depthwise convolution along time, normalisation, activation, projection."""
 
     #: padded frames change real ones
     leaks: bool
@@ -104,7 +104,7 @@ class CentredConvolution(Convolution):
 
 
 class RotatedInputAttention(Attention):
-    """Attention that rotates its input, split into heads, before the maps to queries and keys; values see it as it is.
+    """Attention that rotates its input, split into heads, before the Q and K projections; values see it as it is.
 
     The released code of both models, for ``position_embeddings_type="rotary"``. A score is then no function of the
     distance.

@@ -56,7 +56,6 @@ class DecoderConfig(TransformerConfig):
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values."""
         return self.layer.attention.kv_heads or self.heads
 
 

@@ -13,22 +13,21 @@ from torch import Tensor, nn
 
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.layer import AttentionConfig, LayerConfig
+from posexport.models.layer import AttentionConfig, LayerConfig, Sublayers
 from posexport.nn.attention import attend
 from posexport.nn.caching import KeysAndValues
 from posexport.nn.config import above_zero_or_none
 from posexport.nn.encoded_attention import EncodedAttention
-from posexport.nn.feed_forward import FeedForward
 from posexport.nn.norms import LayerNormOfHeads, NormConfig, normalisation
 from posexport.nn.projections import Projections, split_heads
 from posexport.nn.reach import Reach
-from posexport.nn.residual import Residual, ResidualConfig
+from posexport.nn.residual import ResidualConfig
 from posexport.nn.scoring import SoftCapped, scoring
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderAttentionConfig(AttentionConfig):
-    """``kv_heads``: heads of keys and values, a divisor of ``heads`` (None: as many)."""
+    """``kv_heads``: KV heads, a divisor of ``heads`` (None: as many)."""
 
     kv_heads: int | None = None
     #: queries and keys are normalised before they are rotated: head by head, by factors that all heads share or by each
@@ -164,20 +163,19 @@ class CrossAttention(Projections):
         return self.joined(attend(self.queries(x_BTC), *memory, scale=self.scale, mask=mask_B11S))
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Sublayers):
     """Causal self-attention, cross attention if asked for, feed-forward."""
 
+    attention: DecoderAttention
+    cross_attention: CrossAttention | None
+
     def __init__(self, config: DecoderLayerConfig, encoding: Encoding) -> None:
-        super().__init__()
-        hidden, norm, residual = config.hidden, config.norm, config.residual
-        self.parallel_norms = config.parallel_norms
-        self.attention = DecoderAttention(config.attention, norm, hidden, encoding)
-        self.attention_residual = Residual(residual, norm, hidden)
-        self.cross_attention = CrossAttention(config.attention, hidden) if config.cross_attention else None
-        self.cross_residual = Residual(residual, norm, hidden) if config.cross_attention else None
-        self.feedforward = FeedForward(config.feedforward, hidden) if config.feedforward.size else None
-        has_own = config.feedforward.size and config.parallel_norms != 1
-        self.feedforward_residual = Residual(residual, norm, hidden) if has_own else None
+        attention = DecoderAttention(config.attention, config.norm, config.hidden, encoding)
+        cross = CrossAttention(config.attention, config.hidden) if config.cross_attention else None
+        super().__init__(config, attention, cross)
+        self.parallel = config.parallel_norms is not None
+        if config.parallel_norms == 1:
+            self.feedforward_residual = None
 
     def forward(
         self,
@@ -188,18 +186,14 @@ class DecoderLayer(nn.Module):
         memory: KeysAndValues | None = None,
         memory_mask_B11S: Tensor | None = None,
     ) -> tuple[Tensor, KeysAndValues]:
-        """The layer's answer, and keys and values of past and new tokens as the cache keeps them."""
+        """The layer's output, and keys and values of past and new tokens as the cache keeps them."""
         read_BTC = self.attention_residual.before(x_BTC)
         y_BTC, present = self.attention(read_BTC, mask_B11S, at, past)
-        if self.parallel_norms is not None and self.feedforward is not None:
+        if self.parallel and self.feedforward is not None:
             if self.feedforward_residual is not None:
                 read_BTC = self.feedforward_residual.before(x_BTC)
             return self.attention_residual.after(x_BTC, y_BTC + self.feedforward(read_BTC)), present
         x_BTC = self.attention_residual.after(x_BTC, y_BTC)
-        if memory is not None and self.cross_attention is not None and self.cross_residual is not None:
-            y_BTC = self.cross_attention(self.cross_residual.before(x_BTC), memory, memory_mask_B11S)
-            x_BTC = self.cross_residual.after(x_BTC, y_BTC)
-        if self.feedforward is None or self.feedforward_residual is None:
-            return x_BTC, present
-        y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
-        return self.feedforward_residual.after(x_BTC, y_BTC), present
+        if memory is not None:
+            x_BTC = self.crossed(x_BTC, memory, memory_mask_B11S)
+        return self.fed_forward(x_BTC), present

@@ -7,6 +7,7 @@ Shape letters: B batch, T tokens, S tokens attended to, H heads, D head size, C 
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -105,21 +106,54 @@ class Memory:
     positions: Positions
 
 
-class EncoderLayer(nn.Module):
+class Sublayers(nn.Module):
+    """An attention, a cross attention if there is one, and a feed-forward, each with its residual."""
+
+    def __init__(
+        self, config: LayerConfig, attention: nn.Module, cross_attention: nn.Module | None = None, *, norms: bool = True
+    ) -> None:
+        """``norms``: the attention has a normalisation."""
+        super().__init__()
+        hidden, norm, residual = config.hidden, config.norm, config.residual
+        self.attention = attention
+        self.attention_residual = Residual(residual if norms else replace(residual, norm="none"), norm, hidden)
+        self.cross_attention = cross_attention
+        self.cross_residual = None if cross_attention is None else Residual(residual, norm, hidden)
+        self.feedforward = FeedForward(config.feedforward, hidden) if config.feedforward.size else None
+        self.feedforward_residual = Residual(residual, norm, hidden) if config.feedforward.size else None
+
+    def crossed(self, x_BTC: Tensor, *inputs: Any) -> Tensor:
+        """The cross attention's sublayer; ``inputs``: of the cross attention, beside ``x_BTC``."""
+        if self.cross_attention is None or self.cross_residual is None:
+            return x_BTC
+        return self.cross_residual.after(x_BTC, self.cross_attention(self.cross_residual.before(x_BTC), *inputs))
+
+    def fed_forward(self, x_BTC: Tensor) -> Tensor:
+        if self.feedforward is None or self.feedforward_residual is None:
+            return x_BTC
+        return self.feedforward_residual.after(x_BTC, self.feedforward(self.feedforward_residual.before(x_BTC)))
+
+
+class Layer(Sublayers):
+    """An attention with inputs of its own, then a feed-forward."""
+
+    def forward(self, x_BTC: Tensor, *inputs: Any) -> Tensor:
+        """``inputs``: of the attention, beside ``x_BTC``."""
+        y_BTC = self.attention(self.attention_residual.before(x_BTC), *inputs)
+        return self.fed_forward(self.attention_residual.after(x_BTC, y_BTC))
+
+
+class EncoderLayer(Sublayers):
     """Self-attention in both directions, cross attention if asked for, feed-forward."""
+
+    attention: Attention
 
     def __init__(self, config: LayerConfig, encoding: Encoding, index: int, *, first_norm: bool = True) -> None:
         """``first_norm``: the attention of the layer with ``index`` 0 has a normalisation too."""
-        super().__init__()
-        hidden, norm, residual = config.hidden, config.norm, config.residual
-        self.attention = Attention(config.attention, hidden, encoding.in_layer(index))
-        unnormed = replace(residual, norm="none")
-        self.attention_residual = Residual(residual if first_norm or index else unnormed, norm, hidden)
+        attentions = [Attention(config.attention, config.hidden, encoding.in_layer(index))]
         if config.cross_attention:
-            self.cross_attention = Attention(config.attention, hidden, encoding.in_layer(index))
-            self.cross_residual = Residual(residual, norm, hidden)
-        self.feedforward = FeedForward(config.feedforward, hidden) if config.feedforward.size else None
-        self.feedforward_residual = Residual(residual, norm, hidden) if config.feedforward.size else None
+            attentions.append(Attention(config.attention, config.hidden, encoding.in_layer(index)))
+        super().__init__(config, *attentions, norms=first_norm or index > 0)
 
     def forward(
         self, x_BTC: Tensor, mask_B11T: Tensor | None, positions: Positions, memory: Memory | None = None
@@ -127,11 +161,5 @@ class EncoderLayer(nn.Module):
         y_BTC = self.attention_residual.before(x_BTC)
         x_BTC = self.attention_residual.after(x_BTC, self.attention(y_BTC, y_BTC, mask_B11T, positions, positions))
         if memory is not None:
-            y_BTC = self.cross_attention(
-                self.cross_residual.before(x_BTC), memory.states_BSC, memory.mask_B11S, positions, memory.positions
-            )
-            x_BTC = self.cross_residual.after(x_BTC, y_BTC)
-        if self.feedforward is None or self.feedforward_residual is None:
-            return x_BTC
-        y_BTC = self.feedforward(self.feedforward_residual.before(x_BTC))
-        return self.feedforward_residual.after(x_BTC, y_BTC)
+            x_BTC = self.crossed(x_BTC, memory.states_BSC, memory.mask_B11S, positions, memory.positions)
+        return self.fed_forward(x_BTC)

@@ -29,14 +29,15 @@ from posexport.definition.definition import HeadedModel, text_inputs
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.models.blocks import Layer, inside, join, smaller, starts, take
 from posexport.models.embeddings import Embeddings
 from posexport.models.encoder import EncoderConfig
+from posexport.models.layer import Layer
 from posexport.nn.attention import additive, attend
+from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -48,19 +49,19 @@ Default = Literal["none", "first", "question"]
 class Marked:
     """The tokens that attend to all and that all attend to.
 
-    ``token_BT``: which they are; ``place_BG``: where they stand, in order; ``there_BG``: which places are taken, as
-    a row may have fewer than another; ``slot_BT``: which of its row's marked tokens a token is (0 where it is none).
+    ``token_BT``: which they are; ``slot_BG``: their slots, in order; ``there_BG``: which of these are used, as
+    a row may have fewer than another; ``rank_BT``: which of its row's marked tokens a token is (0 where it is none).
     """
 
     token_BT: Tensor
-    place_BG: Tensor
+    slot_BG: Tensor
     there_BG: Tensor
-    slot_BT: Tensor
+    rank_BT: Tensor
 
 
 @dataclass(frozen=True)
 class Band:
-    """The places of a block's queries and of the keys around them, and which key a query sees, as a number to add."""
+    """The slots of a block's queries and of the keys around them, and the additive mask of keys that a query sees."""
 
     query_NQ: Tensor
     key_NK: Tensor
@@ -71,11 +72,11 @@ def marked(token_BT: Tensor) -> Marked:
     """List the marked tokens. At least one slot a row, so that no size is 0."""
     count_BT = token_BT.cumsum(1)
     most = cast(int, count_BT[:, -1].max().clamp(min=1).item())
-    torch._check(most >= 1)  # type: ignore[no-untyped-call]  # for the trace, which knows no more of it
-    slot_G = torch.arange(most, device=token_BT.device)
+    torch._check(most >= 1)  # type: ignore[no-untyped-call]  # noqa: SLF001 (for the trace, which knows no more of it)
+    rank_G = torch.arange(most, device=token_BT.device)
     # the token in slot g stands where g + 1 are reached: after all tokens up to which there are g or fewer
-    place_BG = (count_BT[:, None, :] <= slot_G[:, None]).sum(2).clamp(max=token_BT.shape[1] - 1)
-    return Marked(token_BT, place_BG, slot_G < count_BT[:, -1:], (count_BT - 1).clamp(min=0))
+    slot_BG = (count_BT[:, None, :] <= rank_G[:, None]).sum(2).clamp(max=token_BT.shape[1] - 1)
+    return Marked(token_BT, slot_BG, rank_G < count_BT[:, -1:], (count_BT - 1).clamp(min=0))
 
 
 def band(side: int, real_BT: Tensor, chosen: Marked, like: Tensor) -> Band:
@@ -86,14 +87,14 @@ def band(side: int, real_BT: Tensor, chosen: Marked, like: Tensor) -> Band:
     start_N1 = starts(length, size, device)[:, None]
     query_Q = torch.arange(size, device=device)
     key_K = torch.arange(size + 2 * reach, device=device) - reach
-    places_NK = start_N1 + key_K
+    slots_NK = start_N1 + key_K
     near_QK = (key_K - query_Q[:, None]).abs() <= side
-    local_BNK = take((real_BT & ~chosen.token_BT)[:, :, None], places_NK)[..., 0] & inside(places_NK, length)
+    local_BNK = take((real_BT & ~chosen.token_BT)[:, :, None], slots_NK)[..., 0] & inside(slots_NK, length)
     seen_BNQK = local_BNK[:, :, None, :] & near_QK
     all_BNQG = chosen.there_BG[:, None, None, :].expand(*seen_BNQK.shape[:3], -1)
     seen_BN1QK = torch.cat([seen_BNQK, all_BNQG], -1)[:, :, None]
     zero, lowest = (like.new_full((), value) for value in (0.0, torch.finfo(like.dtype).min))
-    return Band(start_N1 + query_Q, places_NK, torch.where(seen_BN1QK, zero, lowest))
+    return Band(start_N1 + query_Q, slots_NK, torch.where(seen_BN1QK, zero, lowest))
 
 
 class WindowAttention(Projections):
@@ -107,7 +108,7 @@ class WindowAttention(Projections):
         self.value_global = nn.Linear(hidden, hidden)
 
     def forward(self, x_BTC: Tensor, real_BT: Tensor, near: Band, chosen: Marked) -> Tensor:
-        from_all_BTC = _rows(self._of_marked(x_BTC, real_BT, chosen), chosen.slot_BT)
+        from_all_BTC = _rows(self._of_marked(x_BTC, real_BT, chosen), chosen.rank_BT)
         context_BTC = torch.where(chosen.token_BT[:, :, None], from_all_BTC, self._of_window(x_BTC, near, chosen))
         # padding attends to nothing: not even to a marked token that it would see
         context_BTC = torch.where(real_BT[:, :, None], context_BTC, torch.zeros_like(context_BTC[:1, :1, :1]))
@@ -117,7 +118,7 @@ class WindowAttention(Projections):
     def _of_window(self, x_BTC: Tensor, near: Band, chosen: Marked) -> Tensor:
         def keys(y_BTC: Tensor) -> Tensor:
             around_BNHKD = split_heads(take(y_BTC, near.key_NK), self.heads)
-            marked_BHGD = split_heads(_rows(y_BTC, chosen.place_BG), self.heads)
+            marked_BHGD = split_heads(_rows(y_BTC, chosen.slot_BG), self.heads)
             blocks = around_BNHKD.shape[1]
             return torch.cat([around_BNHKD, marked_BHGD[:, None].expand(-1, blocks, -1, -1, -1)], 3)
 
@@ -132,7 +133,7 @@ class WindowAttention(Projections):
 
     def _of_marked(self, x_BTC: Tensor, real_BT: Tensor, chosen: Marked) -> Tensor:
         context_BHGD = attend(
-            split_heads(self.query_global(_rows(x_BTC, chosen.place_BG)), self.heads),
+            split_heads(self.query_global(_rows(x_BTC, chosen.slot_BG)), self.heads),
             split_heads(self.key_global(x_BTC), self.heads),
             split_heads(self.value_global(x_BTC), self.heads),
             scale=self.scale,
@@ -196,7 +197,7 @@ class LongformerModel(HeadedModel):
         return encoding
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
         envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
         limit = envelope.limit
@@ -238,7 +239,7 @@ class LongformerModel(HeadedModel):
         return (seen_BT == 0) & (seen_BT[:, -1:] > 0) & real_BT
 
 
-def _rows(x_BSC: Tensor, places_BG: Tensor) -> Tensor:
-    """[B, G, C]: of every row of the batch the vectors at places of its own."""
+def _rows(x_BSC: Tensor, slots_BG: Tensor) -> Tensor:
+    """[B, G, C]: of every row of the batch the vectors at slots of its own."""
     offset_B1 = torch.arange(x_BSC.shape[0], device=x_BSC.device)[:, None] * x_BSC.shape[1]
-    return F.embedding(places_BG + offset_B1, x_BSC.flatten(0, 1))
+    return F.embedding(slots_BG + offset_B1, x_BSC.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""ModernBERT's heads: every one reads its hidden states through a linear map, an activation and a normalisation.
+"""ModernBERT's heads: every one reads its hidden states through a projection, an activation and a normalisation.
 
 Warner et al., "Smarter, Better, Faster, Longer" (arXiv:2412.13663), as released. Its encoder is that of
 `posexport.models.encoder`.
@@ -15,7 +15,7 @@ from posexport.spec import BATCH, OutputSpec
 
 
 class Prediction(nn.Module):
-    """A linear map, an activation and a normalisation, of any number of axes before the last."""
+    """A linear projection, an activation and a normalisation, of any number of axes before the last."""
 
     def __init__(self, norm: NormConfig, hidden: int, activation_name: str, *, bias: bool) -> None:
         super().__init__()

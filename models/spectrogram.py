@@ -17,7 +17,7 @@ from posexport.encodings.positions import Positions
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.nn.norms import normalisation
-from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
@@ -54,13 +54,12 @@ class SpectrogramEncoder(nn.Module):
         return [layer.attention.encoding for layer in self.layers if isinstance(layer, EncoderLayer)]
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         """None: no length varies, so there is none to refuse."""
         return []
 
     @property
     def states_axis(self) -> int:
-        """How many hidden states there are."""
         return self.config.tokens
 
     @property
@@ -98,9 +97,12 @@ class SpectrogramModel(Definition):
         return False
 
     @property
-    def envelope(self) -> Envelope:
-        """One point: no length varies."""
-        return Envelope(lengths=[1])
+    def envelope(self) -> LengthContract:
+        return LengthContract()
+
+    @property
+    def plan(self) -> ProofPlan:
+        return ProofPlan(lengths=[1])
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from posexport.definition.definition import Definition, text_inputs
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.models.blocks import Layer
 from posexport.models.encoder import EncoderConfig
-from posexport.models.layer import LayerConfig
+from posexport.models.layer import Layer, LayerConfig
 from posexport.nn.attention import additive
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.heads import Head, SequenceClassification
@@ -104,7 +103,7 @@ class XLNet(Definition):
 class LastTokenClassification(SequenceClassification):
     """Logits over labels from the last real token: dense, activation, linear.
 
-    transformers reads the last place, which is the same where padding stands on the left, as XLNet's tokenizer puts
+    transformers reads the last slot, which is the same where padding stands on the left, as XLNet's tokenizer puts
     it; padding on the right makes it read a padded token.
     """
 

@@ -21,7 +21,7 @@ from posexport.files import size_text
 from posexport.recipe import CacheName, LayoutName, Recipe
 from posexport.runtime.providers import check_loads
 from posexport.sources.resolve import LoadOptions
-from posexport.spec import SEQUENCE, Beyond
+from posexport.spec import SEQUENCE, Beyond, Limits
 from posexport.suggest import check_choice
 from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
 from posexport.targets.target import TARGETS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.nn.caching import Rotate
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.sources.source import Source
     from posexport.targets.target import TargetName
 
@@ -107,7 +107,7 @@ class Conversion:
     @property
     def verdict(self) -> str:
         """The proof in words: ``proven``, or what is less than that and why."""
-        from posexport.parity.verdict import verdict
+        from posexport.parity.report.verdict import verdict
 
         return verdict(self.report).words
 
@@ -126,7 +126,7 @@ class Conversion:
 
     def to_text(self) -> str:
         """The table of the proof, and where the bundle is."""
-        from posexport.parity.point_table import plain
+        from posexport.parity.report.point_table import plain
 
         lines = [] if self.report is None else [plain(self.report)]
         if self.manifest is None:
@@ -191,14 +191,14 @@ def _provider(options: ConvertOptions) -> tuple[str, str]:
         if options.verify and not asked.built_in:
             check_loads(options.provider)
         return options.provider, ""
-    own = PROVIDERS.get(options.target, CPU)
-    if own.built_in or not options.verify:
+    record = PROVIDERS.get(options.target, CPU)
+    if record.built_in or not options.verify:
         return DEFAULT_PROVIDER, ""
     try:
-        check_loads(own.name)
+        check_loads(record.name)
     except PosexportError as err:
-        return DEFAULT_PROVIDER, f"{own.name} did not load here: {err}"
-    return own.name, ""
+        return DEFAULT_PROVIDER, f"{record.name} did not load here: {err}"
+    return record.name, ""
 
 
 class _MissedError(Exception):
@@ -297,7 +297,7 @@ def _write(
 def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.prove import prove
-    from posexport.parity.sample import SampleWriter
+    from posexport.parity.run.sample import SampleWriter
 
     sample = SampleWriter()
     report = prove(
@@ -332,7 +332,7 @@ def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
 
 
 def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report: "Report | None") -> Manifest:
-    from posexport.parity.verdict import verdict
+    from posexport.parity.report.verdict import verdict
 
     proven = verdict(report).proven
     return Manifest(
@@ -341,13 +341,13 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         task=source.task,
         encoding=source.encoding,
         encodings=source.encodings,
-        envelope=source.envelope,
+        envelope=Limits.of(source.envelope, source.plan),
         inputs=source.inputs,
         outputs=source.outputs,
         parts=[part.spec for part in source.parts],
         opset=built[0].opset,
         ir_version=built[0].ir_version,
-        functions=sorted({name for one in built for name in one.functions}),
+        functions=sorted({name for graph in built for name in graph.functions}),
         target=recipe.target,
         recipe=recipe,
         lowerings=_lowerings(built),
@@ -365,12 +365,14 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
 
 def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
     """What each type of node was lowered to, with the nodes of all graphs."""
-    found: dict[str, LoweringSpec] = {}
-    for one in built:
-        for name, chosen in one.chosen.items():
-            before = found[name].nodes if name in found else 0
-            found[name] = LoweringSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
-    return found
+    lowerings: dict[str, LoweringSpec] = {}
+    for graph in built:
+        for name, chosen in graph.chosen.items():
+            before = lowerings[name].nodes if name in lowerings else 0
+            lowerings[name] = LoweringSpec(
+                lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused
+            )
+    return lowerings
 
 
 def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
@@ -387,8 +389,8 @@ def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
 
 def _tools() -> dict[str, str]:
     """Versions of what made the bundle."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _TOOLS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions

@@ -18,5 +18,4 @@ def available() -> int:
 
 
 def readable(size: float) -> str:
-    """Bytes as GiB or MiB."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -52,7 +52,6 @@ def models() -> list[dict[str, Any]]:
 
 
 def ops() -> list[dict[str, str]]:
-    """Position operators."""
     rows = []
     for operator in OPERATORS.values():
         doc = (getattr(__import__(operator.oracle.__module__, fromlist=["_"]), "__doc__", "") or "").strip()

@@ -16,7 +16,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.sources.resolve import LoadOptions
 
 _T = TypeVar("_T")
@@ -54,7 +54,7 @@ def verify(
             raise PosexportError(_without_source(target))
         if lengths:
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
-        from posexport.parity.sample import check_sample
+        from posexport.parity.run.sample import check_sample
 
         return check_sample(target, parts=manifest.parts, provider=provider, threads=threads, tolerance=tolerance)
 
@@ -90,9 +90,9 @@ def _prove(
 ) -> "Report":
     """The grid, against a source that `prepare` takes."""
     from posexport.export import layouts
-    from posexport.parity.foreign import fit
+    from posexport.parity.foreign.fit import fit
+    from posexport.parity.foreign.signature import signature
     from posexport.parity.prove import prove
-    from posexport.parity.signature import signature
     from posexport.sources.prepare import again, prepare
     from posexport.sources.resolve import LoadOptions
 
@@ -131,11 +131,11 @@ def _prove(
             progress=progress,
             foreign=foreign,
         )
-    found, wanted = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
-    if [part.file for part in found] != [part.file for part in wanted]:
-        of = " and ".join(part.file for part in wanted) or "one graph"
-        raise PosexportError(f"{against} is exported as {of}, {target} is not; verify it against its own source")
-    model = target if manifest is None else model_of(target, wanted)
+    parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
+    if [part.file for part in parts] != [part.file for part in source_parts]:
+        names = " and ".join(part.file for part in source_parts) or "one graph"
+        raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
+    model = target if manifest is None else model_of(target, source_parts)
     return prove(
         source, model, provider=provider, lengths=lengths, threads=threads, tolerance=tolerance, progress=progress
     )
@@ -173,8 +173,8 @@ def _agree(target: Path, manifest: Manifest) -> None:
             "recipe": manifest.recipe,
         }
         for field, value in said.items():
-            found = entries.get(f"posexport.{field}")
-            if found is not None and msgspec.json.decode(found) != msgspec.to_builtins(value):
+            entry = entries.get(f"posexport.{field}")
+            if entry is not None and msgspec.json.decode(entry) != msgspec.to_builtins(value):
                 raise PosexportError(
                     f"{target / MANIFEST} gives other {field} than {file} does: it was altered; copy or convert the "
                     "bundle again"

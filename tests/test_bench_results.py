@@ -117,18 +117,18 @@ def test_a_failure_is_tried_again(workers):
 def test_a_run_goes_on_under_the_same_conditions_only(tmp_path):
     path = tmp_path / "found.json"
     conditions = {"threads": 2, "provider": "cpu", "rounds": 2}
-    assert resume.earlier(path, "models", **conditions) is None
+    assert resume.earlier(path, "models", Conditions(**conditions)) is None
     document = bench("models", [_heat("baseline")], Conditions(rounds=2, threads=2))
     path.write_bytes(document.to_json())
-    assert resume.earlier(path, "models", **conditions) == document
+    assert resume.earlier(path, "models", Conditions(**conditions)) == document
     with pytest.raises(PosexportError, match="threads 2 there, 1 here"):
-        resume.earlier(path, "models", **{**conditions, "threads": 1})
+        resume.earlier(path, "models", Conditions(**{**conditions, "threads": 1}))
     path.write_bytes(msgspec.structs.replace(document, code="0" * 64).to_json())
     with pytest.raises(PosexportError, match="code 000000000000 there"):
-        resume.earlier(path, "models", **conditions)
+        resume.earlier(path, "models", Conditions(**conditions))
     path.write_text("{}")
     with pytest.raises(PosexportError, match="no document of posexport bench"):
-        resume.earlier(path, "models", **conditions)
+        resume.earlier(path, "models", Conditions(**conditions))
 
 
 @pytest.mark.usefixtures("workers")

@@ -1,5 +1,7 @@
-"""Messages through a bundle's chat template: transformers' prompts and ids, what a template may not do, and the files
-that a bundle takes over from a checkpoint (see ci/golden/chat.py)."""
+"""Messages through a bundle's chat template (see ci/golden/chat.py).
+
+Transformers' prompts and ids, what a template may not do, and the files that a bundle takes over from a checkpoint.
+"""
 
 import json
 import shutil

@@ -280,6 +280,8 @@ def test_every_form_shows_every_kind_of_row() -> None:
     assert "for &lt;images&gt;" in page(document).decode()
     assert [picture.count('id="axes_') for picture in against_length(document)] == [1, 1, 1]
     assert [">limit</text>" in picture for picture in against_length(document)] == [False, True, False]
+    assert "<title>nope, copy, 24: 100 %</title>" in against_length(document)[0]
+    assert "<title>absolute: 75 %, latency 1.50</title>" in against_latency(document, 24)
     assert ">absolute</text>" in against_latency(document, 24)
     assert ">absolute</text>" not in against_latency(document, 48)
     assert "limit: absolute" in against_latency(document, 48)
@@ -447,6 +449,13 @@ def test_a_directory_with_other_things_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PosexportError, match="is not a directory"):
         compare(tmp_path / "thesis.txt" / "below", ["nope"], TINY)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_without_matplotlib_nothing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posexport.extras._is_installed", lambda module: module != "matplotlib")
+    with pytest.raises(PosexportError, match=r"posexport compare needs matplotlib.*posexport\[plots\]"):
+        compare(tmp_path / "out", ["nope"], TINY)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def contents() -> dict[str, dict[str, bytes]]:
     config, weights = (GOLDEN / "config.json").read_bytes(), (GOLDEN / "model.safetensors").read_bytes()
     found = {}
     for name, files in REPOSITORIES.items():
-        extra = {file: b"?" for file in EXTRA if name not in ("nothing",)}
+        extra = {file: b"?" for file in EXTRA if name != "nothing"}
         folder = "enc/" if name == "embedding" else ""
         single = {f"{folder}model.safetensors": weights} if name in ("plain", "embedding") else {}
         found[f"org/{name}"] = {f"{folder}config.json": config, **single, **files, **extra}

@@ -28,7 +28,7 @@ from posexport.export import save
 from posexport.export.build import build
 from posexport.export.layouts import LAYOUTS, arranged
 from posexport.models.decoder import Reach
-from posexport.nn.caching import Caching, GrowingCache
+from posexport.nn.caching import Caching, DynamicCache
 from posexport.recipe import LayoutName
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
@@ -290,11 +290,11 @@ def test_a_decoder_has_a_real_position_ids(causal: Path) -> None:
 def test_padded_positions_move_no_key() -> None:
     """transformers gives padded tokens position 1; keys of real tokens stand where the mask counts them."""
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
-    counted = Reach.by_mask(mask, 3, Caching(GrowingCache()))
+    counted = Reach.by_mask(mask, 3, Caching(DynamicCache()))
     padded = torch.where(mask == 1, counted.keys.ids_BT, 1)[:, -3:]
-    got = Reach.by_mask(mask, 3, Caching(GrowingCache()), padded)
+    got = Reach.by_mask(mask, 3, Caching(DynamicCache()), padded)
     assert torch.equal(got.keys.ids_BT, counted.keys.ids_BT)
-    moved = Reach.by_mask(mask, 3, Caching(GrowingCache()), torch.where(mask[:, -3:] == 1, padded + 7, 1))
+    moved = Reach.by_mask(mask, 3, Caching(DynamicCache()), torch.where(mask[:, -3:] == 1, padded + 7, 1))
     assert torch.equal(moved.keys.ids_BT[:2], counted.keys.ids_BT[:2] + 7)
 
 

@@ -9,9 +9,9 @@ import pytest
 from parity_models import copied, exported, source, with_nodes, with_weights, wrapped
 
 from posexport.export.build import build
-from posexport.parity.locate import locate
+from posexport.parity.locate.locate import locate
 from posexport.parity.prove import prove
-from posexport.parity.report import Point
+from posexport.parity.report.points import Point
 from posexport.sources.source import Source
 
 LENGTHS = [2, 17]
@@ -59,7 +59,7 @@ def over_queries(node: onnx.NodeProto) -> bool:
 
 
 def subtracted(node: onnx.NodeProto) -> bool:
-    found = node.op_type == "Add" and "term" in node.input
+    found = node.op_type == "Add" and any(name.startswith("position_bias") for name in node.input)
     if found:
         node.op_type = "Sub"
     return found

@@ -50,7 +50,6 @@ class _Published(_Attention):
 
 
 def lowered() -> nn.Module:
-    """As posexport lowers it."""
     return _Lowered()
 
 

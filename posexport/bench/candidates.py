@@ -58,7 +58,6 @@ class Checkpoint:
 
     @staticmethod
     def there(directory: Path) -> "Checkpoint":
-        """The user's own."""
         path = directory.absolute()
         return Checkpoint(name=path.name, config=json.loads((path / "config.json").read_text()), path=str(path))
 

@@ -92,7 +92,6 @@ def tensors(config: dict[str, Any]) -> Shapes:
 
 
 def vocab(name: str) -> int:
-    """How many tokens a checkpoint knows."""
     return int(CONFIGS[name]["vocab_size"])
 
 

@@ -137,7 +137,6 @@ class Worker:
         raise FailedError("it ended without an answer")
 
     def kill(self) -> None:
-        """End it, whatever it does."""
         if self._child.returncode is None:
             self._child.kill()
             _wait(self._child)
@@ -187,7 +186,6 @@ def _wait(child: "subprocess.Popen[bytes]") -> int | None:
 
 
 def _reason(code: int, error: str, late: bool) -> str:
-    """One line: what went wrong."""
     if late:
         return "it took too long and was stopped"
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", error).splitlines() if line.strip()]

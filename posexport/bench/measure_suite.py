@@ -111,7 +111,6 @@ class _Run:
         return True
 
     def export(self, case: Case) -> list[Entry]:
-        """Every candidate's files."""
         entries = []
         for candidate in case.candidates:
             self._progress(self._done, self._total, f"exporting {candidate.name}")
@@ -148,7 +147,6 @@ class _Run:
         )
 
     def document(self) -> Document:
-        """All results until now."""
         return Document(
             suite=self._suite,
             threads=self._conditions.threads,

@@ -6,12 +6,13 @@ from pathlib import Path
 import msgspec
 
 from posexport.bench.machine import machine
+from posexport.bench.measurement import Conditions
 from posexport.bench.recipes import code
 from posexport.bench.records import Document, Point, Result
 from posexport.errors import PosexportError
 
 
-def earlier(path: Path, suite: str, *, threads: int, provider: str, rounds: int) -> Document | None:
+def earlier(path: Path, suite: str, conditions: Conditions) -> Document | None:
     """The document that a run wrote to ``path``; None where there is none yet.
 
     Raises:
@@ -24,15 +25,15 @@ def earlier(path: Path, suite: str, *, threads: int, provider: str, rounds: int)
     except (msgspec.DecodeError, OSError) as err:
         raise PosexportError(f"{path} is no document of posexport bench: {err}; choose another name") from err
     here = machine()
-    conditions = {
+    then_and_now = {
         "suite": (document.suite, suite),
-        "threads": (document.threads, threads),
-        "provider": (document.provider, provider),
-        "rounds": (document.rounds, rounds),
+        "threads": (document.threads, conditions.threads),
+        "provider": (document.provider, conditions.provider),
+        "rounds": (document.rounds, conditions.rounds),
         "machine": (f"{document.machine.cpu}, {document.machine.cores} cores", f"{here.cpu}, {here.cores} cores"),
         "code": ((document.code or "unknown")[:12], code()[:12]),
     }
-    for name, (old, new) in conditions.items():
+    for name, (old, new) in then_and_now.items():
         if old != new:
             raise PosexportError(
                 f"{path} cannot be gone on with: {name} {old} there, {new} here; give --force without --resume"

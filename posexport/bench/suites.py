@@ -44,7 +44,6 @@ _TIME_LEFT = 1200.0
 
 
 def encoder(encoding: str, target: str) -> Candidate:
-    """An encoder of BERT-base's shape."""
     return _converted(f"encoder-{encoding}", BERT, target, vocab=30522)
 
 

@@ -69,7 +69,7 @@ def main() -> None:
         sys.exit(err.exit_code)
     except (KeyboardInterrupt, click.Abort):
         _end("interrupted; what was there before is unchanged", 130)
-    except Exception as err:
+    except Exception as err:  # noqa: BLE001 (a defect becomes a report, not a traceback)
         if (sentence := _in_words(err)) is not None:
             _end(sentence)
         from posexport.cli.defect import report

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -75,17 +75,14 @@ def command(
     pasts: tuple[int, ...],
     third_party: tuple[str, ...],
     only: tuple[str, ...],
-    rounds: int,
-    spinning: bool,
     target: str | None,
     settings: tuple[str, ...],
-    provider: str,
-    threads: int,
     as_json: bool,
     output: Path | None,
     plot: Path | None,
     resume: bool,
     force: bool,
+    **choices: Any,
 ) -> None:
     """Measure time and peak memory, also of other exporters.
 
@@ -120,12 +117,12 @@ def command(
     from posexport.files import write_whole
     from posexport.runtime.providers import check_loads
 
-    force = force or resume
+    force, conditions = force or resume, Conditions(**choices)
     _check(models, suite, output, plot, resume=resume, force=force)
     before = None
     if resume and output is not None:
-        before = earlier(output, suite or "models", threads=threads, provider=provider, rounds=rounds)
-    check_loads(provider)
+        before = earlier(output, suite or "models", conditions)
+    check_loads(conditions.provider)
     with bar("Measuring") as progress:
         if suite is None:
             pairs = [part for setting in settings for part in ("--set", setting)]
@@ -135,10 +132,9 @@ def command(
             cases = chosen([asked], third_party=third_party, only=only, points=[])
         else:
             at = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
-            cases = chosen(SUITES[suite](target or provider), third_party=third_party, only=only, points=at)
+            cases = chosen(SUITES[suite](target or conditions.provider), third_party=third_party, only=only, points=at)
         if not cases:
             raise PosexportError("--only and --rival leave no candidate; give a part of a name that the suite has")
-        conditions = Conditions(rounds=rounds, threads=threads, provider=provider, spinning=spinning)
         written: list[Path] = []
 
         def keep(document: Document) -> None:

@@ -22,14 +22,12 @@ def names(kind: str) -> Complete:
 
 
 def lowerings(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What ``--lowering`` takes."""
     from posexport.catalogue import names as all_names
 
     return _items(["auto", *all_names("lowerings")], incomplete)
 
 
 def sources(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Built-in models, directories and Python files."""
     from posexport.catalogue import names as all_names
 
     paths = _paths(incomplete, lambda path: path.is_dir() or path.suffix == ".py")
@@ -49,7 +47,6 @@ def bundles_or_models(ctx: click.Context, parameter: click.Parameter, incomplete
 
 
 def encodings_or_bundles(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Encodings, and directories that may be drawn."""
     return names("encodings")(ctx, parameter, incomplete) + bundles(ctx, parameter, incomplete)
 
 

@@ -3,7 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -14,7 +14,7 @@ from posexport.cli.source_argument import check_source
 from posexport.recipe import CacheName, LayoutName, RotationName
 from posexport.spec import Beyond
 from posexport.targets.providers import PROVIDERS
-from posexport.targets.target import TARGETS, TargetName
+from posexport.targets.target import TARGETS
 
 _GROUPS = {
     "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
@@ -96,27 +96,11 @@ _GROUPS = {
 def command(
     source: str,
     output: Path,
-    task: str | None,
     settings: tuple[str, ...],
-    opset: int | None,
-    max_length: int | None,
-    beyond: Beyond,
-    cache: CacheName,
-    rotation: RotationName,
-    layout: LayoutName,
-    target: TargetName,
-    lowering: str,
-    inline: bool,
-    tokenizer: Path | None,
-    allow_pickle: bool,
-    as_transformers: bool,
-    provider: str | None,
     lengths: tuple[int, ...],
-    threads: int,
     no_verify: bool,
-    keep: bool,
-    force: bool,
     as_json: bool,
+    **choices: Any,
 ) -> None:
     """Convert a model to ONNX and prove that it is right.
 
@@ -138,31 +122,12 @@ def command(
         done = posexport.convert(
             source,
             output,
-            task=task,
             settings=parse(settings),
-            target=target,
-            cache=cache,
-            rotation=rotation,
-            opset=opset,
-            max_length=max_length,
-            beyond=beyond,
-            layout=layout,
-            lowering=lowering,
-            inline=inline,
-            tokenizer=tokenizer,
-            provider=provider,
             lengths=lengths or None,
-            threads=threads,
             verify=not no_verify,
-            keep=keep,
-            force=force,
-            allow_pickle=allow_pickle,
-            as_transformers=as_transformers,
             progress=progress,
             remark=remark,
+            **choices,
         )
-    if as_json:
-        click.echo(done.to_json())
-    else:
-        click.echo(done.to_text())
+    click.echo(done.to_json() if as_json else done.to_text())
     sys.exit(0 if done.good else 1)

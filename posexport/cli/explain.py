@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,15 +20,7 @@ from posexport.cli.command import Command
 @options.provider_option
 @options.threads_option
 @options.json_option
-def command(
-    directory: Path,
-    length: int | None,
-    past: int | None,
-    batch: int,
-    provider: str,
-    threads: int,
-    as_json: bool,
-) -> None:
+def command(directory: Path, as_json: bool, **choices: Any) -> None:
     """Show how attention is implemented, and where the time goes.
 
     DIR is a bundle. For each type of attention and rotation node: its implementation (lowering), and why others were
@@ -41,7 +34,7 @@ def command(
     """
     from posexport.explain.explanation import explain
 
-    explanation = explain(directory, length=length, past=past, batch=batch, provider=provider, threads=threads)
+    explanation = explain(directory, **choices)
     if as_json:
         click.echo(explanation.to_json())
         return

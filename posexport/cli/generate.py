@@ -1,6 +1,7 @@
 """posexport generate"""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,9 +11,9 @@ from posexport.cli.progress import remark
 
 _GROUPS = {
     "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
-    "Stopping": ("max_new_tokens", "stop"),
+    "Stopping": ("max_new_tokens", "stop_strings"),
     "Sampling": ("do_sample", "temperature", "top_k", "top_p", "seed"),
-    "Runtime": (*options.RUNTIME, "chunk", "no_recompute"),
+    "Runtime": (*options.RUNTIME, "prefill_chunk_size", "no_recompute"),
 }
 _RENAMED = {"--stop": "--stop-strings", "--chunk": "--prefill-chunk-size"}
 
@@ -48,11 +49,10 @@ _RENAMED = {"--stop": "--stop-strings", "--chunk": "--prefill-chunk-size"}
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Random seed for sampling."
 )
-@click.option("--stop-strings", "stop", multiple=True, metavar="TEXT", help="Stop before this text (repeatable).")
+@click.option("--stop-strings", multiple=True, metavar="TEXT", help="Stop before this text (repeatable).")
 @click.option("--stream", is_flag=True, help="Print text as it is generated.")
 @click.option(
     "--prefill-chunk-size",
-    "chunk",
     type=click.IntRange(min=1),
     metavar="N",
     help="Chunked prefill, N tokens at a time: less memory.",
@@ -73,19 +73,13 @@ def command(
     decoder_prompts: tuple[str, ...],
     chat: bool,
     system: str | None,
-    max_new_tokens: int,
     do_sample: bool,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int,
-    stop: tuple[str, ...],
     stream: bool,
-    chunk: int | None,
     no_recompute: bool,
     provider: str,
     threads: int,
     as_json: bool,
+    **choices: Any,
 ) -> None:
     """Generate text with a decoder or encoder-decoder.
 
@@ -107,17 +101,7 @@ def command(
 
     if stream and as_json:
         raise PosexportError("--stream prints text as it comes and --json one document at the end; give one of them")
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=do_sample or None,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop_strings=stop,
-        prefill_chunk_size=chunk,
-        recompute=not no_recompute,
-    )
+    config = GenerationConfig(do_sample=do_sample or None, recompute=not no_recompute, **choices)
     done = continue_texts(
         directory,
         prompts,

@@ -27,7 +27,6 @@ class RenamedChoice(click.Choice[str]):
 
 #: headings of ``--help``, for `posexport.cli.command.Command`
 RUNTIME = ("provider", "threads")
-OUTPUT = ("quiet", "verbose", "as_json")
 
 bundle_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=complete.bundles

@@ -18,7 +18,6 @@ _KEY = "posexport.verbosity"
 
 
 def set_verbosity(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
-    """Callback of ``-q`` and ``-v``."""
     if not given:
         return
     chosen = -1 if parameter.name == "quiet" else 1
@@ -79,7 +78,6 @@ class _Lines:
         self._stop = threading.Event()
 
     def step(self, done: int, total: int, what: str) -> None:
-        """A line now."""
         self._note(done, total, what)
         self._print()
 

@@ -1,6 +1,7 @@
 """posexport run"""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,18 +26,7 @@ from posexport.cli.command import Command
 @options.provider_option
 @options.threads_option
 @options.json_option
-def command(
-    directory: Path,
-    texts: tuple[str, ...],
-    inputs: Path | None,
-    outputs: tuple[str, ...],
-    truncate: bool,
-    save: Path | None,
-    force: bool,
-    provider: str,
-    threads: int,
-    as_json: bool,
-) -> None:
+def command(directory: Path, as_json: bool, **choices: Any) -> None:
     """Run a bundle on texts or arrays.
 
     DIR is a bundle. Prints the shape and first values of every output; for two or more texts and a sentence embedding
@@ -49,15 +39,5 @@ def command(
     """
     from posexport.runtime.answer import answer
 
-    done = answer(
-        directory,
-        texts=texts,
-        inputs=inputs,
-        outputs=outputs,
-        provider=provider,
-        threads=threads,
-        truncate=truncate,
-        save=save,
-        force=force,
-    )
+    done = answer(directory, **choices)
     click.echo(done.to_json() if as_json else done.to_text())

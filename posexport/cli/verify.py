@@ -3,6 +3,7 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -44,16 +45,11 @@ _GROUPS = {
 def command(
     target: Path,
     against: str | None,
-    task: str | None,
     settings: tuple[str, ...],
-    allow_pickle: bool,
-    as_transformers: bool,
-    tolerance: float | None,
-    provider: str,
     lengths: tuple[int, ...],
-    threads: int,
     junit: Path | None,
     as_json: bool,
+    **choices: Any,
 ) -> None:
     """Check a bundle or any .onnx file against its source.
 
@@ -74,12 +70,9 @@ def command(
     from posexport.sources.settings import parse
 
     if against is None:
-        about_source = {
-            "--task": task,
-            "--set": settings,
-            "--allow-pickle": allow_pickle,
-            "--as-transformers": as_transformers,
-        }
+        about_source = {"--set": settings}
+        for name in ("task", "allow_pickle", "as_transformers"):
+            about_source[f"--{name.replace('_', '-')}"] = choices[name]
         for name in (name for name, value in about_source.items() if value):
             raise posexport.PosexportError(f"{name} is about the source to compare with; name it with --against SOURCE")
     # a Python file of the user's may print; stdout is for the result
@@ -87,16 +80,11 @@ def command(
         report = posexport.verify(
             target,
             against,
-            tolerance=tolerance,
-            task=task,
             settings=parse(settings),
-            provider=provider,
             lengths=lengths or None,
-            threads=threads,
-            allow_pickle=allow_pickle,
-            as_transformers=as_transformers,
             progress=progress,
             remark=remark,
+            **choices,
         )
         write(report)
     click.echo(report.to_json().decode() if as_json else report.to_text(), nl=as_json)

@@ -48,7 +48,6 @@ _TOOLTIP = "tooltip: "
 
 
 def task_colours(document: Document) -> list[tuple[str, str]]:
-    """Names of the tasks with their colours."""
     return list(zip([task.name for task in document.tasks], COLOURS, strict=False))
 
 

@@ -43,7 +43,6 @@ def noise(baseline: Result) -> float | None:
 
 
 def columns(document: Document) -> list[str]:
-    """The names of the CSV's columns."""
     accuracies = [f"{task.name}_{length}" for task in document.tasks for length in document.lengths]
     figures = ["parameters", "own_parameters", "file_bytes", "latency_ms", "latency_to_nope"]
     rest = ["memory_bytes", "memory_to_nope", "loss", "seconds"]
@@ -65,12 +64,10 @@ def to_csv(document: Document) -> bytes:
 
 
 def shown(cell: Cell | None) -> str:
-    """An accuracy as readers see it."""
     return _NO_NUMBER if cell is None else cell if isinstance(cell, str) else f"{100 * cell:.0f} %"
 
 
 def ratio(number: float | None) -> str:
-    """A ratio to ``nope`` as readers see it."""
     return _NO_NUMBER if number is None else f"{number:.2f}"
 
 

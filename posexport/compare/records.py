@@ -35,7 +35,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Where accuracies are measured."""
         return self.length, 2 * self.length, 4 * self.length
 
 
@@ -134,6 +133,5 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def to_json(self) -> bytes:
-        """One JSON document, its verdict first."""
         document = {"verdict": self.verdict, **msgspec.to_builtins(self)}
         return msgspec.json.format(msgspec.json.encode(document), indent=1)

@@ -62,7 +62,6 @@ def _fresh(encoding: str, setup: Setup) -> Definition:
 
 
 def own_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters of encodings in a model."""
     parameters = {id(p): p for module in model.modules() if isinstance(module, Encoding) for p in module.parameters()}
     return list(parameters.values())
 

@@ -13,19 +13,17 @@ from torch import Tensor
 from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
 def token_input(vocab: int, padding_id: int, prefix: str = "") -> InputSpec:
-    """Ids of the new tokens."""
     axes: list[Axis] = [BATCH, SEQUENCE]
     name = f"{prefix}input_ids"
     return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
 
 
 def mask_input(prefix: str = "") -> InputSpec:
-    """The mask of past and new tokens."""
     return InputSpec(name=f"{prefix}attention_mask", dtype="int64", axes=[BATCH, TOTAL], role="mask")
 
 
@@ -52,7 +50,6 @@ class CacheTensors:
         ]
 
     def inputs(self, name: str, length: Axis) -> list[InputSpec]:
-        """The same as inputs."""
         specs = self.outputs(name, length)
         return [InputSpec(name=spec.name, dtype=MODEL_DTYPE.name, axes=spec.axes, role="cache") for spec in specs]
 
@@ -85,7 +82,7 @@ class Decoding:
     answer: OutputSpec
     cache: CacheTensors
     encodings: Sequence[Encoding]
-    lengths: Envelope
+    lengths: LengthContract
 
 
 class CachedDecoder(Definition):
@@ -127,14 +124,18 @@ class CachedDecoder(Definition):
         return all(encoding.padding_invariant for encoding in self.decoding.encodings)
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
             self.decoding.lengths,
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoding.encodings),
-            traced=self.caching.cache.traced,
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Sizes to trace at, for the cache."""
+        return ProofPlan(traced=self.caching.cache.traced)
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -51,7 +51,6 @@ class Complex(Encoding):
 
     @property
     def added_width(self) -> int:
-        """The second plane's."""
         return self.hidden
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:

@@ -22,7 +22,6 @@ class ByLayer(Encoding):
         self.encodings = nn.ModuleList(encodings)
 
     def in_layer(self, index: int) -> Encoding:
-        """The list's encoding ``index``."""
         encoding = self.encodings[index]
         assert isinstance(encoding, Encoding)
         return encoding
@@ -40,13 +39,11 @@ class InputAndLayers(Encoding):
         self.layers = nn.ModuleList(layers)
 
     def in_layer(self, index: int) -> Encoding:
-        """That of layer ``index``."""
         encoding = self.layers[index]
         assert isinstance(encoding, Encoding)
         return encoding
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
-        """As that of the input does."""
         return self.at_input.embed(x_BTC, positions)
 
 
@@ -71,22 +68,18 @@ class RotationAndTerm(Encoding):
 
     @property
     def trained_length(self) -> int | None:
-        """The smaller of both."""
         return min((e.trained_length for e in self._both if e.trained_length is not None), default=None)
 
     @property
     def limit(self) -> int | None:
-        """The smaller of both."""
         return min((e.limit for e in self._both if e.limit is not None), default=None)
 
     @property
     def boundaries(self) -> list[int]:
-        """Those of both."""
         return sorted({*self.rotation.boundaries, *self.term.boundaries})
 
     @property
     def cached_keys_until(self) -> int | None:
-        """As the rotation's."""
         return self.rotation.cached_keys_until
 
     @property
@@ -94,9 +87,7 @@ class RotationAndTerm(Encoding):
         return self.rotation, self.term
 
     def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
-        """As the first does."""
         return self.rotation.rotate(x_BHTD, positions, role)
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term | None:
-        """As the second does."""
         return self.term.scores(q_BHTD, k_BHSD, queries, keys)

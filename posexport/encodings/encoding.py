@@ -120,7 +120,6 @@ class Encoding(nn.Module):
 
     @property
     def spec(self) -> EncodingSpec:
-        """What the manifest records."""
         parameters = dict(self.parameters_given)
         return EncodingSpec(name=self.name, parameters=parameters, cached_keys_until=self.cached_keys_until)
 

@@ -33,7 +33,6 @@ class PositionTable(StretchableTable, PositionVectors):
         self.table = self._drawn(max_positions + offset, hidden)
 
     def vectors(self, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        """The row of each position."""
         del dtype
         return F.embedding(ids_BT + self.offset, self.table)
 

@@ -40,7 +40,6 @@ class Clippable(Encoding):
 
     @property
     def beyond(self) -> Beyond:
-        """``error`` or ``clip``."""
         return self._beyond
 
     def clipped(self) -> Encoding:

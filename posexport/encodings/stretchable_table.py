@@ -21,7 +21,6 @@ class StretchableTable(Encoding):
 
     @property
     def limit(self) -> int:
-        """Number of positions in the table."""
         return self.max_positions
 
     @property

@@ -56,5 +56,4 @@ class Swin(WindowBias):
         self.table = self._drawn((2 * window - 1) ** 2, heads)
 
     def by_offset(self) -> Tensor:
-        """The table."""
         return self.table.to(torch.promote_types(self.table.dtype, torch.float32))

@@ -74,7 +74,6 @@ class SwinV2(WindowBias):
         self.second = nn.Linear(width, heads, bias=False)
 
     def by_offset(self) -> Tensor:
-        """The network's answers."""
         weight, bias, second = (p.to(torch.promote_types(p.dtype, torch.float32)) for p in self._maps())
         log_WA = self.log_offsets(weight.dtype).to(weight.device).flatten(0, 1)
         return 16 * F.linear(F.relu(F.linear(log_WA, weight, bias)), second).sigmoid()

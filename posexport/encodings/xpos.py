@@ -100,7 +100,6 @@ class Xpos(Rope):
 
     @property
     def limit(self) -> int:
-        """``max_positions``."""
         return self.max_positions
 
     def waves(self, positions: Positions, dtype: torch.dtype, role: Role) -> tuple[Tensor, Tensor]:

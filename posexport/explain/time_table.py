@@ -25,7 +25,6 @@ def shown(explanation: Explanation) -> RenderableType:
 
 
 def notes(explanation: Explanation) -> list[str]:
-    """What the bundle does not say."""
     decisions = [decision for part in explanation.parts for decision in part.decisions]
     return [] if decisions else ["no lowerings are recorded: the bundle has no attention of posexport's"]
 
@@ -38,7 +37,6 @@ def _part(part: Part, provider: str) -> list[RenderableType]:
 
 
 def summary(part: Part) -> str:
-    """The shares in one line."""
     shares = ", ".join(f"{share} {part.taken(share):.1%}" for share in SHARES)
     return (
         f"{part.file}: {shares} of {_ms(part.kernels_ms)} ms in kernels; a call takes {_ms(part.ms)} ms, "

@@ -29,7 +29,7 @@ def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
         onnxruntime.InferenceSession(
             onnx.parser.parse_model(text).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception:  # onnxruntime raises a different class for each reason; any of them is a no
+    except Exception:  # noqa: BLE001 (onnxruntime raises a different class for each reason; any of them is a no)
         return False
     return True
 

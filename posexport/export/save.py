@@ -39,7 +39,6 @@ class OwnFile(Store):
     suffix: str = ".data"
 
     def write(self, model: ir.Model, path: Path, module: nn.Module | None) -> None:
-        """As `Store.write`."""
         if weight_bytes(model) <= EXTERNAL_ABOVE:
             ir.save(model, path)
             return
@@ -98,7 +97,6 @@ class SharedFile(Store):
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initialisers."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 

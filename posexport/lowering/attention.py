@@ -56,7 +56,6 @@ class Attention:
         return self.g.size(self.x["q"], 1 if self.spec.packed else 2)
 
     def scale(self) -> ir.Value:
-        """What scores are multiplied by."""
         return self.g.CastLike(self.g.attribute("scale", float), self.like, name="scale")
 
     def scaled(self, x: ir.Value) -> ir.Value:
@@ -96,7 +95,8 @@ class Attention:
         names = [*operator.takes, *(f"{part}_{own}" for own in operator.own), "qpos", "kpos"]
         whole = WHOLE if self.whole and skews(operator) else ""
         inputs = [tensors[name] if name in tensors else self.x[name] for name in names]
-        return self.g.call(operator, *inputs, domain=DOMAIN, whole=whole)
+        name = "position_bias" if part == "scores" else ""
+        return self.g.call(operator, *inputs, domain=DOMAIN, whole=whole, name=name)
 
     def own_bias(self) -> ir.Value:
         """What the score operator adds to scaled scores."""
@@ -117,7 +117,6 @@ class Attention:
         return self.g.Less(self.g.Unsqueeze(self.x["qpos"], [-1]), self.x["kpos"], name="later")
 
     def lowest(self) -> ir.Value:
-        """The score of a dropped key."""
         return self.g.CastLike(self.g.attribute("lowest", float), self.like, name="lowest")
 
     def bias(self) -> ir.Value | None:

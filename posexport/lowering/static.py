@@ -24,7 +24,6 @@ class Static(Lowering[AttentionSpec]):
     name = "static"
 
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
-        """For static KV caches alone."""
         del target
         return None if spec.cache == "static" else "keys and values are in no static KV cache"
 

@@ -20,7 +20,7 @@ from posexport.errors import PosexportError
 from posexport.nn import checks
 from posexport.nn.attention import additive
 from posexport.nn.cached_call import NotCachedError, current
-from posexport.nn.caching import Caching, GrowingCache, KeysAndValues, StaticCache
+from posexport.nn.caching import Caching, DynamicCache, KeysAndValues, StaticCache
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.named_encoding import encoding_of
 from posexport.nn.reach import Reach
@@ -71,7 +71,7 @@ class Attention(EncodedAttention):
                 layers may share (one T5 table for all layers: ``encoding=first.encoding``). ``nope``: none.
             settings: of the encoding, by name: ``{"max_distance": 64}``.
             causal: keys after the query are masked. Needed for a KV cache.
-            kv_heads: heads of keys and values, a divisor of ``heads`` (None: as many as ``heads``).
+            kv_heads: KV heads, a divisor of ``heads`` (None: as many as ``heads``).
             head_size: channels of a head (None: ``hidden / heads``).
             context_hidden: channels of the context in cross attention (None: ``hidden``).
             bias: linear projections have a bias.
@@ -255,7 +255,7 @@ class Attention(EncodedAttention):
                 "a static KV cache needs attention_mask [B, P + T]: its length says how many slots are used"
             )
         checks.cache(past, (x_BTC.shape[0], self.kv_heads, self.head_size), mask_BS, x_BTC.shape[1], static=static)
-        caching = Caching(StaticCache() if static else GrowingCache())
+        caching = Caching(StaticCache() if static else DynamicCache())
         key, value = past
         all_BS = caching.cache.mask(x_BTC[..., 0].to(torch.int64), mask_BS, [(key, value)])
         checks.length(self.encoding, all_BS.shape[1])

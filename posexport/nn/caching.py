@@ -1,7 +1,10 @@
-"""Where a decoder keeps the keys and values of past tokens, and whether keys are kept rotated.
+"""The KV cache of a decoder, dynamic or static, and whether keys are kept rotated.
 
-Shape letters: B batch, G heads of keys and values, P past places, C places of a cache of fixed size, T new tokens, S
-past and new tokens, D head size.
+While ``torch.onnx.export`` traces, writing to a static cache is one TensorScatter (opset 24), which a runtime does in
+place where its past and present are one buffer; reading is one Slice.
+
+Shape letters: B batch, G KV heads, P past tokens, M slots of a static cache, T new tokens, S past and new tokens, D
+head size.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +16,6 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.positions import Positions
-from posexport.nn.places import first_places, scattered
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL
 
 #: keys and values of a layer, [B, G, S, D]
@@ -22,46 +24,44 @@ Rotate = Literal["at-write", "at-read"]
 
 
 class Cache(ABC):
-    """One way. ``past_axis`` and ``present_axis`` name the axis of places in what is taken and what is given."""
+    """A kind of cache. ``past_axis`` and ``present_axis`` name the axis of tokens or slots of inputs and outputs."""
 
     name: ClassVar[str]
     past_axis: ClassVar[str]
     present_axis: ClassVar[str]
     #: sizes to trace at
     traced: ClassVar[dict[str, int]]
-    #: it has a size from the start, and places that are free
-    fixed: ClassVar[bool] = False
+    #: it has a capacity, and unused slots
+    static: ClassVar[bool] = False
 
     @abstractmethod
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
-        """The mask over past and new tokens, [B, S]; all ones where none is given."""
+        """The mask over past and new tokens, [B, S]; all ones where there is none."""
 
     @abstractmethod
-    def written(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
-        """The cache with the new tokens' keys or values, which stand at the slots of ``queries``."""
+    def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
+        """The cache with the new tokens' keys or values, whose slots are those of ``queries``."""
 
     @abstractmethod
     def read(self, present: Tensor, keys: Positions) -> Tensor:
         """Keys or values of the tokens at the slots of ``keys``, [B, G, S, D]."""
 
 
-class GrowingCache(Cache):
-    """Each call gives the past and the new tokens, put together."""
+class DynamicCache(Cache):
+    """Each call returns the past and the new tokens, concatenated."""
 
     name = "dynamic"
     past_axis, present_axis = PAST, TOTAL
     traced: ClassVar[dict[str, int]] = {SEQUENCE: 3, PAST: 5, TOTAL: 8}
 
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
-        """As long as past and new are."""
         length = ids_BT.shape[1] + (0 if past is None else past[0][0].shape[2])
         if mask_BS is None:
             return ids_BT.new_ones(ids_BT.shape[0], length)
         # to a tracer its length is a size of its own
         return mask_BS[:, torch.arange(length, device=mask_BS.device)]
 
-    def written(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
-        """Past, then new; [B, G, S, D]."""
+    def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
         del queries
         return torch.cat((past, new_BGTD), 2)
 
@@ -71,32 +71,47 @@ class GrowingCache(Cache):
 
 
 class StaticCache(Cache):
-    """Places for so many tokens from the start, [B, G, C, D]: a runtime binds one buffer as what is taken and given.
+    """Slots for so many tokens from the start, [B, G, M, D]: a runtime binds one buffer as past and present.
 
-    The mask is over past and new tokens, so its length says how many places are taken. What other places hold is not
-    read.
+    The mask is over past and new tokens, so its length says how many slots are used. What other slots hold is not read.
     """
 
     name = "static"
     past_axis = present_axis = CAPACITY
-    fixed = True
+    static = True
     traced: ClassVar[dict[str, int]] = {SEQUENCE: 3, TOTAL: 8, CAPACITY: 11}
 
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
-        """As it is given: nothing else says how many tokens there are, so without one there is no past."""
+        """Nothing but the mask says how many tokens there are, so without one there is no past."""
         del past
         return torch.ones_like(ids_BT) if mask_BS is None else mask_BS
 
-    def written(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
-        """The new tokens at their slots; [B, G, C, D]."""
-        return scattered(past, new_BGTD, queries.slots_T)
+    def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
+        """A copy of the past with the new tokens at their slots, which are consecutive; [B, G, M, D]."""
+        if not torch.onnx.is_in_onnx_export():
+            return past.index_copy(2, queries.slots_T, new_BGTD)
+        first_B = queries.slots_T[:1].expand(new_BGTD.shape[0])
+        inputs = (past, new_BGTD, first_B)
+        present: Tensor = torch.onnx.ops.symbolic(
+            "::TensorScatter", inputs, attrs={"axis": 2}, dtype=past.dtype, shape=past.shape, version=24
+        )
+        return present
 
     def read(self, present: Tensor, keys: Positions) -> Tensor:
-        """The places up to the last new token."""
-        return first_places(present, keys.slots_T)
+        """The slots up to the last new token: those of ``keys`` are 0, 1, 2 ..."""
+        total = keys.slots_T.shape[0]
+        if not torch.onnx.is_in_onnx_export():
+            return present[:, :, :total]
+        batch, heads, _, size = present.shape
+        start, axis = (torch.tensor([value], dtype=torch.int64) for value in (0, 2))
+        inputs = (present, start, keys.slots_T[-1:] + 1, axis)
+        used: Tensor = torch.onnx.ops.symbolic(
+            "::Slice", inputs, dtype=present.dtype, shape=(batch, heads, total, size), version=24
+        )
+        return used
 
 
-CACHES: dict[str, type[Cache]] = {cls.name: cls for cls in (GrowingCache, StaticCache)}
+CACHES: dict[str, type[Cache]] = {cls.name: cls for cls in (DynamicCache, StaticCache)}
 
 
 @dataclass(frozen=True)
@@ -107,5 +122,5 @@ class Caching:
     in every call, all by that call's frequencies. The two differ where frequencies depend on the length.
     """
 
-    cache: Cache = field(default_factory=GrowingCache)
+    cache: Cache = field(default_factory=DynamicCache)
     rotate: Rotate = "at-write"

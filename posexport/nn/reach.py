@@ -67,9 +67,9 @@ class Reach:
         present, buffers, read = (k_BGTD, v_BGTD), None, (k_BGTD, v_BGTD)
         if past is not None:
             cache = self.caching.cache
-            present = (cache.written(past[0], k_BGTD, self.queries), cache.written(past[1], v_BGTD, self.queries))
+            present = (cache.write(past[0], k_BGTD, self.queries), cache.write(past[1], v_BGTD, self.queries))
             read = (cache.read(present[0], self.keys), cache.read(present[1], self.keys))
-            buffers = present if cache.fixed and at_write else None
+            buffers = present if cache.static and at_write else None
         k_BGSD, v_BGSD = read
         if not at_write:
             k_BGSD = encoding.rotate(k_BGSD, self.keys, "key")

@@ -29,13 +29,13 @@ class Scoring(nn.Module):
         return q_BHTD
 
     def base(self, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term | None:
-        """What stands in the place of ``q k^T``, if anything does."""
+        """What replaces ``q k^T``, if anything does."""
         del k_BHSD, queries, keys
         return None
 
 
 class General(Scoring):
-    """``q . W k``; ``weight`` [H, D, D] maps queries to what the keys are met by."""
+    """``q . W k``; ``weight`` [H, D, D] projects the queries."""
 
     def __init__(self, heads: int, size: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Concat(Scoring):
         self.key_vector = _drawn(heads, size)
 
     def base(self, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        """A number of every query and one of every key, added."""
+        """A score of every query and one of every key, added."""
         of_keys_BHS = (k_BHSD @ self.key_vector[:, :, None])[..., 0]
         return Term(CONCAT_SCORES, (self.query_vector, of_keys_BHS), queries, keys)
 

@@ -31,7 +31,7 @@ class _Assigning(TorchFunctionMode):
 
 def give_gradient(operator: Any) -> None:
     """Register the derivative of a ``torch.library.custom_op`` with respect to its real-valued tensors."""
-    body: Callable[..., Tensor] = torch.func.functionalize(operator._init_fn)
+    body: Callable[..., Tensor] = torch.func.functionalize(operator._init_fn)  # noqa: SLF001 (no public name)
 
     def save(ctx: Any, inputs: Sequence[Tensor], output: Tensor) -> None:
         del output

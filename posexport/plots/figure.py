@@ -103,7 +103,6 @@ def _height(group: Group) -> float:
 
 
 def captions(figure: "Figure") -> list[str]:
-    """What the figure says under its groups."""
     return [text.get_text() for text in figure.texts if text.get_gid() == "caption"]
 
 

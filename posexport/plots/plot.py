@@ -83,7 +83,6 @@ class Subject:
 
     @property
     def learned(self) -> bool:
-        """Whether the encoding has parameters."""
         return bool(list(self.alone.layer.parameters()))
 
     @property

@@ -223,7 +223,6 @@ class LastToken:
 
 
 def refuse(task: str, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> PosexportError:
-    """Why a bundle cannot generate."""
     if "generation" not in task and "speech" not in task:
         return PosexportError(
             f"this is a {task} model; generate needs a text-generation or text2text-generation one: use posexport run"

@@ -85,13 +85,11 @@ class InTurn:
             self._flush()
 
     def finish(self) -> None:
-        """The texts that had to wait."""
         for row in range(len(self._prompts)):
             self._begin(row)
         self._tell("\n")
 
     def _begin(self, row: int) -> None:
-        """Go on to ``row``, if it is the next."""
         if row != self._now + 1:
             return
         self._now = row

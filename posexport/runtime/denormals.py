@@ -27,8 +27,6 @@ _REGISTERS = {"x86_64": _Register(28, 0x8040), "aarch64": _Register(0, 1 << 24)}
 #: more than any ``fenv_t`` takes
 _BYTES = 64
 
-_Environment = ctypes.Array[ctypes.c_char]
-
 
 @functools.cache
 def _functions() -> tuple[Callable[..., int], Callable[..., int], _Register] | None:

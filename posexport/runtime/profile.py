@@ -27,7 +27,6 @@ class Event(msgspec.Struct):
 
     @property
     def node(self) -> str:
-        """The node whose kernel ran."""
         return self.name.removesuffix(_KERNEL)
 
 
@@ -36,5 +35,4 @@ def read_profile(path: Path) -> list[Event]:
 
 
 def kernels(events: Iterable[Event]) -> list[Event]:
-    """The entries that are runs of kernels."""
     return [event for event in events if event.cat == "Node" and event.args.provider and event.name.endswith(_KERNEL)]

@@ -145,8 +145,9 @@ _quiet = False
 
 
 def quiet() -> None:
-    """For a process that is posexport's own: nothing about models leaves the machine, and ONNX Runtime does not tell on
-    stderr, over several lines, what a PosexportError says in one.
+    """For a process that is posexport's own: no telemetry, and no log of errors.
+
+    ONNX Runtime tells on stderr, over several lines, what a PosexportError says in one.
     """
     global _quiet
     _quiet = True

@@ -31,7 +31,6 @@ class ShiftReport:
 
     @property
     def good(self) -> bool:
-        """Every property that is claimed holds."""
         return all(check.passed for check in self.checks if check.applies)
 
     @property
@@ -50,7 +49,6 @@ class ShiftReport:
         return json.dumps({**document, "checks": checks})
 
     def to_text(self) -> str:
-        """One line a property."""
         parameters = f" ({self.subject.parameters})" if self.subject.parameters else ""
         lines = [f"{self.subject.entry.name}{parameters}, in float64"]
         width = max(len(check.claim) for check in self.checks)

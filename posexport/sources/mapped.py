@@ -5,6 +5,7 @@ pages of one that was changed are kept.
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
 import mmap
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ LARGE = 1 << 30
 LEAST = 1 << 20
 #: of the tensors that are mapped
 DTYPE = MODEL_DTYPE.torch
+_M = TypeVar("_M", bound=nn.Module)
 _PAGES = "_posexport_pages"
 
 
@@ -50,13 +52,18 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
     advise = getattr(mmap, "MADV_DONTNEED", None)
     for parameter in parameters:
         pages: _Pages | None = getattr(parameter, _PAGES, None)
-        if pages is None or advise is None or parameter._version != pages.version:
+        if pages is None or advise is None or parameter._version != pages.version:  # noqa: SLF001 (counts writes)
             continue
         # whole pages only: those at the ends are the neighbours' too
         start = -(-pages.start // mmap.PAGESIZE) * mmap.PAGESIZE
         end = pages.end // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
             pages.map.madvise(advise, start, end - start)
+
+
+def copy_with_same_weights(module: _M) -> _M:
+    """A copy with structure, attributes and buffers of its own, whose parameters are those of ``module`` themselves."""
+    return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
 
 
 def drop(parameters: Iterable[nn.Parameter]) -> None:
@@ -80,7 +87,7 @@ def view(pages: mmap.mmap, start: int, shape: Sequence[int]) -> nn.Parameter | N
         return None
     flat = torch.frombuffer(pages, dtype=DTYPE, count=count, offset=start)
     parameter = nn.Parameter(flat.reshape(list(shape)), requires_grad=False)
-    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))
+    setattr(parameter, _PAGES, _Pages(pages, start, start + DTYPE.itemsize * count, parameter._version))  # noqa: SLF001
     return parameter
 
 
@@ -117,7 +124,7 @@ class Scratch:
             self._file.seek(offset)
             self._file.write(value.contiguous().numpy().data)
             self._file.flush()
-            found = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
+            parameter = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
         except OSError:  # the disk is full after all
-            found = None
-        return nn.Parameter(value, requires_grad=False) if found is None else found
+            parameter = None
+        return nn.Parameter(value, requires_grad=False) if parameter is None else parameter

@@ -21,7 +21,7 @@ from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.reach import Reach
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 
@@ -36,7 +36,7 @@ class OwnDecoder(CachedDecoder):
     caching: Caching = Caching()
 
     def __init__(
-        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: Envelope
+        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: LengthContract
     ) -> None:
         super().__init__()
         self.user = user
@@ -83,7 +83,7 @@ class OwnDecoder(CachedDecoder):
         at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
         with cached_call(CachedCall(at, mask_BS, past)) as call:
             logits = self._logits(ids_BT, mask_BS[:, at.queries.slots_T], at)
-        # a tracer puts proxies in the place of modules
+        # a tracer has proxies instead of modules
         traced = torch.compiler.is_compiling()
         if not traced and [id(layer) for layer in call.layers] != [id(layer) for layer in self.layers]:
             raise PosexportError(

@@ -5,12 +5,13 @@ and checks that the tensors have the axes that were declared. An exception of th
 names the exception, the sizes, the likely line, and the longest input that was taken before.
 """
 
+import copy
 import inspect
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
+_M = TypeVar("_M", bound=nn.Module)
 #: characters of a library's message that are quoted
 _QUOTED = 300
 
@@ -89,11 +91,11 @@ class UserModule(nn.Module):
                 "it must return the same ones for every input"
             )
         for spec in self.outputs:
-            wanted = [sizes.get(axis) if isinstance(axis, str) else axis for axis in spec.axes]
+            expected = [sizes.get(axis) if isinstance(axis, str) else axis for axis in spec.axes]
             got = list(answer[spec.name].shape)
-            if len(got) != len(wanted) or any(w not in (None, g) for w, g in zip(wanted, got, strict=True)):
+            if len(got) != len(expected) or any(w not in (None, g) for w, g in zip(expected, got, strict=True)):
                 raise PosexportError(
-                    f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {wanted} was "
+                    f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {expected} was "
                     "expected: its shape depends on the values of the inputs, not on their sizes alone; posexport "
                     "cannot tell which tokens it keeps"
                 )
@@ -119,18 +121,18 @@ def named_outputs(answer: Any) -> dict[str, Tensor]:
     if isinstance(answer, Tensor):
         return {"output": answer}
     if isinstance(answer, Mapping):
-        found = {str(name): value for name, value in answer.items() if value is not None}
+        outputs = {str(name): value for name, value in answer.items() if value is not None}
     elif isinstance(answer, tuple | list):
-        found = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
+        outputs = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
     else:
-        found = {}
-    if not found or not all(isinstance(value, Tensor) for value in found.values()):
-        inner = next((type(value).__name__ for value in found.values() if not isinstance(value, Tensor)), "")
+        outputs = {}
+    if not outputs or not all(isinstance(value, Tensor) for value in outputs.values()):
+        inner = next((type(value).__name__ for value in outputs.values() if not isinstance(value, Tensor)), "")
         raise PosexportError(
             "the module must return a tensor, a tuple or a dict of tensors, got "
             f"{type(answer).__name__}{f' with {inner}' if inner else ''}"
         )
-    return found
+    return outputs
 
 
 def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -160,7 +162,7 @@ def quoted(err: BaseException) -> str:
     """An exception's message on one line, cut where it is long."""
     try:
         text = " ".join(str(err).split())
-    except Exception:  # its __str__ is the user's as well
+    except Exception:  # noqa: BLE001 (its __str__ is the user's as well)
         return ""
     return text if len(text) <= _QUOTED else text[:_QUOTED] + " ..."
 
@@ -183,6 +185,18 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def copied(argument: str, module: _M, why: str = "the proof needs copies of it in two precisions") -> _M:
+    """A copy of a user's module; PosexportError where it has none, ``why`` saying what it is needed for."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as err:
+        if not_the_module_s(err):
+            raise
+        raise PosexportError(
+            f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
+        ) from err
+
+
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits."""
     tensors = {
@@ -192,11 +206,11 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         if value.is_complex()
     }
     for part, name in tensors:
-        del part._buffers[name]
+        del part._buffers[name]  # noqa: SLF001 (as nn.Module.to would set it)
     module = module.to(dtype)
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
     for (part, name), value in tensors.items():
-        part._buffers[name] = value.to(wide)
+        part._buffers[name] = value.to(wide)  # noqa: SLF001
     return module
 
 
@@ -207,17 +221,17 @@ def likely_line(err: BaseException) -> str:
     """
     seen: list[BaseException] = []
     current: BaseException | None = err
-    found = ""
+    line = ""
     while current is not None and current not in seen:
         seen.append(current)
         trace = current.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
             if is_user_s(code.co_filename):
-                found = line_of(code.co_filename, trace.tb_lineno)
+                line = line_of(code.co_filename, trace.tb_lineno)
             trace = trace.tb_next
         current = current.__cause__ or current.__context__
-    return found
+    return line
 
 
 def is_user_s(filename: str) -> bool:

@@ -34,7 +34,7 @@ class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
             written = "a mask as index"
         if written is not None:
-            line = _caller(sys._getframe(1))
+            line = _caller(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
             found = f"{written}, {line}" if line else written
             if found not in self.found:
                 self.found.append(found)

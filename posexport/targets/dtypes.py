@@ -36,7 +36,6 @@ class DType:
 
     @property
     def torch(self) -> "torch.dtype":
-        """PyTorch's element type."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.name)

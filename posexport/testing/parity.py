@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
 
 
 def assert_parity(

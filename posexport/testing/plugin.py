@@ -40,7 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(name): run on this provider (cpu, cuda); skipped with the reason where it does not load",
@@ -85,7 +84,6 @@ class SampleItem(pytest.Item):
         _check_provider(self.config, self.provider)
 
     def runtest(self) -> None:
-        """Check the sample."""
         from posexport.testing.parity import assert_parity
 
         assert_parity(self.bundle, providers=[self.provider])

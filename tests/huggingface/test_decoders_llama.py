@@ -70,7 +70,7 @@ def test_what_the_source_says(name: str, encoding: str, boundaries: list[int]) -
     assert (source.envelope.limit, source.envelope.trained, source.envelope.boundaries) == (None, None, boundaries)
     assert source.envelope.cached
     assert source.envelope.length_dependent == ("longrope" in name)
-    assert source.shift_invariant
+    assert source.promises.shift_invariant
     cast, *differences = source.remarks
     assert cast == "the weights are bfloat16 in the file and are used as float32"
     # where transformers computes something else, it is said
@@ -315,7 +315,8 @@ def test_a_gemma_without_a_word_of_caps_has_its_familys(copy: Copy) -> None:
     model = read(directory).module
     assert isinstance(model, DecoderModel)
     config = model.decoder.config
-    assert (config.score_cap, config.logit_cap, config.scale_size) == (50.0, 30.0, 256.0)
+    attention = config.layer.attention
+    assert (attention.score_cap, config.head.cap, attention.scale_size) == (50.0, 30.0, 256.0)
 
 
 def test_gemmas_gelu_is_the_approximation(copy: Copy) -> None:

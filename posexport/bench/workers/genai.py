@@ -42,7 +42,6 @@ class Loop:
 
 
 def load(job: Job) -> Reader:
-    """The model directory that the job names."""
     if not Path(job.model, "genai_config.json").is_file():
         raise SystemExit(f"{job.model} has no genai_config.json")
     return Loop(job)

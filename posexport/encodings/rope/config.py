@@ -101,7 +101,6 @@ class _Scaling:
 
     @property
     def base(self) -> float:
-        """The rotation's base."""
         return self._inside_or_beside("rope_theta", self.default_base)
 
     @property
@@ -144,7 +143,6 @@ class _Scaling:
 
     @property
     def beside(self) -> int | None:
-        """The same beside the table."""
         return _whole(_ORIGINAL, self.config.get(_ORIGINAL))
 
     @property

@@ -29,7 +29,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamic(Schedule):
-    """``max_positions``: the original length. ``factor``: how fast the base grows beyond it."""
+    """Frequencies of `RopeDynamic`."""
 
     name: ClassVar[str] = "rope-dynamic"
     by_length: ClassVar[bool] = True
@@ -59,7 +59,6 @@ class Dynamic(Schedule):
 
     @property
     def boundaries(self) -> list[int]:
-        """The original length."""
         return [self.max_positions]
 
 

@@ -37,10 +37,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3(Schedule):
-    """``max_positions``: the original length, in which a divided pair rotates less than ``low_freq_factor`` times.
-
-    A pair that rotates more than ``high_freq_factor`` times is kept.
-    """
+    """Frequencies of `RopeLlama3`."""
 
     name: ClassVar[str] = "rope-llama3"
 

@@ -45,11 +45,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class LongRope(Schedule):
-    """``short_factor``, ``long_factor``: divisors, one a pair, for rows up to ``max_positions`` and beyond.
-
-    ``factor``: how many times longer inputs become than ``max_positions``, the original length; it determines the
-    attention factor where ``attention`` is None.
-    """
+    """Frequencies of `RopeLongrope`, with a divisor for each pair in both lists."""
 
     name: ClassVar[str] = "rope-longrope"
     by_length: ClassVar[bool] = True
@@ -128,7 +124,6 @@ class LongRope(Schedule):
 
     @property
     def boundaries(self) -> list[int]:
-        """The original length."""
         return [self.max_positions]
 
     @property

@@ -47,7 +47,6 @@ class Proportional(Schedule):
 
     @property
     def rotated(self) -> int:
-        """How many pairs are rotated."""
         return int(self.fraction * self.dim // 2)
 
     @cached_property

@@ -112,7 +112,6 @@ class Rope(Encoding):
 
     @property
     def cached_keys_until(self) -> int | None:
-        """As the schedule says."""
         return self.schedule.cached_keys_until
 
     def rotate(self, x_BHTD: Tensor, positions: Positions, role: Role) -> Tensor:

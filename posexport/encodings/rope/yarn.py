@@ -47,11 +47,7 @@ def oracle(
 
 @dataclass(frozen=True, kw_only=True)
 class Yarn(Schedule):
-    """``factor``: how many times longer inputs become than ``max_positions``, the original length.
-
-    Pairs that rotate more than ``beta_fast`` times within the original length stay, those that rotate less than
-    ``beta_slow`` times are divided. ``attention`` is the factor on queries and keys; None: 0.1 ln(factor) + 1.
-    """
+    """Frequencies of `RopeYarn`."""
 
     name: ClassVar[str] = "rope-yarn"
 

@@ -21,7 +21,6 @@ class MicrosoftRotary(Lowering[RotationSpec]):
     why_not_preferred = "ai.onnx RotaryEmbedding is as fast and needs no numbers of the tokens"
 
     def refusal(self, spec: RotationSpec, target: Target) -> str | None:
-        """Only for ONNX Runtime."""
         del spec
         return target.needs_microsoft("com.microsoft RotaryEmbedding")
 

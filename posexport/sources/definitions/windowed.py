@@ -1,7 +1,8 @@
 """``vision-swin``, ``vision-swinv2``: attention inside the windows of an image, each with its own arrangement."""
 
 from posexport.encodings.encoding import Encoding
-from posexport.models.windowed import Windowed, WindowedConfig
+from posexport.models.windowed import Windowed
+from posexport.models.windowed_block import WindowedConfig
 from posexport.sources.definitions.kind import Kind
 
 TASKS = {"features": "the hidden states", "image-classification": "logits over labels for an image"}
@@ -15,7 +16,6 @@ def _make(config: WindowedConfig, encoding: Encoding, task: str, labels: int) ->
 
 
 def _sizes(config: WindowedConfig) -> dict[str, int]:
-    """Those of the first stage."""
     head_size = config.hidden // config.heads[0]
     return {"hidden": config.hidden, "heads": config.heads[0], "head_size": head_size, "window": config.window}
 

@@ -12,7 +12,6 @@ _OTHER_PADDED_TOKENS = ("deberta", "deberta-v2", "modernbert")
 
 
 def difference_remarks(family: Family, model: Definition) -> list[str]:
-    """A sentence for each."""
     return [*_by_length(model), *_padded(family, model)]
 
 

@@ -38,7 +38,6 @@ class Origin:
         return shapes
 
     def then(self, *transforms: Transform) -> "Origin":
-        """Changed further."""
         return replace(self, transforms=(*self.transforms, *transforms))
 
     def renamed(self, new: Callable[[str], str]) -> "Origin":

@@ -27,7 +27,6 @@ def _build(config: Config, task: str) -> Plan:
 
 
 def positions(config: Config) -> tuple[Learned, Learned]:
-    """The tables of both halves."""
     longest, hidden = config.size("max_position_embeddings"), config.size("d_model")
     with torch.device("meta"):
         encoder, decoder = (Learned(max_positions=longest, hidden=hidden, offset=OFFSET) for _ in range(2))

@@ -155,7 +155,6 @@ def plan(
 
 
 def family(model_type: str, build: Callable[[Config, str], Plan]) -> Family:
-    """A family of these."""
     return decoder.family(
         model_type,
         build,

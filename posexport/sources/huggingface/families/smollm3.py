@@ -34,7 +34,6 @@ def _smollm3(config: Config, task: str) -> Plan:
 
 
 def _rotates(config: Config, layers: int) -> list[bool]:
-    """Which layers rotate."""
     stated = config.values.get("no_rope_layers")
     if stated is None:
         every = config.size("no_rope_layer_interval", 4)

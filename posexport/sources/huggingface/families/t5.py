@@ -103,7 +103,6 @@ def _after(config: Config, arrangement: dict[str, Any], default: bool) -> Decode
 
 
 def _arrangement(config: Config, feedforward: str) -> dict[str, Any]:
-    """The settings of both halves."""
     vocab = config.size("vocab_size")
     activation, gated = _feedforward(config, feedforward)
     return {
