@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from posexport.bundle import manifest as bundle
-from posexport.parity import report as parity
+from posexport.parity.report import points as records
 from posexport.recipe import Recipe
-from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
+from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 
 #: by type and field as the code has them; a field without a meaning is an error, and so is a meaning without a field
 MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
@@ -86,7 +86,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "inline": "the graph was written without functions",
         "layout": "which files were written beside the model",
     },
-    Envelope: {
+    Limits: {
         "minimum": "tokens of the shortest input",
         "trained": "tokens of the position table; null: it has none",
         "limit": "tokens of the longest input; the graph rejects longer ones; null: any length",
@@ -126,7 +126,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "gives": "what each of its outputs is called in the whole model",
         "when": "in every call, only in calls without past tokens, or only in calls with some",
     },
-    parity.Point: {
+    records.Point: {
         "batch": "rows",
         "length": "tokens of a row, cached ones included",
         "past": "tokens in the cache before the call",
@@ -171,7 +171,7 @@ def _type(annotation: object) -> str:
 TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.Manifest: "manifest",
     Recipe: "recipe",
-    Envelope: "limits",
+    Limits: "limits",
     EncodingSpec: "encoding",
     InputSpec: "input",
     OutputSpec: "output",
@@ -179,9 +179,10 @@ TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.SourceInfo: "source",
     bundle.FileEntry: "file",
     bundle.LoweringSpec: "lowering",
+    bundle.PassSpec: "graph pass",
     bundle.ParitySummary: "parity summary",
     bundle.BranchRun: "branch",
-    parity.Point: "point",
+    records.Point: "point",
 }
 
 
@@ -199,13 +200,13 @@ def _table(struct: type[msgspec.Struct]) -> str:
 
 def manifest() -> str:
     """``posexport.json``, object by object."""
-    shown = [struct for struct in TITLES if struct is not parity.Point]
+    shown = [struct for struct in TITLES if struct is not records.Point]
     return "\n\n".join(f"### {TITLES[struct].capitalize()}\n\n{_table(struct)}" for struct in shown)
 
 
 def points() -> str:
     """A point of ``parity.json``."""
-    return _table(parity.Point)
+    return _table(records.Point)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"manifest": manifest, "points": points}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+import msgspec
 from layers import load_module, mermaid
 
 from posexport.cli import group
@@ -73,8 +74,9 @@ def _entry(name: str, thing: object, level: str) -> str:
 
 
 def _members(thing: type) -> Iterator[tuple[str, object]]:
-    """Public methods and properties that the class itself defines and documents."""
-    for key, member in vars(thing).items():
+    """Public methods and properties that the class itself, or the record that it extends, defines and documents."""
+    records = [base for base in reversed(thing.__mro__[1:]) if issubclass(base, msgspec.Struct)]
+    for key, member in [item for cls in (*records, thing) for item in vars(cls).items()]:
         plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
         public = not key.startswith("_") and key not in _HIDDEN and bool(inspect.getdoc(plain))
         if public and (callable(plain) or isinstance(plain, property)):

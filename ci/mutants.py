@@ -42,8 +42,8 @@ PLACES = {
     "posexport/passes": ("test_passes", "test_packed_heads"),
     "posexport/export/guard.py": ("test_guard", "test_longformer", "test_vision", "test_convert"),
     "posexport/parity/criterion.py": PROOF,
-    "posexport/parity/median.py": PROOF,
-    "posexport/parity/grid.py": PROOF,
+    "posexport/parity/report/median.py": PROOF,
+    "posexport/parity/grid": PROOF,
     "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
     "posexport/runtime/sampling.py": ("test_sampling", "test_generate"),
 }

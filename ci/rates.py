@@ -30,10 +30,10 @@ from posexport.catalogue import catalogue
 from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
-from posexport.parity.median import LEAST_POINTS, LIMIT
-from posexport.parity.report import Report
+from posexport.parity.report.median import LEAST_POINTS, LIMIT
+from posexport.parity.report.report import Report
 from posexport.sources.resolve import LoadOptions, load
-from posexport.spec import Envelope
+from posexport.sources.source import Source
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -81,9 +81,10 @@ def models(count: int) -> list[Model]:
     return found[:count]
 
 
-def lengths_of(envelope: Envelope) -> list[int] | None:
+def lengths_of(source: Source) -> list[int] | None:
     """`LENGTHS`, both sides of the encoding's boundaries, and the limit; None (the defaults) for images and samples."""
-    if envelope.images or envelope.convolutions or envelope.lengths:
+    envelope = source.envelope
+    if source.plan.images or source.plan.lengths or envelope.convolutions:
         return None
     near = {b + step for b in envelope.boundaries if b <= LONGEST for step in (0, 1)}
     limit = envelope.limit
@@ -119,7 +120,7 @@ def measured(model: Model) -> dict[str, Any]:
         elif model.name.startswith("vision-swin"):
             settings = settings[:1]
         options = LoadOptions(settings=settings)
-        lengths = lengths_of(load(argument, options).envelope)
+        lengths = lengths_of(load(argument, options))
         done = convert(
             argument, Path(folder) / "bundle", ConvertOptions(load=options, lengths=lengths, threads=model.threads)
         )

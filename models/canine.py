@@ -37,7 +37,7 @@ from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.config import Config, at_least
 from posexport.nn.heads import Head
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import Envelope, InputSpec
+from posexport.spec import InputSpec, LengthContract
 
 #: of the hashes: code point plus one, times the prime, modulo the number of buckets (released code)
 PRIMES = (31, 43, 59, 61, 73, 97, 103, 113, 137, 149, 157, 173, 181, 193, 211, 223)
@@ -219,7 +219,7 @@ class CanineModel(HeadedModel):
         return False
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """From one molecule on; the lengths where the second molecule and the second and third block begin."""
         config, envelope = self.encoder.config, envelope_of(self.encoding)
         limit = envelope.limit

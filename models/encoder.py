@@ -24,7 +24,7 @@ from posexport.nn.attention import additive
 from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
 from posexport.nn.position_ids import PositionIds, SequentialPositionIds
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
@@ -115,7 +115,7 @@ class EncoderModel(HeadedModel):
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in self.head.outputs]
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the boundaries of all layers' encodings where they differ.
 
         Also for the sequence that is attended to, where the encoding's terms measure distances to it.

@@ -20,7 +20,7 @@ from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_decoder_parts import Wiring, decode
 from posexport.models.encoder_side import Side, side_of
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 
 class EncoderDecoderModel(Definition):
@@ -73,7 +73,7 @@ class EncoderDecoderModel(Definition):
         return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """What both halves allow: one limit, for the encoder's tokens and for past and new tokens of the decoder."""
         side, decoder = self.side, self.decoder
         envelope = together([*side.envelopes, *(envelope_of(encoding) for encoding in decoder.encodings)])
@@ -83,8 +83,12 @@ class EncoderDecoderModel(Definition):
             limited_axes=[SEQUENCE, *far],
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in decoder.encodings),
-            traced={**decoder.caching.cache.traced, ENCODER_SEQUENCE: 13},
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Sizes to trace at, for the cache and for the encoder's tokens."""
+        return ProofPlan(traced={**self.decoder.caching.cache.traced, ENCODER_SEQUENCE: 13})
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.models.encoder import Encoder
-from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, Envelope, InputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, InputSpec, LengthContract
 
 
 class Side(Protocol):
@@ -35,7 +35,7 @@ class Side(Protocol):
         """Those of the layers, the first one the encoder's own."""
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         """What bounds its inputs; none where their size is fixed."""
 
     def __call__(self, **inputs: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class TextSide:
         return self.encoder.encodings
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         return [envelope_of(encoding, self.encoder.embeddings.position_ids) for encoding in self.encodings]
 
     def __call__(self, **inputs: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from posexport.nn.blocks import inside, join, smaller, starts, take
 from posexport.nn.heads import Head
 from posexport.nn.position_ids import FairseqPositionIds
 from posexport.nn.projections import Projections, merge_heads, split_heads
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 #: Queries per block. Of 64, 128 and 256 the fastest at 4096 tokens and a window of 512 (ONNX Runtime, CPU).
 BLOCK = 64
@@ -197,7 +197,7 @@ class LongformerModel(HeadedModel):
         return encoding
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
         envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
         limit = envelope.limit

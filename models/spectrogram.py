@@ -17,7 +17,7 @@ from posexport.encodings.positions import Positions
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
 from posexport.nn.norms import normalisation
-from posexport.spec import BATCH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
@@ -54,7 +54,7 @@ class SpectrogramEncoder(nn.Module):
         return [layer.attention.encoding for layer in self.layers if isinstance(layer, EncoderLayer)]
 
     @property
-    def envelopes(self) -> list[Envelope]:
+    def envelopes(self) -> list[LengthContract]:
         """None: no length varies, so there is none to refuse."""
         return []
 
@@ -97,8 +97,12 @@ class SpectrogramModel(Definition):
         return False
 
     @property
-    def envelope(self) -> Envelope:
-        return Envelope(lengths=[1])
+    def envelope(self) -> LengthContract:
+        return LengthContract()
+
+    @property
+    def plan(self) -> ProofPlan:
+        return ProofPlan(lengths=[1])
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -22,7 +22,7 @@ from posexport.models.audio import AudioEncoder
 from posexport.models.conformer import ChannelNorm
 from posexport.nn.activations import activation
 from posexport.nn.heads import Head
-from posexport.spec import BATCH, FRAMES, SEQUENCE, Envelope, InputSpec, OutputSpec, samples
+from posexport.spec import BATCH, FRAMES, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan, samples
 from posexport.targets.dtypes import MODEL_DTYPE
 
 #: frame counts to prove it at, beside those of the encoding: the grid's own lengths
@@ -105,30 +105,35 @@ class SpeechModel(Definition):
         return self.encoding.padding_invariant and not self.encoder.leaks and self.config.norm == "layer"
 
     @property
-    def envelope(self) -> Envelope:
-        """In samples: the shortest and the longest that give each number of frames to prove it at, in turn."""
+    def envelope(self) -> LengthContract:
+        """In samples."""
         envelope, steps = envelope_of(self.encoding), self.config.steps
 
         def longest(frames: int | None) -> int | None:
             return None if frames is None else samples(frames + 1, steps) - 1
 
-        around = {boundary + step for boundary in envelope.boundaries for step in (-1, 0, 1)}
-        counts = sorted(count for count in {*_FRAMES, *around} if count >= 1)
         return msgspec.structs.replace(
             envelope,
             minimum=samples(1, steps),
             trained=longest(envelope.trained),
             limit=longest(envelope.limit),
             boundaries=[],
-            lengths=[
-                samples(count + 1, steps) - 1 if place % 2 else samples(count, steps)
-                for place, count in enumerate(counts)
-                if envelope.limit is None or count <= envelope.limit
-            ],
             paddings=["right", "ragged-right"],
             convolutions=steps,
-            traced={SEQUENCE: samples(_TRACED_FRAMES, steps)},
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """The shortest and the longest inputs that give each number of frames to prove it at, in turn."""
+        envelope, steps = envelope_of(self.encoding), self.config.steps
+        around = {boundary + step for boundary in envelope.boundaries for step in (-1, 0, 1)}
+        counts = sorted(count for count in {*_FRAMES, *around} if count >= 1)
+        lengths = [
+            samples(count + 1, steps) - 1 if place % 2 else samples(count, steps)
+            for place, count in enumerate(counts)
+            if envelope.limit is None or count <= envelope.limit
+        ]
+        return ProofPlan(lengths=lengths, traced={SEQUENCE: samples(_TRACED_FRAMES, steps)})
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -21,7 +21,7 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.layer import EncoderLayer, LayerConfig
 from posexport.nn.config import Config, at_least
-from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
@@ -133,8 +133,12 @@ class Vision(Definition):
         return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.config.hidden])]
 
     @property
-    def envelope(self) -> Envelope:
-        """The encoding's, and images: one patch, less than the trained grid, the grid, more, several query blocks."""
+    def envelope(self) -> LengthContract:
+        return msgspec.structs.replace(envelope_of(self.encoding), patch=self.config.patch)
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Images of one patch, less than the trained grid, the grid, more, several query blocks."""
         config, patch = self.config, self.config.patch
         rows, columns = config.rows, config.columns
         grids = [
@@ -148,12 +152,7 @@ class Vision(Definition):
         whole = [(patch * down, patch * right) for down, right in dict.fromkeys(grids)]
         # pixels that fill no patch, in one direction and in both
         partial = [(rows * patch, columns * patch + patch - 1), (2 * patch + patch // 2, 4 * patch + patch - 1)]
-        return msgspec.structs.replace(
-            envelope_of(self.encoding),
-            images=list(dict.fromkeys(whole + partial)),
-            patch=patch,
-            traced={HEIGHT: 5 * patch, WIDTH: 7 * patch},
-        )
+        return ProofPlan(images=list(dict.fromkeys(whole + partial)), traced={HEIGHT: 5 * patch, WIDTH: 7 * patch})
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         grid_BCRC = self.patches(pixel_values)

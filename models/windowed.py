@@ -29,7 +29,7 @@ from posexport.nn.activations import activation
 from posexport.nn.config import Config, at_least, fraction
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.scoring import Scoring
-from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, HEIGHT, PATCHES, WIDTH, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 #: of the normalisations that no configuration sets
@@ -272,10 +272,21 @@ class Windowed(Definition):
         return block.attention.encoding
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
+        """The encoding's, and the smallest image."""
+        least = self.config.least
+        smallest = {HEIGHT: least, WIDTH: least} if least > 1 else {}
+        return msgspec.structs.replace(envelope_of(self.encoding), smallest=smallest, patch=self._step)
+
+    @property
+    def _step(self) -> int:
+        """Pixels from one token of the last stage to the next."""
+        return self.config.patch << len(self.config.depths) - 1
+
+    @property
+    def plan(self) -> ProofPlan:
         """Images around the sizes at which the last map is one window, with and without padding in either direction."""
-        config, least = self.config, self.config.least
-        step = config.patch << len(config.depths) - 1
+        config, least, step = self.config, self.config.least, self._step
         even = step * config.window_of(len(config.depths) - 1)
         images = [
             (least, least + config.patch),
@@ -285,14 +296,8 @@ class Windowed(Definition):
             (2 * even + step - config.patch, even + step + 1),
             (2 * even, 3 * even),
         ]
-        return msgspec.structs.replace(
-            envelope_of(self.encoding),
-            images=images,
-            smallest={HEIGHT: least, WIDTH: least} if least > 1 else {},
-            patch=step,
-            # several windows everywhere, so that the tracer takes no count for a constant
-            traced={HEIGHT: 2 * even + 1, WIDTH: 4 * even - 1},
-        )
+        # several windows everywhere, so that the tracer takes no count for a constant
+        return ProofPlan(images=images, traced={HEIGHT: 2 * even + 1, WIDTH: 4 * even - 1})
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         patch = self.config.patch

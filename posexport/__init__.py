@@ -10,7 +10,7 @@ from posexport.errors import PosexportError
 
 if TYPE_CHECKING:
     from posexport.conversion import Conversion
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
 
@@ -33,7 +33,7 @@ __all__ = [
 _LATER = {
     "Conversion": "posexport.conversion",
     "GenerationConfig": "posexport.runtime.generation_config",
-    "Report": "posexport.parity.report",
+    "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",
 }
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.conversion import Conversion
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.recipe import LayoutName
     from posexport.runtime.session import Session
     from posexport.targets.target import TargetName

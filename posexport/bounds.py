@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from posexport.spec import ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, Envelope
+from posexport.spec import ENCODER_SEQUENCE, HEIGHT, SEQUENCE, WIDTH, LengthContract
 
 _NAMES = {SEQUENCE: "input", ENCODER_SEQUENCE: "encoder input", HEIGHT: "image height", WIDTH: "image width"}
 _UNITS = {HEIGHT: "pixels", WIDTH: "pixels"}
@@ -31,7 +31,7 @@ class Bound(NamedTuple):
         return size < self.number if self.least else size > self.number
 
 
-def bounds_of(envelope: Envelope) -> Sequence[Bound]:
+def bounds_of(envelope: LengthContract) -> Sequence[Bound]:
     """What the graph of a model with this envelope must refuse."""
     found = [] if envelope.limit is None else [Bound(axis, envelope.limit) for axis in envelope.limited_axes]
     if envelope.minimum > 1:

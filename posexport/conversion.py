@@ -21,7 +21,7 @@ from posexport.files import size_text
 from posexport.recipe import CacheName, LayoutName, Recipe
 from posexport.runtime.providers import check_loads
 from posexport.sources.resolve import LoadOptions
-from posexport.spec import SEQUENCE, Beyond
+from posexport.spec import SEQUENCE, Beyond, Limits
 from posexport.suggest import check_choice
 from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
 from posexport.targets.target import TARGETS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.nn.caching import Rotate
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.sources.source import Source
     from posexport.targets.target import TargetName
 
@@ -107,7 +107,7 @@ class Conversion:
     @property
     def verdict(self) -> str:
         """The proof in words: ``proven``, or what is less than that and why."""
-        from posexport.parity.verdict import verdict
+        from posexport.parity.report.verdict import verdict
 
         return verdict(self.report).words
 
@@ -126,7 +126,7 @@ class Conversion:
 
     def to_text(self) -> str:
         """The table of the proof, and where the bundle is."""
-        from posexport.parity.point_table import plain
+        from posexport.parity.report.point_table import plain
 
         lines = [] if self.report is None else [plain(self.report)]
         if self.manifest is None:
@@ -296,7 +296,7 @@ def _write(
 def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.prove import prove
-    from posexport.parity.sample import SampleWriter
+    from posexport.parity.run.sample import SampleWriter
 
     sample = SampleWriter()
     report = prove(
@@ -331,7 +331,7 @@ def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
 
 
 def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report: "Report | None") -> Manifest:
-    from posexport.parity.verdict import verdict
+    from posexport.parity.report.verdict import verdict
 
     proven = verdict(report).proven
     return Manifest(
@@ -340,7 +340,7 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         task=source.task,
         encoding=source.encoding,
         encodings=source.encodings,
-        envelope=source.envelope,
+        envelope=Limits.of(source.envelope, source.plan),
         inputs=source.inputs,
         outputs=source.outputs,
         parts=[part.spec for part in source.parts],

@@ -4,7 +4,7 @@ Axis names are those of the ecosystem: ``batch_size``, ``sequence_length``; an i
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -69,6 +69,16 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     axes: list[Axis]
 
 
+class Interface(Protocol):
+    """Anything with named inputs and outputs: a source, a definition, a part, a stored sample."""
+
+    @property
+    def inputs(self) -> Sequence[InputSpec]: ...
+
+    @property
+    def outputs(self) -> Sequence[OutputSpec]: ...
+
+
 class PartSpec(
     msgspec.Struct,
     frozen=True,
@@ -93,7 +103,7 @@ class PartSpec(
     when: Literal["always", "first", "later"] = "always"
 
 
-#: what JSON calls the fields of `Envelope`
+#: what JSON calls the fields of `LengthContract` and `Limits`
 _LIMITS = {
     "minimum": "min_length",
     "trained": "trained_length",
@@ -107,11 +117,11 @@ _LIMITS = {
 }
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
+class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
     """The lengths a model is right for.
 
-    ``trained``: the length its tables were made for (None: it has none). ``limit``: the longest input it takes (None:
-    any length); one longer is refused by the graph's length guard. ``beyond``: what was chosen for inputs longer than
+    ``trained``: the length its tables were made for (None: it has none). ``limit``: the longest input it accepts (None:
+    any length); one longer is rejected by the graph's length guard. ``beyond``: what was chosen for inputs longer than
     ``trained``. ``boundaries``: lengths at which the encoding's formula changes (a clipping distance, a table's end).
     """
 
@@ -122,12 +132,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     boundaries: list[int] = []
     #: the axes that ``limit`` is about
     limited_axes: list[str] = msgspec.field(default_factory=lambda: [SEQUENCE])
-    #: the lengths to prove it at; none: the default ones
-    lengths: list[int] = []
-    #: the paddings it takes beside none
+    #: the paddings it accepts beside none
     paddings: list[Padding] = msgspec.field(default_factory=lambda: ["right", "left", "ragged"])
-    #: sizes of images to prove it at, (height, width) in pixels; none: it takes no images
-    images: list[tuple[int, int]] = []
     #: the smallest size of other axes than ``sequence_length``, where that is more than 1
     smallest: dict[str, int] = {}
     #: pixels from one token to the next, in both directions
@@ -136,15 +142,63 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     convolutions: list[tuple[int, int]] = []
     #: what it computes for a token depends on how long the row is in the call
     length_dependent: bool = False
-    #: it takes the keys and values of past tokens, and gives those of all
+    #: it has a KV cache: keys and values of past tokens are inputs, those of all tokens outputs
     cached: bool = False
-    #: sizes to trace at, where the usual ones do not fit
-    traced: dict[str, int] = {}
 
     @property
     def ragged(self) -> Padding | None:
-        """The padding that it takes for rows of different lengths."""
+        """The padding that it accepts for rows of different lengths."""
         return next((padding for padding in self.paddings if padding.startswith("ragged")), None)
+
+
+class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes at which a model is traced and proven, where the usual ones do not fit. It promises nothing to users.
+
+    ``lengths`` replace the usual ones. ``further``: longer ones, proven too where there is memory for them. ``images``:
+    sizes of images, (height, width) in pixels; none: no input is an image. ``traced``: sizes of axes to trace at.
+    """
+
+    lengths: list[int] = []
+    further: list[int] = []
+    images: list[tuple[int, int]] = []
+    traced: dict[str, int] = {}
+
+
+class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
+    """The contract as a bundle records it, beside the sizes of the `ProofPlan` that it was proven with."""
+
+    lengths: list[int] = []
+    images: list[tuple[int, int]] = []
+    traced: dict[str, int] = {}
+
+    @staticmethod
+    def of(contract: LengthContract, plan: ProofPlan) -> "Limits":
+        """The record of a contract and a plan."""
+        fields = msgspec.structs.asdict(contract)
+        return Limits(**fields, lengths=plan.lengths, images=plan.images, traced=plan.traced)
+
+
+class Promises(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model promises of its outputs, beside the lengths.
+
+    Attributes:
+        shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
+            nothing).
+        padding_invariant: padding on the right does not change what is not padding.
+        reads_first_token: an output without a length axis is read at token 0, so a left-padded row is answered at a
+            padded token.
+        positional: outputs depend on the order of tokens, by the encoding or by a causal mask or a convolution; None:
+            it is not known.
+        causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
+        position_offset: rows at the start of a position table that no real token uses.
+    """
+
+    shift_invariant: bool = False
+    padding_invariant: bool = True
+    reads_first_token: bool = False
+    positional: bool | None = None
+    causal: bool = False
+    position_offset: int = 0
 
 
 def frames(length: int, convolutions: Sequence[tuple[int, int]]) -> int:

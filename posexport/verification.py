@@ -16,7 +16,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
     from posexport.sources.resolve import LoadOptions
 
 _T = TypeVar("_T")
@@ -54,7 +54,7 @@ def verify(
             raise PosexportError(_without_source(target))
         if lengths:
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
-        from posexport.parity.sample import check_sample
+        from posexport.parity.run.sample import check_sample
 
         return check_sample(target, parts=manifest.parts, provider=provider, threads=threads, tolerance=tolerance)
 
@@ -90,9 +90,9 @@ def _prove(
 ) -> "Report":
     """The grid, against a source that `prepare` takes."""
     from posexport.export import layouts
-    from posexport.parity.foreign import fit
+    from posexport.parity.foreign.fit import fit
+    from posexport.parity.foreign.signature import signature
     from posexport.parity.prove import prove
-    from posexport.parity.signature import signature
     from posexport.sources.prepare import again, prepare
     from posexport.sources.resolve import LoadOptions
 

@@ -23,8 +23,9 @@ from posexport.models.conformer import CausalConvolution, CentredConvolution, Co
 from posexport.models.layer import Attention, AttentionConfig, LayerConfig
 from posexport.models.speech import SpeechModel, StackConfig, frame_mask
 from posexport.nn.heads import Features
-from posexport.parity.draw import kept
-from posexport.parity.grid import GridPoint, grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import kept
+from posexport.parity.grid.point import GridPoint
 from posexport.sources.huggingface.checkpoint import load
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, frames, samples
@@ -100,16 +101,16 @@ def speech(norm: str, **given: Any) -> SpeechModel:
 
 
 def test_envelope_counts_frames_in_samples() -> None:
-    envelope = speech("layer").envelope
+    envelope, plan = speech("layer").envelope, speech("layer").plan
     assert envelope.minimum == 17
-    assert envelope.minimum in envelope.lengths
-    counts = [frames(length, STEPS) for length in envelope.lengths]
+    assert envelope.minimum in plan.lengths
+    counts = [frames(length, STEPS) for length in plan.lengths]
     # 8 buckets: 2 near ones a side, then from 2 and from 4, and the farthest distance
     assert counts == [1, 2, 3, 4, 5, 6, 7, 8, 17, 63, 64, 65, 257]
-    ends = {length - samples(count, STEPS) for length, count in zip(envelope.lengths, counts, strict=True)}
+    ends = {length - samples(count, STEPS) for length, count in zip(plan.lengths, counts, strict=True)}
     assert ends == {0, 5}, "the fewest samples of a count and the most"
     assert envelope.convolutions == STEPS
-    assert frames(envelope.traced[SEQUENCE], STEPS) > 1
+    assert frames(plan.traced[SEQUENCE], STEPS) > 1
 
 
 # -- padding
@@ -296,7 +297,7 @@ def test_what_the_source_says(name: str, task: str, encoding: str, minimum: int,
     source = read(GOLDEN / name)
     assert source.encoding is not None
     assert (source.task, source.encoding.name, source.envelope.minimum) == (task, encoding, minimum)
-    assert (source.shift_invariant, source.padding_invariant) == invariant
+    assert (source.promises.shift_invariant, source.promises.padding_invariant) == invariant
     assert source.module.ordered
     raw = not name.startswith("wav2vec2-bert")
     assert source.inputs[0].name == ("input_values" if raw else "input_features")

@@ -11,10 +11,11 @@ from onnx import ModelProto, NodeProto
 
 from posexport.conversion import ConvertOptions, convert
 from posexport.lowering import blockwise
-from posexport.parity import coverage, prove
-from posexport.parity.branches import Branch, Watched
-from posexport.parity.coverage import cover
-from posexport.parity.grid import grid
+from posexport.parity.branches import coverage
+from posexport.parity.branches.coverage import cover
+from posexport.parity.branches.probes import Branch, Watched
+from posexport.parity.grid.grid import grid
+from posexport.parity.run.setup import Setup
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.resolve import LoadOptions
@@ -152,7 +153,7 @@ def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch:
 def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prove, "_memory_limit", lambda _: 1 << 26)
+    monkeypatch.setattr(Setup, "room", lambda _: 1 << 26)
     done = convert("encoder-t5", tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
     assert done.report is not None
     assert done.report.passed

@@ -35,7 +35,7 @@ from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
-from posexport.spec import EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTED = {"model.onnx": FileEntry(size=3, sha256="1" * 64)}
@@ -90,7 +90,7 @@ manifests = st.builds(
     task=texts,
     encoding=st.none() | st.builds(EncodingSpec, name=texts, parameters=parameters),
     envelope=st.builds(
-        Envelope,
+        Limits,
         minimum=st.integers(1, 64),
         trained=st.none() | counts,
         limit=st.none() | counts,

@@ -111,8 +111,8 @@ def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     source = source_of(made, name="canine", kind="builtin", task="features", sha256="", longest=50)
     assert (source.envelope.minimum, source.envelope.limit) == (4, 50)
     assert {8, 16, 50} <= set(source.envelope.boundaries)
-    assert not source.padding_invariant
-    assert not source.shift_invariant
+    assert not source.promises.padding_invariant
+    assert not source.promises.shift_invariant
     path = tmp_path / "model.onnx"
     graph = trace(source, 18, optimize=False)
     functions.attach(graph)

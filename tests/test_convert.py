@@ -16,8 +16,8 @@ from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
 from posexport.encodings.encoding import Encoding, register
 from posexport.encodings.positions import Positions
-from posexport.parity.draw import draw
-from posexport.parity.grid import grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw
 from posexport.passes.pipeline import PASSES
 from posexport.sources import builtin
 from posexport.sources.resolve import LoadOptions
@@ -81,7 +81,7 @@ def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
 def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, folder: Path) -> None:
     """Converted, passed, in every row and padding there is; the file is valid and answers."""
     source = builtin.load(name, task=None, settings_given=settings)
-    if source.envelope.images or source.envelope.lengths:
+    if source.plan.images or source.plan.lengths:
         lengths = None
     few = lengths and [n for n in lengths if source.envelope.limit is None or n <= source.envelope.limit]
     load = LoadOptions(settings=settings)
@@ -94,7 +94,7 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     assert not done.report.unreached
     # more rows where a branch needs them
     assert {point.batch for point in done.report.points} >= {1, 3}
-    paddings = set() if source.envelope.images else set(source.envelope.paddings)
+    paddings = set() if source.plan.images else set(source.envelope.paddings)
     if few is None or max(few) > 1:
         assert {point.padding for point in done.report.points} == {"none"} | paddings
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:

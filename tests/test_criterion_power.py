@@ -22,7 +22,7 @@ from posexport.models import decoder as decoder_file
 from posexport.models import encoder as encoder_file
 from posexport.nn.attention import attend
 from posexport.parity.prove import prove
-from posexport.parity.report import Report
+from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from tests.small import in_short

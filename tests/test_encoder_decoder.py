@@ -27,11 +27,11 @@ from posexport.export.build import build
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.parity.prove import prove
-from posexport.parity.report import Report
+from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec
+from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.verification import verify
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
@@ -136,7 +136,7 @@ def test_what_it_says_of_itself() -> None:
     source = model("absolute", f"max_positions={LIMIT}")
     assert source.envelope.limit == LIMIT
     assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
-    assert (source.causal, source.positional, source.shift_invariant) == (True, True, False)
+    assert (source.promises.causal, source.promises.positional, source.promises.shift_invariant) == (True, True, False)
     assert model("t5").shift_invariant
     assert [part.spec.file for part in source.parts] == ["encoder_model.onnx", "decoder_model.onnx"]
     encoder, decoder = (part.spec for part in source.parts)
@@ -153,7 +153,7 @@ class Sounds(nn.Module):
     """An encoder of features of a fixed size, as Whisper's: no mask, no axis of its own."""
 
     states_axis: Axis = 6
-    envelopes: tuple[Envelope, ...] = ()
+    envelopes: tuple[LengthContract, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from posexport.explain.profile import Event, alone, calls, costs
 from posexport.explain.records import Decision, Explanation, Part, Row
 from posexport.explain.time_table import notes, shown, summary
 from posexport.sources.resolve import LoadOptions
-from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Envelope, InputSpec
+from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits
 
 TINY = ("layers=2", "hidden=60", "heads=5")
 ROLES = {"ids": "tokens", "mask": "mask", "x": "values"}
@@ -325,7 +325,7 @@ def ids(*axes: str) -> InputSpec:
 
 def test_sizes() -> None:
     def sized(*axes: str, length: int | None = None, past: int | None = None, **limits: Any) -> dict[str, int]:
-        return feeds.sizes([ids(*axes)], Envelope(**limits), batch=1, length=length, past=past)
+        return feeds.sizes([ids(*axes)], Limits(**limits), batch=1, length=length, past=past)
 
     assert sized(SEQUENCE)[SEQUENCE] == 128
     assert sized(SEQUENCE, limit=60)[SEQUENCE] == 60
@@ -337,7 +337,7 @@ def test_sizes() -> None:
     assert far[ENCODER_SEQUENCE] == 10
     with pytest.raises(PosexportError, match="--length 8 with --past 55 is too long"):
         sized(SEQUENCE, PAST, length=8, past=55, limit=60)
-    heard = Envelope(convolutions=[(4, 2)], minimum=4)
+    heard = Limits(convolutions=[(4, 2)], minimum=4)
     assert feeds.sizes([ids(SEQUENCE)], heard, batch=1, length=None, past=None)[SEQUENCE] == 127 * 2 + 4
 
 

@@ -17,13 +17,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.derived import Call
-from posexport.parity.foreign_run import Beyond, own_words
+from posexport.parity.foreign.derived import Call
+from posexport.parity.foreign.runner import Beyond, own_words
+from posexport.parity.foreign.signature import Declared, Signature
 from posexport.parity.halves import half
-from posexport.parity.ort import RunError
-from posexport.parity.point_table import plain
-from posexport.parity.report import Point, Report
-from posexport.parity.signature import Declared, Signature
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Point
+from posexport.parity.report.report import Report
+from posexport.parity.run.subject import RunError
 from posexport.sources import builtin
 from posexport.spec import OutputSpec
 from posexport.verification import verify

@@ -183,7 +183,7 @@ def test_hidden_states(name: str, dtype: torch.dtype) -> None:
 def test_pooler_output(name: str) -> None:
     source = load(GOLDEN / name, task="features", allow_pickle=False)
     assert [spec.name for spec in source.outputs] == ["last_hidden_state", "pooler_output"]
-    assert source.reads_first_token
+    assert source.promises.reads_first_token
     assert not any("pooler" in remark for remark in source.remarks)
     assert points(name, "pooler_output") >= {"right-17.pooler_output", "left-17.pooler_output"}
     found = {key: error for key, error in errors(source, name, torch.float64).items() if "pooler" in key}
@@ -241,8 +241,8 @@ def test_what_the_source_says(family: str) -> None:
         assert source.envelope.boundaries == [limit]
         assert source.encoding is not None
         assert source.encoding.name == kind.replace("_", "-")
-        assert source.shift_invariant == (kind != "absolute")
-        assert source.reads_first_token == any(SEQUENCE not in spec.axes for spec in source.outputs)
+        assert source.promises.shift_invariant == (kind != "absolute")
+        assert source.promises.reads_first_token == any(SEQUENCE not in spec.axes for spec in source.outputs)
         assert source.inputs[0].padding == (1 if after_padding else 0)
         assert ("token_type_ids" in [spec.name for spec in source.inputs]) == (
             family not in ("roberta", "xlm-roberta", "camembert")
@@ -260,7 +260,7 @@ def test_what_the_source_says_of_positions_of_its_own(name: str) -> None:
     assert limit is None or max(source.envelope.boundaries) == limit
     assert source.encoding is not None
     assert source.encoding.name == encoding
-    assert source.shift_invariant == shift_invariant
+    assert source.promises.shift_invariant == shift_invariant
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from parity_models import exported
 
-from posexport.parity import steps
 from posexport.parity.criterion import measure, tolerance
-from posexport.parity.ort import Runner
-from posexport.parity.reference import Reference
+from posexport.parity.invariants import rollout as steps
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.subject import Runner
 from posexport.runtime.cache import ports
 from posexport.sources import builtin
 from posexport.sources.source import Source
@@ -56,8 +56,8 @@ def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int
     prompts = steps.draw_prompts(of.tokens, envelope, length)
     own, truth = (Reference(source.module, dtype, outputs=len(outputs)) for dtype in (torch.float32, torch.float64))
     names = [spec.name for spec in outputs]
-    walked = steps.walk(own, of, prompts, count, names)
-    wanted = steps.walk(truth, of, prompts, count, names, walked.tokens_BK).logits_BKV
+    walked = steps.rollout(own, of, prompts, count, names)
+    wanted = steps.rollout(truth, of, prompts, count, names, walked.tokens_BK).logits_BKV
 
     assert [len(set(row[-20:])) >= 10 for row in walked.tokens_BK.tolist()] == [True] * 3
     error = measure(walked.logits_BKV, wanted, outputs[0].axes, None)
@@ -68,7 +68,7 @@ def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int
     model = exported(source, tmp_path).SerializeToString()
     runner = Runner(model, inputs=[s.name for s in inputs], outputs=[s.name for s in outputs], threads=1)
     got = measure(
-        steps.walk(runner, of, prompts, count, names, walked.tokens_BK).logits_BKV, wanted, outputs[0].axes, None
+        steps.rollout(runner, of, prompts, count, names, walked.tokens_BK).logits_BKV, wanted, outputs[0].axes, None
     )
     assert got.error <= tolerance("fp32", "logits", error.error)
     free = steps.free_tokens(runner, of, prompts, count, envelope, "cpu")

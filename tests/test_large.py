@@ -19,10 +19,10 @@ import posexport
 from posexport.conversion import ConvertOptions, convert
 from posexport.export.build import build
 from posexport.export.save import KEEP_INSIDE
-from posexport.parity.draw import Feeds, draw
-from posexport.parity.grid import GridPoint
-from posexport.parity.reference import Reference
-from posexport.parity.sharing import Reader, shareable
+from posexport.parity.grid.inputs import Feeds, draw
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.shared_weights import Reader, shareable
 from posexport.sources import mapped
 from posexport.sources.builtin import load as builtin_source
 from posexport.sources.resolve import LoadOptions, load
@@ -83,7 +83,7 @@ def pages(parameter: nn.Parameter) -> bool:
 def test_a_sharing_copy_answers_as_a_whole_one_does(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posexport.parity.sharing._PIECE", 512)
+    monkeypatch.setattr("posexport.parity.run.shared_weights._PIECE", 512)
     made = builtin(name)
     whole = Reference(made.module, dtype, outputs=len(made.outputs))
     monkeypatch.setattr(mapped, "LARGE", 0)

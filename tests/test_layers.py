@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent / "posexport"
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
     {
-        *("bounds", "errors", "extras", "files", "graph", "machine", "pages", "recipe", "settings", "spec", "suggest"),
+        *("bounds", "errors", "example_inputs", "extras", "files", "graph", "machine", "pages", "recipe", "settings"),
+        *("spec", "suggest"),
         "targets",
     },
     {"ops"},
@@ -53,10 +54,10 @@ WITHOUT_TORCH = [
 ]
 WITHOUT_TORCH += [
     ".runtime.placement",
-    ".parity.sample",
-    ".parity.point_table",
+    ".parity.run.sample",
+    ".parity.report.point_table",
     ".parity.criterion",
-    ".parity.grid",
+    ".parity.grid.grid",
     ".verification",
     ".catalogue",
     ".files",

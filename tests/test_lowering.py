@@ -20,12 +20,12 @@ from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION, choose
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
-from posexport.parity.calls import in_calls
 from posexport.parity.criterion import measure, tolerance
-from posexport.parity.draw import draw, token_mask
-from posexport.parity.grid import GridPoint
-from posexport.parity.ort import Runner
-from posexport.parity.reference import Reference
+from posexport.parity.grid.inputs import draw, token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.subject import Runner
 from posexport.passes import pipeline
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
@@ -71,11 +71,11 @@ class Lowered:
         for point, calls in points:
             if (point, calls) not in self.known:
                 feeds = draw(point, inputs)
-                self.known[point, calls] = [in_calls(each, feeds, inputs, outputs, calls) for each in self.references]
+                self.known[point, calls] = [in_calls(each, feeds, self.source, calls) for each in self.references]
         for point, calls in points:
             feeds = draw(point, inputs)
             truth = self.known[point, calls][0]
-            got = in_calls(runner, feeds, inputs, outputs, calls)
+            got = in_calls(runner, feeds, self.source, calls)
             error = measure(got[0], truth[0], outputs[0].axes, token_mask(point, inputs)).error
             allowed = tolerance("fp32", outputs[0].name, self.baseline(point.length))
             assert error <= allowed, f"{lowering}, {point}, {calls}: {error:.2g} exceeds {allowed:.2g}"

@@ -9,14 +9,15 @@ import torch
 from parity_models import exported, source, wrapped
 
 from posexport.lowering.blocks import BLOCK
-from posexport.parity import median
 from posexport.parity.criterion import EPS, tolerance
-from posexport.parity.point_table import plain
+from posexport.parity.grid.switches import switches
 from posexport.parity.prove import prove
-from posexport.parity.report import Point, Report
-from posexport.parity.switches import switches
+from posexport.parity.report import median
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Point
+from posexport.parity.report.report import Report
 from posexport.sources.source import Source
-from posexport.spec import Envelope
+from posexport.spec import LengthContract
 
 EPS32 = EPS["fp32"]
 
@@ -107,9 +108,9 @@ def test_an_error_that_is_not_a_number_fails_and_can_be_written() -> None:
 
 
 def test_switches_are_the_encodings_boundaries_and_the_size_of_a_block() -> None:
-    assert switches(Envelope(boundaries=[17, 300])) == [17, BLOCK, 300]
+    assert switches(LengthContract(boundaries=[17, 300])) == [17, BLOCK, 300]
     # 128 tokens of 2 samples with a stride of 2 are 256 samples; 257 give no other token
-    assert switches(Envelope(convolutions=[(2, 2)])) == [2 * BLOCK + 1]
+    assert switches(LengthContract(convolutions=[(2, 2)])) == [2 * BLOCK + 1]
 
 
 # -- in the proof ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
 from posexport.sources.with_cache import with_cache
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 
 #: 12 heads of 6 channels are not the 70 channels of the input
 HIDDEN, HEADS, KV_HEADS, SIZE = 70, 12, 4, 6
@@ -482,7 +482,7 @@ def source_of(module, names=("input_ids", "attention_mask"), vocab=61):
         module=by_name("mine", module.eval(), inputs, outputs),
         inputs=inputs,
         outputs=outputs,
-        envelope=Envelope(),
+        envelope=LengthContract(),
         encoding=None,
         task="features",
         sha256="",
@@ -502,7 +502,7 @@ def test_a_decoder_gets_a_cache_that_its_author_did_not_write(agree):
     assert source.inputs[0].size == 61
     assert [spec.name for spec in source.outputs][-2:] == ["present.2.key", "present.2.value"]
     assert source.envelope.cached
-    assert (source.encoding.name, source.causal, len(source.inputs)) == ("t5", True, 8)
+    assert (source.encoding.name, source.promises.causal, len(source.inputs)) == ("t5", True, 8)
     assert "a KV cache goes through its 3 causal attention layers" in source.remarks[-1]
     static = cached(source, "static", "at-write")
     assert static.inputs[2].axes == [BATCH, 2, "max_sequence_length", 6]

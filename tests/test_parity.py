@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -20,15 +21,20 @@ from parity_models import (
 )
 
 from posexport.errors import PosexportError
-from posexport.parity import baseline_error, criterion, luck, memory
-from posexport.parity.draw import draw, kept
-from posexport.parity.grid import GridPoint, grid, lengths_of
-from posexport.parity.grid import _calls as grid_calls
-from posexport.parity.point_table import plain
+from posexport.parity import criterion
+from posexport.parity.grid import conditioning, memory
+from posexport.parity.grid.cached import splits
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw, kept
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.grid.text import lengths_of
 from posexport.parity.prove import prove
-from posexport.parity.report import Point, Report
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Point
+from posexport.parity.report.report import Report
+from posexport.parity.run import baseline_error
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)
 MASK = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="mask")
@@ -99,10 +105,10 @@ def test_tolerance_is_8_times_pytorchs_error_or_the_floor() -> None:
 
 
 def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> None:
-    outputs = [OutputSpec(name="y", axes=[BATCH, SEQUENCE, 3])]
+    model = SimpleNamespace(inputs=[TOKENS, MASK], outputs=[OutputSpec(name="y", axes=[BATCH, SEQUENCE, 3])])
     small, large = GridPoint(batch=3, length=5), GridPoint(batch=3, length=2000)
-    assert baseline_error.more(small, [TOKENS, MASK], outputs) == baseline_error.MOST
-    assert baseline_error.more(large, [TOKENS, MASK], outputs) == 0
+    assert baseline_error.more(small, model) == baseline_error.MOST
+    assert baseline_error.more(large, model) == 0
     calls = []
 
     def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -115,20 +121,20 @@ def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> No
         y[40] *= 1.001
         return [y]
 
-    (found,) = baseline_error.errors(small, [TOKENS, MASK], outputs, definition, rounded)
+    (found,) = baseline_error.errors(small, model, definition, rounded)
     assert found == pytest.approx(0.001, rel=0.5)
     assert set(calls) == {(3 * baseline_error.MOST, 5)}
 
 
 def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
-    outputs = [OutputSpec(name="y", axes=[BATCH])]
+    model = SimpleNamespace(inputs=[TOKENS], outputs=[OutputSpec(name="y", axes=[BATCH])])
 
     def definition(feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         return [feeds["input_ids"][:, 0].astype(np.float64) - 30]
 
     point = GridPoint(batch=1, length=2)
-    chosen = abs(definition(luck.inputs_of(point, [TOKENS], outputs, definition))[0][0])
-    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(luck.DRAWS[1])]
+    chosen = abs(definition(conditioning.inputs_of(point, model, definition))[0][0])
+    drawn = [abs(definition(draw(point, [TOKENS], variant))[0][0]) for variant in range(conditioning.DRAWS[1])]
     assert chosen == max(drawn) > np.median(drawn)
 
 
@@ -136,7 +142,7 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
 
 
 def test_default_grid_is_what_the_contract_says() -> None:
-    points = grid(Envelope(trained=512, limit=512, boundaries=[100]), [TOKENS, MASK])
+    points = grid(LengthContract(trained=512, limit=512, boundaries=[100]), [TOKENS, MASK])
     lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
     assert sorted({p.length for p in points if not p.refusal}) == lengths
     assert [(p.batch, p.length) for p in points if p.refusal] == [(1, 513), (3, 513), (1, 1024)]
@@ -146,24 +152,26 @@ def test_default_grid_is_what_the_contract_says() -> None:
 
 
 def test_grid_beyond_the_trained_length() -> None:
-    clipped = Envelope(trained=40, limit=None, beyond="clip", boundaries=[40])
-    assert {39, 40, 41, 80, 257} < set(lengths_of(clipped))
+    clipped = LengthContract(trained=40, limit=None, beyond="clip", boundaries=[40])
+    assert {39, 40, 41, 80, 257} < set(lengths_of(clipped, ProofPlan()))
     assert not any(p.refusal for p in grid(clipped, [TOKENS, MASK]))
-    stretched = Envelope(trained=40, limit=100, beyond="interpolate", boundaries=[40])
-    assert {40, 41, 70, 100} < set(lengths_of(stretched))
-    assert max(lengths_of(stretched)) == 100
+    stretched = LengthContract(trained=40, limit=100, beyond="interpolate", boundaries=[40])
+    assert {40, 41, 70, 100} < set(lengths_of(stretched, ProofPlan()))
+    assert max(lengths_of(stretched, ProofPlan())) == 100
     assert [p.length for p in grid(stretched, [TOKENS]) if p.refusal] == [101, 101, 200]
 
 
 def test_grid_of_given_lengths_and_of_a_second_sequence() -> None:
-    points = grid(Envelope(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10])
+    points = grid(
+        LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
+    )
     assert {(p.length, p.refusal) for p in points} == {(8, False), (10, True)}
     assert {p.memory for p in points if p.batch == 1} == {9}
     assert {p.memory for p in points if p.batch == 3} == {5}
-    default = grid(Envelope(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
+    default = grid(LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
     assert [p.memory for p in default if p.refusal] == [9, 5, 9, 10]
     with pytest.raises(PosexportError, match="--length 2 or more"):
-        grid(Envelope(minimum=2), [TOKENS], lengths=[1])
+        grid(LengthContract(minimum=2), [TOKENS], lengths=[1])
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "ragged"])
@@ -471,4 +479,4 @@ def test_a_damaged_report_is_one_sentence() -> None:
 @pytest.mark.parametrize("length", [160, 257, 384, 512])
 def test_a_call_that_is_computed_in_tiles_comes_behind_a_cache_too(length: int) -> None:
     """A bias whose tiles counted from the cache's start would be wrong nowhere else."""
-    assert any(calls[0] > 0 and max(calls[1:]) > 128 for calls in grid_calls(length))
+    assert any(calls[0] > 0 and max(calls[1:]) > 128 for calls in splits(length))

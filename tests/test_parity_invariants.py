@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from posexport.parity import invariants
 from posexport.parity.criterion import EPS
-from posexport.parity.draw import Feeds
-from posexport.parity.grid import GridPoint
-from posexport.parity.report import Invariant
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec, OutputSpec
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.invariants import check as invariants
+from posexport.parity.report.points import Invariant
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)
 MASK = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="mask")
@@ -39,11 +39,8 @@ def checked(name: str, *, onnx: float, torch: float) -> Invariant:
         definition=moves(torch),
         inputs=[TOKENS, MASK],
         outputs=[OUTPUT],
-        envelope=Envelope(),
-        shift_invariant=True,
-        padding_invariant=True,
-        reads_first_token=False,
-        positional=None,
+        envelope=LengthContract(),
+        promises=Promises(shift_invariant=True, padding_invariant=True),
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})
     (item,) = [item for item in found if item.name == name]
@@ -89,11 +86,8 @@ def test_content_of_padding_that_counts_by_definition_is_no_promise() -> None:
         definition=reads,
         inputs=[TOKENS, MASK],
         outputs=[OUTPUT],
-        envelope=Envelope(),
-        shift_invariant=False,
-        padding_invariant=False,
-        reads_first_token=False,
-        positional=None,
+        envelope=LengthContract(),
+        promises=Promises(shift_invariant=False, padding_invariant=False),
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})
     assert [item.verdict for item in found if item.name == name] == ["skipped"]

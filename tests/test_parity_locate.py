@@ -9,9 +9,9 @@ import pytest
 from parity_models import copied, exported, source, with_nodes, with_weights, wrapped
 
 from posexport.export.build import build
-from posexport.parity.locate import locate
+from posexport.parity.locate.locate import locate
 from posexport.parity.prove import prove
-from posexport.parity.report import Point
+from posexport.parity.report.points import Point
 from posexport.sources.source import Source
 
 LENGTHS = [2, 17]

@@ -11,12 +11,12 @@ import pytest
 from parity_models import exported, source, with_weights
 
 from posexport.errors import PosexportError
-from posexport.parity.draw import draw, token_mask
-from posexport.parity.grid import grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.prove import prove
-from posexport.parity.sample import FILE, LARGEST, SampleWriter, check_sample
+from posexport.parity.run.sample import FILE, LARGEST, SampleWriter, check_sample
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, LengthContract
 
 #: a machine that has no PyTorch
 WITHOUT_TORCH = """
@@ -24,7 +24,7 @@ import sys
 for name in ("torch", "onnx", "onnxscript"):
     sys.modules[name] = None
 from pathlib import Path
-from posexport.parity.sample import check_sample
+from posexport.parity.run.sample import check_sample
 report = check_sample(Path(sys.argv[1]), threads=1)
 sys.stdout.buffer.write(report.to_json())
 """
@@ -102,7 +102,7 @@ def test_a_large_model_still_fits() -> None:
     )
     right = source("encoder-absolute", task="fill-mask")
     inputs = [*right.inputs, states]
-    envelope = Envelope(trained=512, limit=512, boundaries=[512])
+    envelope = LengthContract(trained=512, limit=512, boundaries=[512])
     points = [p for p in grid(envelope, inputs) if not p.refusal]
     writer = SampleWriter()
     wide = Source(

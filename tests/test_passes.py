@@ -20,8 +20,8 @@ from posexport.errors import PosexportError
 from posexport.export import functions, metadata
 from posexport.export.save import save, weight_bytes
 from posexport.export.trace import trace as traced
-from posexport.parity.locate import locate
-from posexport.parity.report import Point
+from posexport.parity.locate.locate import locate
+from posexport.parity.report.points import Point
 from posexport.passes.pipeline import PASSES, run, why_left_out
 from posexport.sources import builtin
 from posexport.sources.cached import cached

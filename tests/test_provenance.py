@@ -16,7 +16,7 @@ import pytest
 
 from posexport.bundle.copied import copy_without_paths
 from posexport.export.provenance import KEPT, strip
-from posexport.parity.expose import scopes
+from posexport.parity.locate.graph_values import scopes
 
 pytestmark = pytest.mark.fresh
 ROOT = Path(__file__).parent.parent

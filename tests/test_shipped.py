@@ -15,13 +15,14 @@ from click.testing import CliRunner
 
 from posexport.bundle.manifest import model_of
 from posexport.cli import group
-from posexport.parity.calls import in_calls
-from posexport.parity.coverage import cover
+from posexport.parity.branches.coverage import cover
 from posexport.parity.criterion import measure, tolerance
-from posexport.parity.draw import draw, token_mask
-from posexport.parity.grid import GridPoint, grid
-from posexport.parity.ort import Runner
-from posexport.parity.reference import Reference, torch_threads
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import draw, token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.reference import Reference, torch_threads
+from posexport.parity.run.subject import Runner
 from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.resolve import LoadOptions, load
@@ -57,10 +58,10 @@ def points_of(source: Source) -> list[GridPoint]:
     """Of the grid, few: rows of different lengths, no padding, and each way to split a sequence into calls."""
     envelope = source.envelope
     chosen = None
-    if not (envelope.images or envelope.lengths):
+    if not (source.plan.images or source.plan.lengths):
         limit = envelope.limit
         chosen = [n for n in LENGTHS if n >= envelope.minimum and (limit is None or n <= limit)]
-    points = [p for p in grid(envelope, source.inputs, lengths=chosen) if not p.refusal]
+    points = [p for p in grid(envelope, source.inputs, source.plan, lengths=chosen) if not p.refusal]
     few = {"none", envelope.ragged}
     return [p for p in points if (p.batch > 1 and p.padding in few) or (p.calls and p.batch == 1)]
 
@@ -92,8 +93,8 @@ def compare(source: Source, run: Runner, points: list[GridPoint]) -> None:
     for point in points:
         feeds = draw(point, source.inputs)
         same = point.calls if source.envelope.length_dependent else ()
-        y64, y32 = (in_calls(each, feeds, source.inputs, source.outputs, same) for each in (truth, own))
-        got = in_calls(run, feeds, source.inputs, source.outputs, point.calls)
+        y64, y32 = (in_calls(each, feeds, source, same) for each in (truth, own))
+        got = in_calls(run, feeds, source, point.calls)
         for spec, t, o, y in zip(source.outputs, y64, y32, got, strict=True):
             keep_BT = token_mask(point, source.inputs, spec)
             key = point.length, spec.name

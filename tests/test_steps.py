@@ -12,15 +12,17 @@ from parity_models import exported
 from parity_models import source as encoder
 from torch import nn
 
-from posexport.parity import steps
-from posexport.parity.ort import Runner
-from posexport.parity.point_table import plain
+from posexport.parity.invariants import rollout as steps
 from posexport.parity.prove import prove
-from posexport.parity.reference import Reference
-from posexport.parity.report import Invariant, Report
+from posexport.parity.report.point_table import plain
+from posexport.parity.report.points import Invariant
+from posexport.parity.report.report import Report
+from posexport.parity.run.reference import Reference
+from posexport.parity.run.setup import Setup
+from posexport.parity.run.subject import Runner
 from posexport.sources import builtin
 from posexport.sources.source import Source
-from posexport.spec import Envelope
+from posexport.spec import LengthContract
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LATER = "later tokens change nothing"
@@ -67,14 +69,14 @@ def test_positions_left_out_take_the_tokens_sizes(tmp_path: Path) -> None:
 
 def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     source = decoder("absolute")
-    of = steps.ports(source.inputs, source.outputs)
+    of = steps.ports_of(source.inputs, source.outputs)
     assert of is not None
     prompts = steps.draw_prompts(of.tokens, source.envelope, 17)
     assert [len(prompt) for prompt in prompts] == [17, 12, 6]
     run = Reference(source.module, torch.float32, outputs=len(source.outputs))
-    walked = steps.walk(run, of, prompts, 64, [spec.name for spec in source.outputs])
+    walked = steps.rollout(run, of, prompts, 64, [spec.name for spec in source.outputs])
     assert all(len(set(row[-20:])) >= 10 for row in walked.tokens_BK.tolist())
-    # logits of one pass over everything are those of the walk
+    # logits of one pass over everything are those of the rollout
     whole = [*prompts[1], *walked.tokens_BK[1].tolist()]
     with torch.inference_mode():
         logits = source.module(input_ids=torch.tensor([whole]))[0][0].numpy()
@@ -112,16 +114,8 @@ def test_a_drift_that_only_many_steps_show_is_found(by: float, free: str, tmp_pa
     runner = Runner(model, inputs=[s.name for s in source.inputs], outputs=[s.name for s in source.outputs], threads=1)
     drifting = Drifting(source.module, 60, by)
     truth, own = (Reference(drifting, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32))
-    logits, choice = steps.check(
-        runner,
-        truth=truth,
-        own=own,
-        inputs=source.inputs,
-        outputs=source.outputs,
-        envelope=source.envelope,
-        precision="fp32",
-        provider="cpu",
-    )
+    setup = Setup(source=source, subject=runner, provider="cpu", precision="fp32", progress=lambda *_: None)
+    logits, choice = steps.check(setup, truth, own)
     assert logits.verdict == "fail"
     assert "exceeds" in logits.note
     assert choice.verdict == free, choice.note
@@ -158,21 +152,21 @@ def test_gaps_are_between_the_two_best() -> None:
 @pytest.mark.parametrize(
     ("envelope", "wanted"),
     [
-        (Envelope(), (17, 64)),
-        (Envelope(limit=128), (17, 64)),
-        (Envelope(limit=80), (17, 64)),
-        (Envelope(limit=79), (17, 63)),
-        (Envelope(limit=23), (11, 13)),
-        (Envelope(limit=1), (1, 1)),
-        (Envelope(boundaries=[40]), (17, 64)),
-        (Envelope(boundaries=[40, 200], length_dependent=True), (168, 64)),
-        (Envelope(boundaries=[40], length_dependent=True), (17, 64)),
-        (Envelope(boundaries=[4096], length_dependent=True), (17, 64)),
-        (Envelope(boundaries=[200], limit=200, length_dependent=True), (17, 64)),
-        (Envelope(boundaries=[200], limit=205, length_dependent=True), (168, 38)),
+        (LengthContract(), (17, 64)),
+        (LengthContract(limit=128), (17, 64)),
+        (LengthContract(limit=80), (17, 64)),
+        (LengthContract(limit=79), (17, 63)),
+        (LengthContract(limit=23), (11, 13)),
+        (LengthContract(limit=1), (1, 1)),
+        (LengthContract(boundaries=[40]), (17, 64)),
+        (LengthContract(boundaries=[40, 200], length_dependent=True), (168, 64)),
+        (LengthContract(boundaries=[40], length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[4096], length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[200], limit=200, length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[200], limit=205, length_dependent=True), (168, 38)),
     ],
 )
-def test_the_steps_fit_the_table_and_cross_a_near_boundary(envelope: Envelope, wanted: tuple[int, int]) -> None:
+def test_the_steps_fit_the_table_and_cross_a_near_boundary(envelope: LengthContract, wanted: tuple[int, int]) -> None:
     length, count = steps.sizes(envelope)
     assert (length, count) == wanted
     assert envelope.limit is None or length + count - 1 <= envelope.limit
@@ -202,13 +196,13 @@ def later(report: Report) -> list[Invariant]:
 
 def test_later_tokens_change_nothing_in_a_decoder(rope: Report) -> None:
     assert [(item.length, item.verdict) for item in later(rope)] == [(17, "pass")]
-    assert decoder("rope").causal
+    assert decoder("rope").promises.causal
 
 
 def test_an_encoder_that_promises_it_fails(tmp_path: Path) -> None:
     right = encoder("encoder-absolute")
-    assert not right.causal
-    wrong = dataclasses.replace(right, causal=True)
+    assert not right.promises.causal
+    wrong = dataclasses.replace(right, promises=msgspec.structs.replace(right.promises, causal=True))
     report = proof(wrong, tmp_path, lengths=(17,))
     assert [item.verdict for item in later(report)] == ["fail"]
     assert not report.passed

@@ -27,10 +27,10 @@ import posexport.testing.parity
 from posexport.bundle.write import seal, staged
 from posexport.cli import group
 from posexport.errors import PosexportError
-from posexport.parity.draw import draw
-from posexport.parity.grid import GridPoint
-from posexport.parity.junit import junit, junit_error
-from posexport.parity.sample import FILE, Header, SampleWriter
+from posexport.parity.grid.inputs import draw
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.report.junit import junit, junit_error
+from posexport.parity.run.sample import FILE, Header, SampleWriter
 from posexport.runtime import providers
 from posexport.testing import assert_parity, plugin
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from posexport.conversion import ConvertOptions, convert
 from posexport.lowering import static
 from posexport.lowering.slots import Product, used_context
-from posexport.parity.calls import in_calls
-from posexport.parity.draw import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
-from posexport.parity.grid import grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
+from posexport.parity.run.calls import in_calls
 from posexport.runtime.session import load
 from posexport.sources.builtin import load as builtin
 from posexport.sources.cached import cached
@@ -206,7 +207,7 @@ def test_garbage_comes_back_before_every_call() -> None:
         return [np.zeros_like(feeds["past"])]
 
     feeds = {"input_ids": np.zeros((1, 3), np.int64), "past": np.full((1, 1, 4, 1), 7, np.float32)}
-    in_calls(run, feeds, specs, outputs, (2, 1))
+    in_calls(run, feeds, SimpleNamespace(inputs=specs, outputs=outputs), (2, 1))
     assert seen == [[7, 7, 7, 7], [0, 0, 7, 7]]
 
 

@@ -17,13 +17,14 @@ import posexport.conversion
 from posexport.bundle.read import read
 from posexport.cli import main
 from posexport.errors import PosexportError
-from posexport.parity import invariants
-from posexport.parity.grid import GridPoint, grid
+from posexport.parity.grid.grid import grid
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.invariants import check as invariants
 from posexport.runtime.session import load as load_bundle
 from posexport.sources import length_search
 from posexport.sources.resolve import LoadOptions, load
 from posexport.sources.user_module import in_precision
-from posexport.spec import Envelope, InputSpec, OutputSpec
+from posexport.spec import InputSpec, LengthContract, OutputSpec, Promises
 
 SOURCE = '''
 import sys
@@ -383,14 +384,14 @@ def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[s
     source = load(f"{models}:{factory}", LoadOptions())
     assert (source.envelope.limit, source.envelope.limited_axes) == (limit, axes)
     assert any(reason in remark for remark in source.remarks)
-    assert source.further_lengths == []
+    assert source.plan.further == []
 
 
 @pytest.mark.parametrize("factory", ["distances", "lone", "bag", "one_length", "trained"])
 def test_no_limit_is_made_up(models: Path, factory: str) -> None:
     source = load(f"{models}:{factory}", LoadOptions())
     assert source.envelope.limit is None
-    assert {512, 1024} <= set(source.further_lengths)
+    assert {512, 1024} <= set(source.plan.further)
 
 
 def test_looking_for_the_limit_leaves_the_module_as_it_was(models: Path) -> None:
@@ -496,11 +497,11 @@ def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_further_lengths_are_points_without_padding() -> None:
     inputs = [InputSpec(name="x", dtype="int64", axes=["batch_size", "sequence_length"], role="tokens", size=3)]
-    points = grid(Envelope(), inputs, further=[64, 1024])
+    points = grid(LengthContract(), inputs, further=[64, 1024])
     assert [(p.batch, p.padding) for p in points if p.length == 1024] == [(1, "none")]
     assert len([p for p in points if p.length == 64]) == 2
-    assert not [p for p in grid(Envelope(), inputs, lengths=[5], further=[1024]) if p.length > 5]
-    limited = grid(Envelope(limit=100), inputs, further=[64, 1024])
+    assert not [p for p in grid(LengthContract(), inputs, lengths=[5], further=[1024]) if p.length > 5]
+    limited = grid(LengthContract(limit=100), inputs, further=[64, 1024])
     assert [p.length for p in limited if p.length > 100] == [101, 101, 200]
     assert all(p.refusal for p in limited if p.length > 100)
 
@@ -544,11 +545,8 @@ def test_a_graph_that_has_other_positions_than_its_module_fails(definition: str,
         definition=runs[definition],
         inputs=[InputSpec(name="x", dtype="float32", axes=axes, role="values")],
         outputs=[OutputSpec(name="y", axes=axes)],
-        envelope=Envelope(),
-        shift_invariant=False,
-        padding_invariant=False,
-        reads_first_token=False,
-        positional=None,
+        envelope=LengthContract(),
+        promises=Promises(shift_invariant=False, padding_invariant=False),
         exact=runs[definition],
     )
     found = list(invariants.check(promise, GridPoint(batch=3, length=9), {"y": 2e-6}))[-1]

@@ -15,10 +15,10 @@ from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.conversion import ConvertOptions, convert
 from posexport.errors import PosexportError
-from posexport.parity import memory
-from posexport.parity.ort import Runner
-from posexport.parity.report import Report
-from posexport.parity.verdict import verdict
+from posexport.parity.grid import memory
+from posexport.parity.report.report import Report
+from posexport.parity.report.verdict import verdict
+from posexport.parity.run.subject import Runner
 from posexport.sources.resolve import LoadOptions
 
 TINY = ("layers=1", "hidden=12", "heads=2", "feedforward=7", "vocab=11")

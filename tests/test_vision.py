@@ -128,15 +128,15 @@ def test_the_answer_is_read_from_the_class_token_or_the_patches():
 
 
 def test_sizes_to_prove_it_at():
-    envelope = vision("vit-interpolated").envelope
+    envelope, images = vision("vit-interpolated").envelope, vision("vit-interpolated").plan.images
     assert (envelope.trained, envelope.limit, envelope.beyond, envelope.patch) == (21, None, "interpolate", 3)
-    grids = {(height // 3, width // 3) for height, width in envelope.images}
+    grids = {(height // 3, width // 3) for height, width in images}
     assert {(1, 1), (4, 5)} <= grids
     assert any(rows != columns for rows, columns in grids)
     assert any(rows * columns < 20 for rows, columns in grids)
     # more than two blocks of queries
     assert any(rows * columns > 256 for rows, columns in grids)
-    assert any(height % 3 or width % 3 for height, width in envelope.images)
+    assert any(height % 3 or width % 3 for height, width in images)
 
 
 def test_the_graph_takes_other_sizes(tmp_path):
@@ -268,7 +268,7 @@ def test_what_checkpoints_say():
     vit = load(GOLDEN / "vit-forimageclassification", task=None, allow_pickle=False)
     assert vit.task == "image-classification"
     assert vit.encoding.name == "vit-interpolated"
-    assert (15, 15) in vit.envelope.images
+    assert (15, 15) in vit.plan.images
     both = load(GOLDEN / "beit-model", task=None, allow_pickle=False)
     assert both.encoding.name == "beit"
     assert both.encoding.parameters["shared"] is True

@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 from posexport.bundle.manifest import EncodingSpec, Manifest, ParitySummary, SourceInfo
 from posexport.bundle.write import seal, staged
 from posexport.recipe import Recipe
-from posexport.spec import Envelope, InputSpec, OutputSpec
+from posexport.spec import InputSpec, Limits, OutputSpec
 
 VOCAB, WIDTH, LIMIT = 13, 3, 11
 TABLE = np.sin(np.arange(VOCAB * WIDTH, dtype=np.float32)).reshape(VOCAB, WIDTH)
@@ -47,7 +47,7 @@ MANIFEST = Manifest(
     source=SourceInfo(name="tiny", kind="builtin", sha256="0" * 64),
     task="feature-extraction",
     encoding=EncodingSpec(name="nope", parameters={"size": 3, "scale": 0.5, "clip": None}),
-    envelope=Envelope(trained=LIMIT, limit=LIMIT),
+    envelope=Limits(trained=LIMIT, limit=LIMIT),
     inputs=[
         InputSpec(name="input_ids", dtype="int64", axes=AXES, role="tokens", size=VOCAB),
         InputSpec(name="attention_mask", dtype="int64", axes=AXES, role="mask"),

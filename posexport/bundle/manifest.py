@@ -20,7 +20,7 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
-from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, Envelope, InputSpec, OutputSpec, PartSpec
+from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE, BundlePrecision
 from posexport.targets.target import PORTABLE, TargetName
@@ -120,7 +120,7 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     encoding: EncodingSpec | None
     #: of every layer in turn, where they differ
     encodings: list[EncodingSpec] = []
-    envelope: Envelope
+    envelope: Limits
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []

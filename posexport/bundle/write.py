@@ -16,7 +16,8 @@ import msgspec
 
 from posexport.bundle import leftovers, swap
 from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, encode
-from posexport.bundle.read import names, sha256
+from posexport.bundle.read import sha256
+from posexport.bundle.target import check_target
 from posexport.errors import PosexportError
 
 #: failures of the disk, wherever in a conversion they show
@@ -66,65 +67,6 @@ def seal(directory: Path, manifest: Manifest) -> Manifest:
         raise ValueError("the manifest holds a number that JSON has no form for (NaN or infinity)")
     (directory / MANIFEST).write_bytes(data)
     return manifest
-
-
-def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a target that cannot become a bundle, or where something would be lost."""
-    while True:
-        seen = _identity(target)
-        try:
-            return _check_target(target, force=force)
-        except PosexportError:
-            if _identity(target) == seen:
-                raise
-            # another run replaced it while it was looked at: what was seen is half of each
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
-
-
-def _check_target(target: Path, *, force: bool) -> None:
-    try:
-        str(target).encode()
-    except UnicodeEncodeError as err:  # ONNX takes no other path
-        raise PosexportError(f"{str(target)!a} is not Unicode; choose another output") from err
-    if target.is_symlink():
-        raise PosexportError(f"{target} is a symbolic link; give the directory that it leads to ({target.readlink()})")
-    if not target.exists():
-        above = next(path for path in target.parents if path.exists() or path.is_symlink())
-        if not above.is_dir():
-            raise PosexportError(f"cannot make {target}: {above} is not a directory; choose another output")
-        return
-    if not target.is_dir():
-        raise PosexportError(f"{target} exists and is a file; the output is a directory: choose another name")
-    files = (path for path in target.rglob("*") if path.is_symlink() or not path.is_dir())
-    try:
-        # one file is enough to know: the target may be a whole home directory
-        if not os.path.lexists(target / MANIFEST) and next(files, None) is not None:
-            raise PosexportError(
-                f"{target} exists and is not a bundle (it has no {MANIFEST}), so it is not replaced; "
-                "choose another output"
-            )
-        holds = {path.relative_to(target).as_posix() for path in files}
-    except OSError as err:
-        raise PosexportError(f"cannot read {target}: {err.strerror}; choose another output") from err
-    if not force:
-        raise PosexportError(f"{target} already exists; give --force to replace it or choose another output")
-    if holds:
-        try:
-            own = {MANIFEST, *names(target)}
-        except PosexportError as err:
-            raise PosexportError(f"{err}; so {target} is not replaced: remove it or choose another output") from err
-        if strange := sorted(holds - own):
-            raise PosexportError(
-                f"{target} holds {', '.join(strange[:3])}{' ...' if strange[3:] else ''}, no part of the bundle that "
-                "is there, so it is not replaced; move that elsewhere or choose another output"
-            )
 
 
 def _settle(directory: Path) -> None:

@@ -10,7 +10,7 @@ import click
 from posexport.errors import PosexportError
 
 if TYPE_CHECKING:
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
 
 option = click.option(
     "--junit",
@@ -30,7 +30,7 @@ def writer(path: Path | None, bundle: Path) -> "Iterator[Callable[[Report], None
         yield lambda _: None
         return
     from posexport.files import check_free, write_whole
-    from posexport.parity.junit import junit, junit_error
+    from posexport.parity.report.junit import junit, junit_error
 
     check_free(path, force=True)
     name = bundle.resolve().name

@@ -13,7 +13,7 @@ from torch import Tensor
 from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.nn.caching import Caching, KeysAndValues
-from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
 from posexport.targets.dtypes import MODEL_DTYPE
 
 
@@ -82,7 +82,7 @@ class Decoding:
     answer: OutputSpec
     cache: CacheTensors
     encodings: Sequence[Encoding]
-    lengths: Envelope
+    lengths: LengthContract
 
 
 class CachedDecoder(Definition):
@@ -124,14 +124,18 @@ class CachedDecoder(Definition):
         return all(encoding.padding_invariant for encoding in self.decoding.encodings)
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> LengthContract:
         """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
             self.decoding.lengths,
             cached=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoding.encodings),
-            traced=self.caching.cache.traced,
         )
+
+    @property
+    def plan(self) -> ProofPlan:
+        """Sizes to trace at, for the cache."""
+        return ProofPlan(traced=self.caching.cache.traced)
 
     @property
     def inputs(self) -> list[InputSpec]:

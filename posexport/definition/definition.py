@@ -8,7 +8,7 @@ from torch import nn
 from posexport.definition.lengths import envelope_of
 from posexport.encodings.encoding import Encoding
 from posexport.nn.heads import Head
-from posexport.spec import BATCH, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec, PartSpec
+from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,14 @@ class Definition(nn.Module, ABC):
         return []
 
     @property
-    def envelope(self) -> Envelope:
-        """The lengths (of images: the sizes) it is right for, and those to prove it at."""
+    def envelope(self) -> LengthContract:
+        """The lengths (of images: the sizes) it is right for."""
         return envelope_of(self.encoding)
+
+    @property
+    def plan(self) -> ProofPlan:
+        """The sizes to trace and to prove it at."""
+        return ProofPlan()
 
     @property
     def parts(self) -> list[Part]:
@@ -77,6 +82,18 @@ class Definition(nn.Module, ABC):
     def padding_invariant(self) -> bool:
         """Padding on the right does not change what is not padding."""
         return self.encoding.padding_invariant
+
+    @property
+    def promises(self) -> Promises:
+        """What holds between its outputs for different inputs, as one record."""
+        return Promises(
+            shift_invariant=self.shift_invariant,
+            padding_invariant=self.padding_invariant,
+            reads_first_token=self.reads_first_token,
+            positional=self.ordered or bool(self.encodings[0].hooks),
+            causal=self.causal,
+            position_offset=self.overhead,
+        )
 
 
 class HeadedModel(Definition):

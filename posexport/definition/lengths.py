@@ -7,10 +7,12 @@ from torch import nn
 
 from posexport.encodings.encoding import Encoding
 from posexport.nn.position_ids import PositionIds
-from posexport.spec import Beyond, Envelope
+from posexport.spec import Beyond, LengthContract
 
 
-def envelope_of(encoding: Encoding, position_ids: PositionIds | None = None, beyond: Beyond | None = None) -> Envelope:
+def envelope_of(
+    encoding: Encoding, position_ids: PositionIds | None = None, beyond: Beyond | None = None
+) -> LengthContract:
     """The envelope of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
 
     ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the ids
@@ -22,7 +24,7 @@ def envelope_of(encoding: Encoding, position_ids: PositionIds | None = None, bey
     def usable(length: int | None) -> int | None:
         return None if length is None else length - overhead
 
-    return Envelope(
+    return LengthContract(
         trained=usable(encoding.trained_length),
         limit=usable(encoding.limit),
         beyond=beyond or encoding.beyond,
@@ -30,7 +32,7 @@ def envelope_of(encoding: Encoding, position_ids: PositionIds | None = None, bey
     )
 
 
-def together(envelopes: Sequence[Envelope]) -> Envelope:
+def together(envelopes: Sequence[LengthContract]) -> LengthContract:
     """What models with these envelopes allow together: the smallest limit, every boundary; else the first one's."""
     return msgspec.structs.replace(
         envelopes[0],
@@ -45,10 +47,10 @@ def reads_numbers(encoding: Encoding) -> bool:
     return "embed" in encoding.hooks or "rotate" in encoding.hooks
 
 
-def envelope_of_module(module: nn.Module) -> Envelope:
+def envelope_of_module(module: nn.Module) -> LengthContract:
     """What all encodings in a module allow together: the smallest limit, every boundary."""
     found = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
-    return Envelope(
+    return LengthContract(
         trained=_smallest(e.trained for e in found),
         limit=_smallest(e.limit for e in found),
         boundaries=sorted({b for e in found for b in e.boundaries}),

@@ -16,7 +16,7 @@ from posexport.explain import feeds
 from posexport.explain.origins import Origin, Origins
 from posexport.explain.profile import Cost, calls, costs
 from posexport.explain.records import SHARES, Decision, Explanation, Kernel, Part, Row
-from posexport.parity.draw import Feeds
+from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Link
 from posexport.runtime.providers import bundle_session, check_loads

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.parity.draw import Feeds, ids
+from posexport.example_inputs import example_input
+from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.feeds import limit_sentence, prepare
 from posexport.spec import (
     BATCH,
@@ -16,8 +17,9 @@ from posexport.spec import (
     SEQUENCE,
     TOTAL,
     WIDTH,
-    Envelope,
     InputSpec,
+    LengthContract,
+    Limits,
     samples,
 )
 
@@ -26,7 +28,7 @@ _LENGTH = 128
 
 
 def sizes(
-    inputs: Sequence[InputSpec], envelope: Envelope, *, batch: int, length: int | None, past: int | None
+    inputs: Sequence[InputSpec], envelope: Limits, *, batch: int, length: int | None, past: int | None
 ) -> dict[str, int]:
     """What the named axes of the inputs are.
 
@@ -62,17 +64,11 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
     return [max(1, limit - past) for limit in limits]
 
 
-def draw(inputs: Sequence[InputSpec], envelope: Envelope, named: dict[str, int]) -> Feeds:
+def draw(inputs: Sequence[InputSpec], envelope: LengthContract, named: dict[str, int]) -> Feeds:
     """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
     rng = np.random.default_rng(0)
-    arrays: Feeds = {}
-    for spec in inputs:
-        shape = [axis if isinstance(axis, int) else named[axis] for axis in spec.axes]
-        if spec.role == "tokens":
-            arrays[spec.name] = ids(spec, shape, rng)
-        elif spec.role in ("values", "cache"):
-            arrays[spec.name] = rng.standard_normal(shape, dtype=np.float32).astype(spec.dtype, copy=False)
-        elif spec.role == "mask":
-            arrays[spec.name] = np.ones(shape, dtype=spec.dtype)
+    shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
+    fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask")]
+    arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}
     positions = {spec.name for spec in inputs if spec.role == "positions"}
     return {name: array for name, array in prepare(arrays, inputs, envelope).items() if name not in positions}

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from posexport import __version__
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
+from posexport.spec import Limits
 
 
 def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe | None = None) -> None:
@@ -24,7 +25,7 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
         },
         "task": source.task,
         "encoding": msgspec.to_builtins(source.encoding),
-        "limits": msgspec.to_builtins(source.envelope),
+        "limits": msgspec.to_builtins(Limits.of(source.envelope, source.plan)),
         "inputs": msgspec.to_builtins(source.inputs),
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,

@@ -1,7 +1,7 @@
 """Nothing of the machine that wrote a graph stays in it.
 
 The tracer notes at every node where in which file it was written: absolute paths of sources and of the environment. Of
-what it notes, the path and the classes of a node's modules stay, by which `posexport.parity.expose` and
+what it notes, the path and the classes of a node's modules stay, by which `posexport.parity.locate.graph_values` and
 `posexport.explain` find their way; of what other tools note, nothing does.
 """
 

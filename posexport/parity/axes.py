@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from posexport.errors import PosexportError
-from posexport.parity.ort import RunError, Runner
+from posexport.parity.run.subject import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames
@@ -15,17 +15,12 @@ def check_axes(source: Source, model: Path) -> None:
     Raises:
         PosexportError: naming the axis that the graph fixes, and where.
     """
-    runner = Runner(
-        model,
-        inputs=[spec.name for spec in source.inputs],
-        outputs=[spec.name for spec in source.outputs],
-        parts=[part.spec for part in source.parts],
-    )
+    runner = Runner.of(source, model, [part.spec for part in source.parts])
     limit = source.envelope.limit
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.envelope).items()}
-        if source.envelope.images:
-            sizes[HEIGHT], sizes[WIDTH] = source.envelope.images[(step - 1) % len(source.envelope.images)]
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.traced).items()}
+        if source.plan.images:
+            sizes[HEIGHT], sizes[WIDTH] = source.plan.images[(step - 1) % len(source.plan.images)]
         for axis in source.envelope.limited_axes:
             if axis in sizes and limit is not None:
                 sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))

@@ -3,7 +3,7 @@
 ``error = max |y - y64| / max |y64|`` over elements that are not padding; at most the larger of `FACTOR` times PyTorch's
 baseline error in the same precision and the floor. That is forgiving: at one point the order of summation, which
 differs from processor to processor, decides. That a bundle is as exact as PyTorch as a whole is the rule of
-`posexport.parity.median`.
+`posexport.parity.report.median`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,8 @@ from posexport.spec import BATCH, TOKENS, Axis
 from posexport.targets.dtypes import BY_PRECISION, Precision
 
 Array = NDArray[Any]
+#: which tokens are no padding, [B, T]; None: all
+RealTokens = NDArray[np.bool_] | None
 
 #: unit in the last place of 1.0
 EPS: Mapping[Precision, float] = {precision: dtype.eps for precision, dtype in BY_PRECISION.items()}
@@ -53,7 +55,7 @@ def tolerance(precision: Precision, output: str, baseline: float, *, chosen: flo
     return max(FACTOR * baseline, floor(precision, output)) if chosen is None else chosen
 
 
-def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> Measured:
+def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> Measured:
     """Error of ``y`` against ``truth``, both shaped as ``axes`` say.
 
     Where an axis of `TOKENS` is among the axes only tokens with ``keep_BT`` count. A number that is not
@@ -78,9 +80,7 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bo
     return Measured(gap / scale, scale)
 
 
-def rows(
-    y: Array, truth: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None
-) -> list[tuple[Array, Array, NDArray[np.bool_] | None]]:
+def rows(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> list[tuple[Array, Array, RealTokens]]:
     """Views of each row of the batch with the tokens first, and which tokens count (None: everything does)."""
     if BATCH not in axes:
         return [(y, truth, None)]

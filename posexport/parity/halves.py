@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
 from posexport.models.encoder_decoder_parts import DECODER_FILE, ENCODER_FILE
 from posexport.models.encoder_decoder_parts import STATES as STATES
-from posexport.parity.signature import Signature
+from posexport.parity.foreign.signature import Signature
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Axis
 
@@ -40,6 +40,7 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
     part = whole.wiring.encoder_alone(ENCODER_FILE)
     inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.inputs]
     varies = any(SEQUENCE in spec.axes for spec in inputs)
+    positional = bool(whole.encodings[0].hooks) if varies else None
     old = source.envelope
     return replace(
         source,
@@ -55,8 +56,7 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
         ),
         # where the inputs have one size, there is nothing to permute
         encoding=source.encoding if varies else None,
-        causal=False,
-        positional=bool(whole.encodings[0].hooks) if varies else None,
+        promises=msgspec.structs.replace(source.promises, causal=False, positional=positional),
         parts=[],
     )
 

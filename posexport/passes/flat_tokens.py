@@ -34,18 +34,17 @@ class FlatTokens(GraphPass):
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts projections that became a Gemm, and sums that ONNX Runtime no longer fuses."""
         flattening = _Flattening(model.graph)
-        nodes, left = 0, False
+        refused: list[str | None] = []
         for region in regions(model.graph, ir.DataType[target.dtype.onnx]):
             projections, sums = region.projections, region.normalised_sums
             if projections or sums:
                 flattening.apply(region)
                 for product in projections:
                     _to_gemm(product)
-                nodes += len(projections) + len(sums)
+                refused += [None] * (len(projections) + len(sums))
             else:
-                left = True
-        reason = "a region has neither a projection with a bias nor a LayerNormalization of a sum"
-        return PassResult(nodes, (reason,) if left else ())
+                refused.append("a region has neither a projection with a bias nor a LayerNormalization of a sum")
+        return PassResult.of(refused)
 
 
 def _to_gemm(product: ir.Node) -> None:

@@ -1,9 +1,9 @@
 """What every graph pass says about itself, and what it answers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import onnx_ir as ir
 
@@ -16,6 +16,11 @@ class PassResult:
 
     nodes: int = 0
     refused: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, reasons: Sequence[str | None]) -> Self:
+        """Of one entry for every place that was looked at: None where it changed, else why it did not."""
+        return cls(reasons.count(None), tuple(dict.fromkeys(reason for reason in reasons if reason)))
 
 
 class GraphPass(ABC):
@@ -73,9 +78,4 @@ def by_rules(rules: Mapping[str, Rule], model: ir.Model) -> PassResult:
         return pattern.RewriteRule(rule.pattern, rule.replacement, applies, name=name)
 
     found = pattern.RewriteRuleSet([compiled(*each) for each in rules.items()], commute=True).apply_to_model(model)
-    return PassResult(found, distinct(refused.values()))
-
-
-def distinct(reasons: Iterable[str | None]) -> tuple[str, ...]:
-    """The reasons that were given, each once, in order."""
-    return tuple(dict.fromkeys(reason for reason in reasons if reason))
+    return PassResult.of([*[None] * found, *refused.values()])

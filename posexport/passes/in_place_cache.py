@@ -13,7 +13,7 @@ from posexport.lowering.plan import GROUP_QUERY
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import DOMAIN
-from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
 
@@ -41,7 +41,7 @@ class InPlaceCache(GraphPass):
                 if reason is None:
                     _append(node, spec, appended, [write for write in writes if write is not None], calls)
                 refused.append(reason)
-        return PassResult(refused.count(None), distinct(refused))
+        return PassResult.of(refused)
 
 
 def _write_of(value: ir.Value | None) -> ir.Node | None:

@@ -64,7 +64,7 @@ class PackedHeads(GraphPass):
         """Counts attention nodes."""
         del target
         leads: dict[ir.Value, ir.Value] = {}
-        packed, left = 0, False
+        refused: list[str | None] = []
         for node in list(model.graph):
             spec = AttentionSpec.of(node)
             if spec is None or spec.packed:
@@ -73,11 +73,10 @@ class PackedHeads(GraphPass):
             packing = None if spec.cache == "static" else _packing_of_context(node)
             if packing is not None and len(heads) == len("qkv"):
                 _pack(node, spec, heads, packing, leads)
-                packed += 1
+                refused.append(None)
             else:
-                left = True
-        reason = "its queries, keys, values or context are no packed heads, such as keys in a KV cache"
-        return PassResult(packed, (reason,) if left else ())
+                refused.append("its queries, keys, values or context are no packed heads, such as keys in a KV cache")
+        return PassResult.of(refused)
 
 
 def _split_heads(value: ir.Value | None) -> _SplitHeads | None:

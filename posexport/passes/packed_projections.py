@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from posexport.graph.edits import initializer, integers, put, replace
 from posexport.graph.queries import is_weight, only, width
-from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
 
@@ -73,7 +73,7 @@ class PackedProjections(GraphPass):
         for group, reason in zip(groups, refused, strict=True):
             if reason is None:
                 _pack(model.graph, group, packed)
-        return PassResult(refused.count(None), distinct(refused))
+        return PassResult.of(refused)
 
 
 def _projection(node: ir.Node) -> _Projection | None:

@@ -21,7 +21,7 @@ class SharedBias(GraphPass):
         """Counts attention nodes that share a bias."""
         del target
         by_bias: dict[tuple[object, ...], list[tuple[ir.Node, AttentionSpec]]] = defaultdict(list)
-        refused = []
+        refused: list[str | None] = []
         for node in model.graph:
             spec = AttentionSpec.of(node)
             if spec is None:
@@ -35,14 +35,12 @@ class SharedBias(GraphPass):
             # a score term that is scaled is not the same in layers that scale it differently
             scaled = scale if spec.score_operator and spec.score_operator.scaled else None
             by_bias[spec.shared_bias, summands, heads, scaled].append((node, spec))
-        shared = 0
         for group in by_bias.values():
             if len(group) > 1:
                 _share(group)
-                shared += len(group)
-            else:
-                refused.append("no other attention adds the same to its scores")
-        return PassResult(shared, tuple(dict.fromkeys(refused)))
+            alone = "no other attention adds the same to its scores" if len(group) == 1 else None
+            refused += [alone] * len(group)
+        return PassResult.of(refused)
 
 
 def _share(group: list[tuple[ir.Node, AttentionSpec]]) -> None:

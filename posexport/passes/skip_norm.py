@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from posexport.graph.edits import put, replace
 from posexport.graph.queries import axis, is_weight, only, producer, sizes, width
-from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import MICROSOFT, Target
 
 _FUSED = {"LayerNormalization": "SkipLayerNormalization", "RMSNormalization": "SkipSimplifiedLayerNormalization"}
@@ -33,7 +33,7 @@ class SkipNorm(GraphPass):
             if add is not None and reason is None:
                 _fuse(model.graph, norm, add)
             refused.append(reason)
-        return PassResult(refused.count(None), distinct(refused))
+        return PassResult.of(refused)
 
 
 def _refusal(norm: ir.Node, add: ir.Node) -> str | None:

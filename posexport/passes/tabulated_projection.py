@@ -11,7 +11,7 @@ from posexport.graph.edits import take_place
 from posexport.graph.queries import constant, is_weight
 from posexport.lowering.waves.tabulated import Tabulated, table
 from posexport.ops.waves import ProjectionSpec
-from posexport.passes.graph_pass import GraphPass, PassResult, distinct
+from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
 
@@ -30,7 +30,7 @@ class TabulatedProjection(GraphPass):
         del target
         projections = [(node, spec) for node in model.graph if (spec := ProjectionSpec.of(node)) is not None]
         refused = [_add_table(model.graph, node, spec) for node, spec in projections]
-        return PassResult(refused.count(None), distinct(refused))
+        return PassResult.of(refused)
 
 
 def _add_table(graph: ir.Graph, node: ir.Node, spec: ProjectionSpec) -> str | None:

@@ -47,7 +47,7 @@ def pictures(directory: Path, *, length: int | None = None, allow_pickle: bool =
     else:
         source = prepare(str(directory), LoadOptions(allow_pickle=allow_pickle))
         places = list(found_in(source.module))
-        label, overhead = source.public_name, source.overhead
+        label, overhead = source.public_name, source.promises.position_offset
     name = directory.resolve().name
     alike: dict[tuple[str, str, str], list[Place]] = {}
     for place in places:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Axis, Envelope, InputSpec
+from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract
 
 Array = NDArray[Any]
 
 
-def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Envelope) -> dict[str, Array]:
+def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: LengthContract) -> dict[str, Array]:
     """Arrays for every input of ``specs``, in their dtype.
 
     A mask that is not given keeps every token; token types and flags that are not given are 0; a cache that is not
@@ -131,7 +131,7 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
         )
 
 
-def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> None:
+def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: LengthContract) -> None:
     for axis, least in envelope.smallest.items():
         if axis in sizes and sizes[axis][0] < least:
             size, name = sizes[axis]
@@ -150,7 +150,7 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: Envelope) -> N
         raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(envelope)}; shorten it")
 
 
-def limit_sentence(envelope: Envelope) -> str:
+def limit_sentence(envelope: LengthContract) -> str:
     """What the bundle's limit is and why."""
     trained = "" if envelope.trained is None else f", trained length {envelope.trained}"
     return f"this bundle takes at most {envelope.limit} (made with --beyond {envelope.beyond}{trained})"

@@ -21,7 +21,7 @@ from posexport.runtime.feeds import limit_sentence
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.sampling import Chooser
 from posexport.runtime.streams import Pieces, StopTexts
-from posexport.spec import SEQUENCE, EncodingSpec, Envelope, InputSpec
+from posexport.spec import SEQUENCE, EncodingSpec, InputSpec, LengthContract
 
 Finish = Literal["stop", "length", "limit"]
 #: a row, and new text of it
@@ -98,7 +98,7 @@ def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
 def generate(
     make_cache: Callable[[int, int], Cache],
     ports: Ports,
-    envelope: Envelope,
+    envelope: LengthContract,
     prompts: Sequence[Sequence[int]],
     plan: Plan,
     *,
@@ -263,7 +263,7 @@ def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
     return min((spec.cached_keys_until for spec in encodings if spec.cached_keys_until is not None), default=None)
 
 
-def _check(prompts: Sequence[Sequence[int]], envelope: Envelope, limit: int | None) -> None:
+def _check(prompts: Sequence[Sequence[int]], envelope: LengthContract, limit: int | None) -> None:
     if not prompts:
         raise PosexportError("got no prompts; give at least one")
     for number, prompt in enumerate(prompts):

@@ -13,7 +13,7 @@ from posexport.runtime.generate import as_ids
 from posexport.runtime.seq2seq import decoder_prompts as begin
 from posexport.runtime.seq2seq import encoder_feeds, keys_of, read_tokens, rows_of
 from posexport.runtime.texts import Texts
-from posexport.spec import Envelope
+from posexport.spec import LengthContract
 
 Prompts = Sequence[str] | Sequence[Sequence[int]] | Sequence[Sequence[Message]] | Mapping[str, Any]
 
@@ -42,7 +42,7 @@ def read_request(
     decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
     *,
     ports: Ports,
-    envelope: Envelope,
+    envelope: LengthContract,
     texts: Callable[[], Texts],
     has_tokenizer: bool,
     render: Callable[[Sequence[Message]], str],

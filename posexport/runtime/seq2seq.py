@@ -9,13 +9,16 @@ from posexport.errors import PosexportError
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import as_ids
 from posexport.runtime.texts import Texts
-from posexport.spec import Envelope, InputSpec
+from posexport.spec import InputSpec, LengthContract
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def encoder_feeds(
-    prompts: Sequence[Any] | Mapping[str, Any], fixed: Sequence[InputSpec], envelope: Envelope, texts: Texts | None
+    prompts: Sequence[Any] | Mapping[str, Any],
+    fixed: Sequence[InputSpec],
+    envelope: LengthContract,
+    texts: Texts | None,
 ) -> Arrays:
     """Arrays for the encoder's inputs (``fixed``) from texts, lists of ids, padded on the right, or arrays by name.
 

@@ -1,4 +1,4 @@
-"""How a decoder keeps past tokens: ``--cache`` and ``--rotation``, applied to a loaded source."""
+"""How a decoder keeps past tokens: ``--cache`` and ``--rotation``."""
 
 from dataclasses import replace
 
@@ -10,12 +10,13 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import CACHES, Caching, Rotate
 from posexport.recipe import CacheName
+from posexport.sources.mapped import copy_with_same_weights
 from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.source import Source
 
 
 def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
-    """The source with its decoder's cache as asked; the module is changed in place.
+    """A source with the KV cache that was chosen; its module shares its weights with the old one's.
 
     Raises:
         PosexportError: the source has no such decoder, or its encoding rotates nothing.
@@ -26,6 +27,7 @@ def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
     module = source.module
     if not isinstance(module, Definition) or not source.envelope.cached:
         raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
+    module = copy_with_same_weights(module)
     decoders = [part for part in module.modules() if isinstance(part, Decoder | OwnDecoder)]
     if rotate == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
         raise PosexportError(
@@ -33,7 +35,8 @@ def cached(source: Source, cache: CacheName, rotate: Rotate) -> Source:
         )
     for decoder in decoders:
         decoder.caching = Caching(CACHES[cache](), rotate)
-    envelope = msgspec.structs.replace(source.envelope, traced=module.envelope.traced)
     # positions that are given end where the inputs do
-    inputs = [msgspec.structs.replace(s, size=envelope.limit) if s.role == "positions" else s for s in module.inputs]
-    return replace(source, inputs=inputs, outputs=module.outputs, parts=module.parts, envelope=envelope)
+    limit = source.envelope.limit
+    inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in module.inputs]
+    plan = msgspec.structs.replace(source.plan, traced=module.plan.traced)
+    return replace(source, module=module, inputs=inputs, outputs=module.outputs, parts=module.parts, plan=plan)

@@ -1,39 +1,30 @@
 """Example inputs of chosen sizes, to trace a model with or to see what it gives."""
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 import torch
 
 from posexport.errors import PosexportError
-from posexport.spec import Envelope, InputSpec
+from posexport.example_inputs import example_input
+from posexport.spec import InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
 _TRACED_SIZES = (3, 11, 7, 13, 5, 4)
 
 
-def axis_sizes(inputs: list[InputSpec], envelope: Envelope | None = None) -> dict[str, int]:
-    """A size for every named axis to trace at; ``envelope`` may want others."""
+def axis_sizes(inputs: Sequence[InputSpec], traced: Mapping[str, int] | None = None) -> dict[str, int]:
+    """A size for every named axis to trace at; ``traced``: those that are chosen."""
     names = dict.fromkeys(axis for spec in inputs for axis in spec.axes if isinstance(axis, str))
     if len(names) > len(_TRACED_SIZES):
         raise PosexportError(
             f"a model may have {len(_TRACED_SIZES)} dynamic axes, got {len(names)}: {', '.join(names)}"
         )
-    wanted = envelope.traced if envelope else {}
-    return {name: wanted.get(name, size) for name, size in zip(names, _TRACED_SIZES, strict=False)}
+    return {name: (traced or {}).get(name, size) for name, size in zip(names, _TRACED_SIZES, strict=False)}
 
 
 def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.Tensor]:
     """Seeded inputs of the given sizes, nothing padded."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = {}
-    for spec in inputs:
-        shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
-        if spec.role in ("values", "cache"):
-            drawn[spec.name] = torch.randn(shape, generator=generator)
-        elif spec.role == "mask":
-            drawn[spec.name] = torch.ones(shape, dtype=torch.int64)
-        elif spec.role == "positions":
-            drawn[spec.name] = torch.full(shape, -1, dtype=torch.int64)
-        elif spec.role == "flags":
-            drawn[spec.name] = torch.zeros(shape, dtype=torch.int64)
-        else:
-            drawn[spec.name] = torch.randint(0, spec.size or 2, shape, generator=generator)
-    return drawn
+    rng = np.random.default_rng(0)
+    shapes = {spec.name: [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in inputs}
+    return {spec.name: torch.from_numpy(example_input(spec, shapes[spec.name], rng)) for spec in inputs}

@@ -5,7 +5,6 @@ of ``forward``'s parameters in their order. ``axes`` names what varies, where th
 sequence: ``{"x": ["batch_size", "sequence_length", 16]}``.
 """
 
-import copy
 import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
@@ -21,9 +20,9 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.sources.probe import probe
 from posexport.sources.source import Source
-from posexport.sources.user_module import by_name, raised
+from posexport.sources.user_module import by_name, copied
 from posexport.sources.weights import digest
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, Promises
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
 #: the axes that a module of the user's may have beside fixed ones
@@ -37,14 +36,8 @@ def load(module: nn.Module, inputs: Any, axes: Any = None) -> Source:
         PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
     """
     name = type(module).__name__
-    try:
-        own = copy.deepcopy(module).cpu()
-    except Exception as err:
-        raise PosexportError(
-            f"{name}: the module cannot be copied, and the conversion must not change yours: copy.deepcopy raised "
-            f"{raised(err)}"
-        ) from err
-    return source_of_module(name, own, inputs, axes, label=name, fingerprint=b"")
+    own = copied(name, module, "the conversion must not change yours")
+    return source_of_module(name, own.cpu(), inputs, axes, label=name, fingerprint=b"")
 
 
 def source_of_module(
@@ -73,11 +66,10 @@ def source_of_module(
         outputs=probed.outputs,
         envelope=probed.envelope,
         encoding=None if first is None else first.spec,
-        positional=None if first is None else bool(first.hooks),
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
-        padding_invariant=False,
-        further_lengths=probed.further_lengths,
+        plan=probed.plan,
+        promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
         remarks=[*remarks, *renamed, *bounded, *probed.remarks],
     )
 

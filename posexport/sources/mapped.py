@@ -5,6 +5,7 @@ pages of one that was changed are kept.
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
 import mmap
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ LARGE = 1 << 30
 LEAST = 1 << 20
 #: of the tensors that are mapped
 DTYPE = MODEL_DTYPE.torch
+_M = TypeVar("_M", bound=nn.Module)
 _PAGES = "_posexport_pages"
 
 
@@ -57,6 +59,11 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
         end = pages.end // mmap.PAGESIZE * mmap.PAGESIZE
         if end > start:
             pages.map.madvise(advise, start, end - start)
+
+
+def copy_with_same_weights(module: _M) -> _M:
+    """A copy with structure, attributes and buffers of its own, whose parameters are those of ``module`` themselves."""
+    return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
 
 
 def drop(parameters: Iterable[nn.Parameter]) -> None:

@@ -21,7 +21,7 @@ from posexport.nn.cached_call import CachedCall, cached_call
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.reach import Reach
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, SEQUENCE, Envelope, InputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 
@@ -36,7 +36,7 @@ class OwnDecoder(CachedDecoder):
     caching: Caching = Caching()
 
     def __init__(
-        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: Envelope
+        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: LengthContract
     ) -> None:
         super().__init__()
         self.user = user

@@ -4,7 +4,6 @@ Everything that would make the export or the proof fail later is looked for here
 one sentence. The module is run as a copy, so that what calls leave behind in it does not get into the graph.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from posexport.sources.example import axis_sizes, example
 from posexport.sources.length_search import LONGEST, Found, search
 from posexport.sources.user_module import (
     at,
+    copied,
     default_dtype,
     in_precision,
     likely_line,
@@ -27,7 +27,7 @@ from posexport.sources.user_module import (
     raised,
 )
 from posexport.sources.value_reads import ValueReads
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, Envelope, InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
 
 Sizes = dict[str, int]
 #: axes whose longest input is looked for
@@ -41,16 +41,16 @@ _PADDED = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """``further_lengths``: beyond the default grid, cheap enough to be proven too, where no limit was found."""
+    """``plan``: with lengths beyond the default grid, cheap enough to be proven too, where no limit was found."""
 
     outputs: list[OutputSpec]
-    envelope: Envelope
-    further_lengths: list[int] = field(default_factory=list)
+    envelope: LengthContract
+    plan: ProofPlan
     remarks: list[str] = field(default_factory=list)
 
 
 def probe(
-    argument: str, module: nn.Module, inputs: list[InputSpec], tensors: Mapping[str, Tensor], envelope: Envelope
+    argument: str, module: nn.Module, inputs: list[InputSpec], tensors: Mapping[str, Tensor], envelope: LengthContract
 ) -> Probed:
     """Run ``module`` at several sizes; ``tensors`` are the user's own example, ``envelope`` what its encodings say.
 
@@ -67,7 +67,7 @@ def probe(
         for axis, found in limits.items()
         if found.limit is not None and (axis not in envelope.limited_axes or found.limit != envelope.limit)
     ]
-    envelope = _limited(trial, envelope, limits)
+    envelope, traced = _limited(trial, envelope, limits)
     first, second = _two_sizes(base, envelope)
     outputs = _outputs(trial, first, second)
     _repeats(trial, first)
@@ -77,7 +77,7 @@ def probe(
     return Probed(
         outputs=outputs,
         envelope=envelope,
-        further_lengths=[] if found is None or found.limit is not None else found.cheap,
+        plan=ProofPlan(further=[] if found is None or found.limit is not None else found.cheap, traced=traced),
         remarks=remarks,
     )
 
@@ -94,13 +94,7 @@ class _Trial:
         self.watched = self.small
 
     def fresh(self) -> nn.Module:
-        try:
-            return copy.deepcopy(self.original)
-        except Exception as err:
-            raise PosexportError(
-                f"{self.argument}: the module cannot be copied, and the proof needs copies of it in two precisions: "
-                f"copy.deepcopy raised {raised(err)}"
-            ) from err
+        return copied(self.argument, self.original)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # a module may write to its inputs
@@ -164,7 +158,7 @@ class _NoRoomError(Exception):
     """The machine has not enough memory for a call."""
 
 
-def _base(trial: _Trial, tensors: Mapping[str, Tensor], envelope: Envelope) -> Sizes:
+def _base(trial: _Trial, tensors: Mapping[str, Tensor], envelope: LengthContract) -> Sizes:
     """Sizes that the module takes: those to trace at, or where these are too long, the example's."""
     first = axis_sizes(trial.inputs)
     if envelope.limit is not None and SEQUENCE in first:
@@ -201,7 +195,7 @@ def _sizes(trial: _Trial, tensors: Mapping[str, Tensor]) -> Sizes:
     return {axis: size for axis, (size, _) in found.items()}
 
 
-def _searched(trial: _Trial, base: Sizes, axis: str, envelope: Envelope) -> Found:
+def _searched(trial: _Trial, base: Sizes, axis: str, envelope: LengthContract) -> Found:
     known = envelope.limit if axis in envelope.limited_axes else None
     alone = {**base, BATCH: 1} if BATCH in base else base
 
@@ -219,27 +213,28 @@ def _searched(trial: _Trial, base: Sizes, axis: str, envelope: Envelope) -> Foun
         return Found(base[axis])
 
 
-def _limited(trial: _Trial, envelope: Envelope, limits: Mapping[str, Found]) -> Envelope:
-    """The envelope with the limits that were found; an envelope has one number, so two axes get the smaller."""
+def _limited(
+    trial: _Trial, envelope: LengthContract, limits: Mapping[str, Found]
+) -> tuple[LengthContract, dict[str, int]]:
+    """The contract with the limits that were found, and the sizes to trace at, where the usual ones are beyond these.
+
+    A contract has one limit, so two axes get the smaller.
+    """
     found = {axis: each.limit for axis, each in limits.items() if each.limit is not None}
     if not found:
-        return envelope
+        return envelope, {}
     limit = min([*found.values(), *([] if envelope.limit is None else [envelope.limit])])
     if limit < 2:
         reason = next(each.reason for axis, each in limits.items() if axis in found)
         raise PosexportError(f"{trial.argument}: only inputs of one token are taken: {reason}")
     axes = [axis for axis in limits if axis in found or (envelope.limit is not None and axis in envelope.limited_axes)]
     traced = axis_sizes(trial.inputs)
-    return msgspec.structs.replace(
-        envelope,
-        limit=limit,
-        limited_axes=axes,
-        boundaries=[b for b in envelope.boundaries if b <= limit],
-        traced={axis: limit for axis in axes if traced[axis] > limit},
-    )
+    boundaries = [b for b in envelope.boundaries if b <= limit]
+    limited = msgspec.structs.replace(envelope, limit=limit, limited_axes=axes, boundaries=boundaries)
+    return limited, {axis: limit for axis in axes if traced[axis] > limit}
 
 
-def _two_sizes(base: Sizes, envelope: Envelope) -> tuple[Sizes, Sizes]:
+def _two_sizes(base: Sizes, envelope: LengthContract) -> tuple[Sizes, Sizes]:
     """Two different sizes of every axis, within the limits."""
     first, second = dict(base), {axis: size + 4 for axis, size in base.items()}
     for axis in envelope.limited_axes if envelope.limit is not None else []:

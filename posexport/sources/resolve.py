@@ -35,36 +35,23 @@ def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     Raises:
         PosexportError: what is wrong with the source, in one sentence.
     """
-    from posexport.sources import builtin, hub, live_module, python_file
-    from posexport.sources.with_cache import with_cache
+    from posexport.sources import builtin, hub
 
     if not isinstance(argument, str):
-        if options.settings or options.as_transformers:
-            raise PosexportError("settings are for built-in models, as_transformers is for checkpoints, not modules")
-        return with_cache(live_module.load(argument, options.example_inputs, options.axes), options.task)
+        return _module(argument, options)
     if options.example_inputs is not None or options.axes is not None:
         raise PosexportError(f"example_inputs and axes are for modules in memory; {argument} names its own inputs")
-    hub_id = hub.parse(argument)
-    if options.as_transformers and hub_id is None and not Path(argument).is_dir():
+    hub_id, path = hub.parse(argument), Path(argument)
+    if options.as_transformers and hub_id is None and not path.is_dir():
         raise PosexportError(f"--as-transformers is for checkpoint directories; {argument} is none: leave it out")
-    path_text, colon, factory = argument.rpartition(":")
-    if colon and path_text.endswith(".py") and factory.isidentifier():
-        if options.settings:
-            raise PosexportError(f"--set is for built-in models; {argument} decides for itself")
-        return with_cache(python_file.load(argument), options.task)
-    if argument.endswith(".py"):
-        raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")
-    path = Path(argument)
-    if path.is_dir():
-        return _checkpoint(path, argument, options)
+    if argument.endswith(".py") or _factory(argument):
+        return _python_file(argument, options)
+    if path.is_dir() or hub_id is not None:
+        return _checkpoint(hub_id or path, argument, options)
     if path.exists():
         raise PosexportError(
             f"{argument} is a file; a checkpoint is a directory with config.json and model.safetensors"
         )
-    if hub_id is not None:
-        if options.settings:
-            raise PosexportError(f"--set is for built-in models; the sizes of {argument} are in its config.json")
-        return _from_hub(hub_id, options)
     if "/" in argument or argument.startswith("."):
         raise PosexportError(
             f"no such directory: {argument}; give one with config.json and model.safetensors, a built-in model "
@@ -73,25 +60,49 @@ def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     return builtin.load(argument, task=options.task, settings_given=options.settings)
 
 
-def _checkpoint(path: Path, argument: str, options: LoadOptions) -> "Source":
+def _module(module: "nn.Module", options: LoadOptions) -> "Source":
+    from posexport.sources import live_module
+    from posexport.sources.with_cache import with_cache
+
+    if options.settings or options.as_transformers:
+        raise PosexportError("settings are for built-in models, as_transformers is for checkpoints, not modules")
+    return with_cache(live_module.load(module, options.example_inputs, options.axes), options.task)
+
+
+def _factory(argument: str) -> bool:
+    """Whether ``argument`` is ``file.py:factory``."""
+    path, colon, factory = argument.rpartition(":")
+    return bool(colon) and path.endswith(".py") and factory.isidentifier()
+
+
+def _python_file(argument: str, options: LoadOptions) -> "Source":
+    from posexport.sources import python_file
+    from posexport.sources.with_cache import with_cache
+
+    if not _factory(argument):
+        raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")
     if options.settings:
-        raise PosexportError(f"--set is for built-in models; the sizes of {argument} are in its config.json")
+        raise PosexportError(f"--set is for built-in models; {argument} decides for itself")
+    return with_cache(python_file.load(argument), options.task)
+
+
+def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "Source":
+    """A checkpoint in a directory, or on the Hub."""
+    from posexport.sources import hub
     from posexport.sources.huggingface.checkpoint import load as load_checkpoint
 
-    return load_checkpoint(
-        path,
-        task=options.task,
-        allow_pickle=options.allow_pickle,
-        as_transformers=options.as_transformers,
-    )
-
-
-def _from_hub(hub_id: "HubId", options: LoadOptions) -> "Source":
-    from posexport.sources import hub
-
-    snapshot = hub.snapshot(hub_id, allow_pickle=options.allow_pickle)
-    source = _checkpoint(snapshot.directory, str(hub_id), options)
-    remark = f"{hub_id.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
+    if options.settings:
+        raise PosexportError(f"--set is for built-in models; the sizes of {argument} are in its config.json")
+    chosen: dict[str, Any] = {
+        "task": options.task,
+        "allow_pickle": options.allow_pickle,
+        "as_transformers": options.as_transformers,
+    }
+    if isinstance(place, Path):
+        return load_checkpoint(place, **chosen)
+    snapshot = hub.snapshot(place, allow_pickle=options.allow_pickle)
+    source = load_checkpoint(snapshot.directory, **chosen)
+    remark = f"{place.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
     return replace(
-        source, name=str(hub_id), label=hub_id.name, revision=snapshot.commit, remarks=[remark, *source.remarks]
+        source, name=str(place), label=place.name, revision=snapshot.commit, remarks=[remark, *source.remarks]
     )

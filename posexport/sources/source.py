@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 
 from posexport.definition.definition import Part
-from posexport.spec import MODEL, EncodingSpec, Envelope, InputSpec, OutputSpec
+from posexport.spec import MODEL, EncodingSpec, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +22,9 @@ class Source:
         revision: the commit of a source from the Hugging Face Hub.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
         encodings: of every layer in turn, where they differ; ``encoding`` is the first one's.
-        shift_invariant: outputs do not change when all positions move by the same amount (left padding changes
-            nothing).
-        padding_invariant: padding on the right does not change what is not padding.
-        reads_first_token: an output without a length axis is read at token 0.
-        positional: outputs depend on the order of tokens, by the encoding or by a causal mask or a convolution; None:
-            it is not known.
-        causal: what it computes for a token of ``sequence_length`` does not depend on the ones after it.
-        further_lengths: beyond those of the grid, to be proven too where there is memory for it.
-        overhead: rows at the start of a position table that no real token uses (`posexport.nn.position_ids`).
+        envelope: the lengths it is right for.
+        plan: the sizes to trace and to prove it at.
+        promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
@@ -43,18 +37,13 @@ class Source:
     module: nn.Module
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
-    envelope: Envelope
+    envelope: LengthContract
     encoding: EncodingSpec | None
     encodings: list[EncodingSpec] = field(default_factory=list)
     task: str
     sha256: str
-    shift_invariant: bool = False
-    padding_invariant: bool = True
-    reads_first_token: bool = False
-    positional: bool | None = None
-    causal: bool = False
-    further_lengths: list[int] = field(default_factory=list)
-    overhead: int = 0
+    plan: ProofPlan = field(default_factory=ProofPlan)
+    promises: Promises = field(default_factory=Promises)
     parts: list[Part] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)

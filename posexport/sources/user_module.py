@@ -5,12 +5,13 @@ and checks that the tensors have the axes that were declared. An exception of th
 names the exception, the sizes, the likely line, and the longest input that was taken before.
 """
 
+import copy
 import inspect
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
+_M = TypeVar("_M", bound=nn.Module)
 #: characters of a library's message that are quoted
 _QUOTED = 300
 
@@ -181,6 +183,18 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def copied(argument: str, module: _M, why: str = "the proof needs copies of it in two precisions") -> _M:
+    """A copy of a user's module; PosexportError where it has none, ``why`` saying what it is needed for."""
+    try:
+        return copy.deepcopy(module)
+    except Exception as err:
+        if not_the_module_s(err):
+            raise
+        raise PosexportError(
+            f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
+        ) from err
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -23,7 +23,7 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, Envelope, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, LengthContract, OutputSpec
 
 TASK = "text-generation"
 #: rows and tokens that a module is tried with before it is exported
@@ -127,6 +127,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
     encodings = [encoding.spec for encoding in decoder.encodings]
+    further = [length for length in source.plan.further if envelope.limit is None or length <= envelope.limit]
     return replace(
         source,
         module=decoder,
@@ -136,16 +137,13 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         encoding=encodings[0],
         encodings=encodings if any(each != encodings[0] for each in encodings) else [],
         task=TASK,
-        shift_invariant=decoder.shift_invariant,
-        padding_invariant=decoder.padding_invariant,
-        positional=True,
-        causal=True,
-        further_lengths=[n for n in source.further_lengths if envelope.limit is None or n <= envelope.limit],
+        promises=decoder.promises,
+        plan=msgspec.structs.replace(decoder.plan, further=further),
         remarks=remarks,
     )
 
 
-def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[Envelope, list[str]]:
+def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
     """The envelope of a module that takes position_ids, whose own table may end before the ids do."""
     envelope = decoder.envelope
 

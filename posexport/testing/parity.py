@@ -9,7 +9,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.report import Report
+    from posexport.parity.report.report import Report
 
 
 def assert_parity(

@@ -59,7 +59,7 @@ def test_what_the_source_says(name: str) -> None:
     assert parameters.items() <= source.encoding.parameters.items()
     assert (source.envelope.limit, source.envelope.trained, source.envelope.cached) == (limit, limit, True)
     assert [spec.axes[1::2] for spec in source.inputs if spec.role == "cache"] == [[kv_heads, size]] * 4
-    assert source.shift_invariant
+    assert source.promises.shift_invariant
 
 
 @pytest.mark.parametrize("name", KNOWN)

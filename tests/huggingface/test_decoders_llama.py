@@ -70,7 +70,7 @@ def test_what_the_source_says(name: str, encoding: str, boundaries: list[int]) -
     assert (source.envelope.limit, source.envelope.trained, source.envelope.boundaries) == (None, None, boundaries)
     assert source.envelope.cached
     assert source.envelope.length_dependent == ("longrope" in name)
-    assert source.shift_invariant
+    assert source.promises.shift_invariant
     cast, *differences = source.remarks
     assert cast == "the weights are bfloat16 in the file and are used as float32"
     # where transformers computes something else, it is said

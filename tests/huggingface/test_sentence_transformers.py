@@ -29,7 +29,7 @@ def test_sentence_embeddings(bert: Path, mode: str, normalise: bool) -> None:
     (bert / "sentence_bert_config.json").write_text('{"max_seq_length": 17, "do_lower_case": false}')
     source = read(bert)
     assert source.task == "sentence-embedding"
-    assert source.reads_first_token == (mode == "cls")
+    assert source.promises.reads_first_token == (mode == "cls")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(source.files)
     assert any("17 tokens" in remark for remark in source.remarks)
     wanted = states.mean(1) if mode == "mean" else states[:, 0]
@@ -128,7 +128,7 @@ def test_the_spellings_of_version_6(bert: Path, mode: str | list[str]) -> None:
     six(bert, mode)
     source = read(bert)
     assert source.task == "sentence-embedding"
-    assert source.reads_first_token == (pooling == "cls")
+    assert source.promises.reads_first_token == (pooling == "cls")
     assert all(torch.equal(a, b) for a, b in zip(before, outputs(source), strict=True))
 
 

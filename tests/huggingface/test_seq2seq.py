@@ -64,9 +64,9 @@ def test_what_the_source_says(name: str) -> None:
     assert source.task == task
     assert source.encoding is not None
     assert source.encoding.name == encoding
-    assert (source.envelope.limit, source.envelope.cached, source.causal) == (limit, True, True)
-    assert source.shift_invariant == shift_invariant
-    assert source.padding_invariant
+    assert (source.envelope.limit, source.envelope.cached, source.promises.causal) == (limit, True, True)
+    assert source.promises.shift_invariant == shift_invariant
+    assert source.promises.padding_invariant
     caches = [spec.axes[1::2] for spec in source.inputs if spec.role == "cache"]
     assert caches == [[heads, size]] * 2 * (1 if name.startswith(("mt5", "whisper")) else 2)
     assert {"config.json", "generation_config.json"} <= set(source.files)
@@ -117,7 +117,7 @@ def test_padding_on_the_left_is_for_relative_positions_only(name: str) -> None:
         for key in ("input_ids", "attention_mask"):
             moved[key][row] = given[key][row].roll(17 - real)
     change = (call(source, moved, {})["logits"] - whole).abs().max() / whole.abs().max()
-    assert (change < 1e-12) == source.shift_invariant
+    assert (change < 1e-12) == source.promises.shift_invariant
     assert change < 1e-12 or change > 1e-3
 
 

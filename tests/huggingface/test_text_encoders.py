@@ -53,9 +53,9 @@ def test_what_the_source_says(name: str, task: str, encoding: str, boundaries: l
     assert source.encoding is not None
     assert (source.task, source.encoding.name) == (task, encoding)
     assert (source.envelope.limit, source.envelope.trained, source.envelope.boundaries) == (None, None, boundaries)
-    assert source.shift_invariant
-    assert source.padding_invariant
-    assert source.reads_first_token == (name == "modernbert-cls")
+    assert source.promises.shift_invariant
+    assert source.promises.padding_invariant
+    assert source.promises.reads_first_token == (name == "modernbert-cls")
     assert [spec.name for spec in source.inputs] == ["input_ids", "attention_mask", "token_type_ids"][:names]
 
 
@@ -223,7 +223,7 @@ def test_a_text_is_classified_at_its_first_token_where_the_file_says_so(copy: Co
     last = read(directory)
     configure(directory, summary_type="first")
     first = read(directory)
-    assert first.reads_first_token
+    assert first.promises.reads_first_token
     assert not same(first, last)
 
 

@@ -18,8 +18,8 @@ from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.plain import Plain
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.parity.calls import in_calls
-from posexport.parity.reference import Reference
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.reference import Reference
 from posexport.sources.source import Source
 from posexport.spec import BATCH
 
@@ -205,7 +205,7 @@ def run(source: Source, ids: torch.Tensor, mask: torch.Tensor, calls: tuple[int,
     """In float64."""
     reference = Reference(source.module, torch.float64, outputs=len(source.outputs))
     given = feeds(source, ids.long().numpy(), mask.long().numpy())
-    return in_calls(reference, given, source.inputs, source.outputs, calls or (ids.shape[1],))
+    return in_calls(reference, given, source, calls or (ids.shape[1],))
 
 
 def off(got: np.ndarray, wanted: torch.Tensor) -> float:

@@ -1,0 +1,1 @@
+"""Which branches of the graph run, and the points that run all of them."""

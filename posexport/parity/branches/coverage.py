@@ -1,0 +1,242 @@
+"""The points that bring every branch of the graph to run: those of the grid, and the smallest that the others need.
+
+A branch that no point reaches is not proven, however many points pass. Imports no torch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from posexport.bundle.manifest import BranchRun
+from posexport.parity.branches.probes import Branch, Watched
+from posexport.parity.grid import memory
+from posexport.parity.grid.inputs import draw
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.subject import RunError
+from posexport.sources.source import Source
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, samples
+
+#: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)
+_STEP = 32
+#: the first length with more than one tile and no key that fills up
+_FIRST = 160
+#: no branch depends on more tokens than these in a row, or on more rows
+_LONGEST, _MOST_ROWS = 1 << 15, 1 << 10
+#: nor on images of more than this many times a side of the grid's
+_SCALES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+class Coverage(msgspec.Struct):
+    """``reached``: the first point that ran each branch; ``lacking``: why none did. ``added``: not in the grid."""
+
+    branches: list[Branch]
+    reached: dict[Branch, GridPoint] = {}
+    added: list[GridPoint] = []
+    lacking: dict[Branch, str] = {}
+
+    def runs(self, skipped: Sequence[GridPoint] = ()) -> list[BranchRun]:
+        """For the report. A branch that only ``skipped`` points reach was not proven."""
+        found = []
+        for branch in self.branches:
+            point = self.reached.get(branch)
+            note = self.lacking.get(branch, "")
+            if point is not None and point in skipped:
+                point, note = None, f"{point} was skipped"
+            found.append(BranchRun(branch=str(branch), reached=None if point is None else str(point), note=note))
+        return found
+
+
+def cover(
+    source: Source,
+    model: Path | bytes,
+    points: Sequence[GridPoint],
+    *,
+    provider: str,
+    threads: int,
+    heads: int,
+    memory_limit: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Coverage:
+    """Run a copy of ``model`` that says which branches run, at points of the grid and then at larger ones.
+
+    ``heads``: of attention, and ``memory_limit``: bytes, for the estimate of what a point takes.
+    """
+    watched = Watched.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
+    return _Search(source, watched, points, heads, memory_limit, progress).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        source: Source,
+        watched: Watched,
+        points: Sequence[GridPoint],
+        heads: int,
+        memory_limit: int,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._source, self._watched = source, watched
+        self._heads, self._limit, self._progress = heads, memory_limit, progress
+        self._coverage = Coverage(sorted(watched.branches))
+        #: bytes of the smallest point that was too large to try
+        self._needs: int | None = None
+        self._failure = ""
+        self._points = [point for point in points if not point.refusal and self._fits(point)]
+
+    def run(self) -> Coverage:
+        for point in _telling(self._points):
+            self._try(point)
+        for kind in self._kinds():
+            self._grow(kind)
+        for point in self._points:
+            self._try(point)
+        for branch in self._missing:
+            self._coverage.lacking[branch] = self._reason()
+        return self._coverage
+
+    @property
+    def _missing(self) -> list[Branch]:
+        return [branch for branch in self._coverage.branches if branch not in self._coverage.reached]
+
+    def _reason(self) -> str:
+        if self._failure:
+            return self._failure
+        if self._needs is not None:
+            return f"needs more than {memory.readable(self._limit)}, {memory.readable(self._needs)} at the next size"
+        return "no length, batch or padding that was tried reaches it"
+
+    def _fits(self, point: GridPoint) -> bool:
+        need = memory.needed(point, self._source.outputs, self._heads)
+        if need <= self._limit:
+            return True
+        self._needs = need if self._needs is None else min(self._needs, need)
+        return False
+
+    def _try(self, point: GridPoint) -> bool:
+        """Whether a point ran a branch that none did before. Nothing is run where all of them did."""
+        if not self._missing:
+            return False
+        self._progress(f"branches of the graph at {point}")
+        source, before = self._source, set(self._watched.ran)
+        try:
+            in_calls(self._watched, draw(point, source.inputs), source, point.calls)
+        except RunError as err:
+            # the graph that ships fails there too, and says so, or the failure is this copy's own
+            self._failure = f"ONNX Runtime failed at {point}: {err}"
+            self._add(point)
+            return False
+        new = self._watched.ran - before
+        self._coverage.reached |= dict.fromkeys(sorted(new), point)
+        return bool(new)
+
+    def _add(self, point: GridPoint) -> None:
+        if point not in self._points and point not in self._coverage.added:
+            self._coverage.added.append(point)
+
+    def _kinds(self) -> Iterator[GridPoint]:
+        """One point of each kind to grow: without padding first, then as the model takes it."""
+        envelope = self._source.envelope
+        paddings: list[Padding] = (
+            ["none", *envelope.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
+        )
+        for padding in paddings:
+            found = [p for p in self._points if p.padding == padding and not (p.calls or p.numbered)]
+            if found:
+                yield max(found, key=lambda point: (-point.batch, point.length))
+
+    def _grow(self, point: GridPoint) -> None:
+        """Longer inputs up to the limit, then more rows of the longest, each time back to the smallest that reaches."""
+        if point.image is not None:
+            self._rising(partial(_scaled, point), _SCALES, 1)
+            self._more_rows(point)
+            return
+        tokens = self._tokens()
+        self._rising(partial(self._sized, point), tokens, _STEP)
+        longest = next((n for n in reversed(tokens) if self._fits(self._sized(point, n))), None)
+        if longest is None:
+            self._more_rows(point)
+            return
+        for count in dict.fromkeys((longest, max(longest // _STEP * _STEP, 1))):
+            self._more_rows(self._sized(point, count))
+
+    def _more_rows(self, point: GridPoint) -> None:
+        rows = [point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS]
+        self._rising(lambda batch: msgspec.structs.replace(point, batch=batch), rows, 1)
+
+    def _tokens(self) -> list[int]:
+        """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
+        if not any(SEQUENCE in spec.axes for spec in self._source.inputs):
+            return []
+        envelope = self._source.envelope
+        limited = {SEQUENCE, ENCODER_SEQUENCE} & set(envelope.limited_axes)
+        limit = None if envelope.limit is None or not limited else frames(envelope.limit, envelope.convolutions)
+        doubled = [1 << n for n in range(8, _LONGEST.bit_length())]
+        return sorted(n for n in {_FIRST, *doubled, *([limit] if limit else [])} if n <= (limit or _LONGEST))
+
+    def _sized(self, point: GridPoint, tokens: int) -> GridPoint:
+        """``point`` with so many tokens, made of the fewest samples where convolutions make them."""
+        envelope = self._source.envelope
+        far = point.memory
+        if far is not None:
+            limit = envelope.limit if ENCODER_SEQUENCE in envelope.limited_axes else None
+            far = tokens if limit is None else min(tokens, limit)
+        return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), memory=far)
+
+    def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int], unit: int) -> None:
+        """Try ascending sizes while branches are missing; what one reaches is looked for down to the size before."""
+        before = 0
+        for size in sizes:
+            if not self._missing or not self._fits(sized(size)):
+                return
+            if self._try(sized(size)):
+                self._bisect(sized, before, size, unit)
+            before = size
+
+    def _bisect(self, sized: Callable[[int], GridPoint], low: int, high: int, unit: int) -> None:
+        """The smallest size above ``low``, to a sixteenth, that reaches what ``high`` is the first to reach."""
+        wanted = [branch for branch, point in self._coverage.reached.items() if point == sized(high)]
+        while high - low > max(unit, high // 16):
+            middle = (low + high) // 2 // unit * unit
+            if middle <= low:
+                break
+            if self._reaches(sized(middle), wanted):
+                high = middle
+            else:
+                low = middle
+        for branch in wanted:
+            self._coverage.reached[branch] = sized(high)
+        self._add(sized(high))
+
+    def _reaches(self, point: GridPoint, wanted: Sequence[Branch]) -> bool:
+        source, known = self._source, set(self._watched.ran)
+        self._watched.ran.clear()
+        try:
+            in_calls(self._watched, draw(point, source.inputs), source, point.calls)
+            return set(wanted) <= self._watched.ran
+        except RunError:
+            return False
+        finally:
+            self._watched.ran |= known
+
+
+def _scaled(point: GridPoint, factor: int) -> GridPoint:
+    """``point`` with an image of so many times its sides, and of so many more patches in both directions."""
+    assert point.image is not None
+    height, width = point.image
+    return msgspec.structs.replace(point, image=(height * factor, width * factor), length=point.length * factor**2)
+
+
+def _telling(points: Sequence[GridPoint]) -> list[GridPoint]:
+    """Of each way to call the model the largest and the smallest point, which reach most branches."""
+    ways: dict[object, list[GridPoint]] = {}
+    for point in points:
+        ways.setdefault((point.padding, len(point.calls), point.numbered), []).append(point)
+
+    def size(point: GridPoint) -> tuple[int, int]:
+        return point.length, point.batch
+
+    ends = [end(group, key=size) for end in (max, min) for group in ways.values()]
+    return sorted(dict.fromkeys(ends), key=size, reverse=True)

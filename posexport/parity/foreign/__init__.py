@@ -1,0 +1,1 @@
+"""The proof of a graph that another tool made."""

@@ -1,0 +1,1 @@
+"""What is checked: the points, and the inputs drawn at each."""

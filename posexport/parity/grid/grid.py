@@ -1,0 +1,51 @@
+"""The points at which a model is proven. Imports no torch."""
+
+from collections.abc import Sequence
+
+from posexport.errors import PosexportError
+from posexport.parity.grid import cached, images
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.grid.text import BATCHES, Sequences
+from posexport.spec import InputSpec, LengthContract, ProofPlan
+
+
+def grid(
+    contract: LengthContract,
+    inputs: Sequence[InputSpec],
+    plan: ProofPlan | None = None,
+    *,
+    lengths: Sequence[int] | None = None,
+    further: Sequence[int] = (),
+) -> list[GridPoint]:
+    """The points, ordered by length; ``lengths`` replaces the default ones.
+
+    ``further``: longer than the default ones, looked at alone and without padding. Lengths beyond the limit must be
+    rejected, on every axis that the limit is about.
+
+    Raises PosexportError for a length the model does not promise to accept.
+    """
+    plan = plan or ProofPlan()
+    if plan.images:
+        return images.points(contract, plan, lengths)
+    sequences = Sequences(contract, inputs)
+    chosen = sequences.chosen(plan, lengths)
+    limit = sequences.limit
+    points = sequences.accepted(chosen)
+    if lengths is None and limit is None:
+        points += [sequences.point(1, length) for length in further if length > max(chosen)]
+    if contract.cached:
+        points += cached.in_calls(points)
+    if any(spec.role == "positions" for spec in inputs):
+        points += cached.numbered(points)
+    if not points:
+        raise PosexportError(
+            f"none of the lengths {', '.join(map(str, chosen))} can be compared: the model takes at most {limit}; "
+            f"give one of up to {limit} too"
+        )
+    if lengths is not None:
+        too_long = [length for length in chosen if limit and length > limit]
+        return points + [sequences.point(batch, n, refusal=True) for n in too_long for batch in BATCHES]
+    points += sequences.rejected(chosen[0])
+    if limit is not None and contract.cached:
+        points.append(cached.beyond(sequences.point(1, limit + 1, refusal=True), limit))
+    return points

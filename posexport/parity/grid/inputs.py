@@ -1,0 +1,176 @@
+"""Inputs of a point: seeded by the point, so that everybody who asks gets the same. Imports no torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.example_inputs import example_input
+from posexport.parity.criterion import Array
+from posexport.parity.grid.point import PADDINGS, GridPoint
+from posexport.spec import (
+    BATCH,
+    CAPACITY,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PAST,
+    SEQUENCE,
+    TOTAL,
+    WIDTH,
+    Axis,
+    InputSpec,
+    OutputSpec,
+    frames,
+    samples,
+)
+
+Feeds = dict[str, Array]
+#: past tokens and the new ones are drawn as one sequence
+_SEQUENCES = (SEQUENCE, ENCODER_SEQUENCE, TOTAL)
+#: slots of a static KV cache that no token uses: so many, and in roomy caches as many as there are tokens besides
+_UNUSED = 3
+#: what unused slots hold: N(0, 1) values, or what no result may depend on; infinities stand in turn with values
+UNUSED = ("values", "nan", "large", "infinite")
+_LARGE = 1e38
+#: the share of tokens that an input of role ``flags`` marks
+_FLAGGED = 0.1
+
+
+def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Feeds:
+    """An array for every input: random ids that are not the padding id, N(0, 1) values, and the point's padding.
+
+    A ``variant`` has other ids and values and the same padding.
+
+    Padded places hold the padding id, type 0, mask 0, and values that are random like all others: who reads them errs.
+    """
+    rng = np.random.default_rng([*_seed(point), *([variant] if variant else [])])
+    found = {}
+    for spec in inputs:
+        # what has one size at every point is the same at every point: an encoder need not read another sound each time
+        fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
+        own = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
+        found[spec.name] = _input(spec, point, own)
+    return found
+
+
+def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
+    """Which tokens of ``axis`` are real: [B, T]; of samples, every row keeps as many as make a token."""
+    length = size_of(axis, point)
+    least = samples(1, point.convolutions) if axis == SEQUENCE else 1
+    rng = np.random.default_rng([*_seed(point), _SEQUENCES.index(SEQUENCE if axis == TOTAL else axis)])
+    keep_BT = np.ones((point.batch, length), dtype=np.bool_)
+    if point.padding == "none" or length <= least:
+        return keep_BT
+    for row in range(point.batch):
+        if point.padding == "ragged":
+            # one row is whole, the others lose different amounts on different sides
+            pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), row % 2 == 0
+        elif point.padding == "ragged-right":
+            pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), False
+        else:
+            pads, left = min(max(1, length // 3), length - least), point.padding == "left"
+        if pads:
+            keep_BT[row, slice(0, pads) if left else slice(length - pads, length)] = False
+    return keep_BT
+
+
+def token_mask(
+    point: GridPoint, inputs: Sequence[InputSpec], output: OutputSpec | None = None
+) -> NDArray[np.bool_] | None:
+    """The tokens that count in an output; None where no mask says so."""
+    far = output is not None and ENCODER_SEQUENCE in output.axes
+    axes = (ENCODER_SEQUENCE,) if far else (SEQUENCE, TOTAL)
+    if not any(spec.role == "mask" and spec.axes[-1] in axes for spec in inputs):
+        return None
+    return kept(point, ENCODER_SEQUENCE) if far else tokens_of(kept(point), point.convolutions)
+
+
+def tokens_of(keep_BT: NDArray[np.bool_], convolutions: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Which tokens are real where ``keep_BT`` says which samples are, padded on the right only."""
+    if not convolutions:
+        return keep_BT
+    counts = [frames(int(keep_T.sum()), convolutions) for keep_T in keep_BT]
+    return np.arange(frames(keep_BT.shape[1], convolutions))[None, :] < np.array(counts)[:, None]
+
+
+def spread(keep_BT: NDArray[np.bool_], spec: InputSpec, shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Which entries of an input with ``spec``'s axes belong to real tokens."""
+    axis = sequence_axis(spec)
+    if axis is None:
+        return np.ones(shape, dtype=np.bool_)
+    view = [1] * len(shape)
+    view[axis] = shape[axis]
+    if BATCH in spec.axes:
+        view[spec.axes.index(BATCH)] = keep_BT.shape[0]
+        return np.broadcast_to(keep_BT.reshape(view), shape)
+    return np.broadcast_to(keep_BT[0].reshape(view), shape)
+
+
+def sequence_axis(spec: InputSpec) -> int | None:
+    """Where the input's sequence runs (its last such axis), or None."""
+    places = [i for i, axis in enumerate(spec.axes) if axis in _SEQUENCES]
+    return places[-1] if places else None
+
+
+def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array:
+    shape = [size_of(axis, point) for axis in spec.axes]
+    axis = sequence_axis(spec)
+    real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
+    if spec.role == "positions" and point.numbered:
+        return _numbers(shape, spec.size)
+    values = example_input(spec, shape, rng)
+    if spec.role in ("mask", "flags"):
+        values = real if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
+    elif CAPACITY in spec.axes:
+        # no token is written yet: all slots are unused
+        values = unused_slots(values, unused_kind(point))
+    elif spec.role in ("tokens", "types"):
+        values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
+    return np.ascontiguousarray(values, dtype=spec.dtype)
+
+
+def unused_kind(point: GridPoint) -> str:
+    """Which of `UNUSED` the static KV caches of a point begin with: points of one length have all of them."""
+    turn = point.batch // 2 + point.length + PADDINGS.index(point.padding) + len(point.calls)
+    return UNUSED[turn % len(UNUSED)]
+
+
+def roomy(point: GridPoint) -> bool:
+    """Whether the static KV caches of a point are at most half used; lowerings differ by how much of one is used."""
+    return bool((point.batch // 2 + PADDINGS.index(point.padding) // 2) % 2)
+
+
+def unused_slots(values: Array, kind: str) -> Array:
+    """``values`` as unused slots of one of `UNUSED` hold them."""
+    if kind == "values":
+        return values
+    if kind == "infinite":
+        return np.where(values > 1, np.inf, np.where(values < -1, -np.inf, values))
+    return np.full_like(values, np.nan if kind == "nan" else _LARGE)
+
+
+def _numbers(shape: Sequence[int], limit: int | None) -> NDArray[np.int64]:
+    """Positions that rows do not share: each one further than the row before, as far as there is room."""
+    batch, length = shape
+    room = batch if limit is None else limit - length
+    found: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
+    return found
+
+
+def size_of(axis: Axis, point: GridPoint) -> int:
+    """How large an axis of an input is at a point."""
+    if isinstance(axis, int):
+        return axis
+    sizes = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0, ENCODER_SEQUENCE: point.memory}
+    sizes[CAPACITY] = point.length + _UNUSED + point.length * roomy(point)
+    if point.image is not None:
+        sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
+    size = sizes.get(axis)
+    if size is None:
+        raise PosexportError(f"unknown axis name {axis!r}; use {' or '.join(sizes)}, or a number for a fixed size")
+    return size
+
+
+def _seed(point: GridPoint) -> list[int]:
+    return [point.batch, point.length, PADDINGS.index(point.padding), point.memory or 0, *(point.image or ())]

@@ -1,0 +1,49 @@
+"""A point of the grid: one input, or one sequence in several calls. Imports no torch."""
+
+import msgspec
+
+from posexport.spec import Padding, frames
+
+PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
+#: what JSON calls fields of a point
+POINT_NAMES = {"memory": "encoder_length", "numbered": "position_ids_given", "refusal": "must_be_rejected"}
+
+
+class GridPoint(msgspec.Struct, frozen=True, kw_only=True, rename=POINT_NAMES):
+    """One call of the model.
+
+    ``refusal``: the length guard must refuse it. ``memory``: length of the sequence that is cross attended to.
+    ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
+    of ``length`` samples.
+    """
+
+    batch: int
+    length: int
+    padding: Padding = "none"
+    memory: int | None = None
+    image: tuple[int, int] | None = None
+    convolutions: tuple[tuple[int, int], ...] = ()
+    #: lengths of the calls that make up the length, each with the cache of those before; none: one call
+    calls: tuple[int, ...] = ()
+    #: positions are given, instead of counted by the mask
+    numbered: bool = False
+    refusal: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens attend to one another."""
+        return frames(self.length, self.convolutions)
+
+    @property
+    def size(self) -> str:
+        """The length, or the image's height and width."""
+        return str(self.length) if self.image is None else f"{self.image[0]}x{self.image[1]}"
+
+    def __str__(self) -> str:
+        if self.image is not None:
+            return f"image {self.size}, batch {self.batch}"
+        padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
+        memory = "" if self.memory is None else f", encoder length {self.memory}"
+        calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
+        numbered = ", positions given" if self.numbered else ""
+        return f"length {self.length}, batch {self.batch}, {padding}{memory}{calls}{numbered}"

@@ -1,0 +1,93 @@
+"""The lengths and paddings of sequences: tokens, samples of sound, and what an encoder's states are read from."""
+
+from collections.abc import Iterator, Sequence
+
+from posexport.errors import PosexportError
+from posexport.parity.grid.point import GridPoint
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Padding, ProofPlan, samples
+
+BATCHES = (1, 3)
+#: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
+LENGTHS = (1, 2, 17, 63, 64, 65, 257)
+
+
+def lengths_of(contract: LengthContract, plan: ProofPlan) -> list[int]:
+    """The default lengths, ascending, all of which the model must accept."""
+    trained, limit = contract.trained, contract.limit
+    if plan.lengths:
+        return sorted(plan.lengths)
+    lengths = {*LENGTHS, contract.minimum}
+    lengths |= {boundary + step for boundary in contract.boundaries for step in (-1, 0, 1)}
+    lengths |= {length for length in (trained, limit) if length is not None}
+    if trained is not None and contract.beyond == "clip":
+        lengths |= {trained + 1, 2 * trained}
+    if trained is not None and limit is not None and contract.beyond == "interpolate":
+        lengths |= {trained + 1, (trained + limit) // 2}
+    return sorted(n for n in lengths if contract.minimum <= n and (limit is None or n <= limit))
+
+
+class Sequences:
+    """The points of a model whose inputs are sequences: ``limit`` and ``far_limit`` are those of its two axes."""
+
+    def __init__(self, contract: LengthContract, inputs: Sequence[InputSpec]) -> None:
+        self.contract = contract
+        self._axes = {axis for spec in inputs for axis in spec.axes}
+        self._masked = any(spec.role == "mask" for spec in inputs)
+        limits = {axis: contract.limit for axis in contract.limited_axes if axis in self._axes}
+        self.limit, self.far_limit = limits.get(SEQUENCE), limits.get(ENCODER_SEQUENCE)
+
+    def point(self, batch: int, length: int, padding: Padding = "none", refusal: bool = False) -> GridPoint:
+        """A point, the sequence that is cross attended to as long as fits it."""
+        return GridPoint(
+            batch=batch,
+            length=length,
+            padding=padding,
+            memory=self._encoder_length(batch, length),
+            convolutions=tuple(self.contract.convolutions),
+            refusal=refusal,
+        )
+
+    def _encoder_length(self, batch: int, length: int) -> int | None:
+        """Another length than the queries', so that a graph cannot confuse the two axes."""
+        if ENCODER_SEQUENCE not in self._axes:
+            return None
+        far = length + 3 if batch == 1 else 5
+        return far if self.far_limit is None else min(far, self.far_limit)
+
+    def chosen(self, plan: ProofPlan, lengths: Sequence[int] | None) -> list[int]:
+        """The lengths to check, ``lengths`` in place of the default ones; one where no sequence varies."""
+        for length in lengths or ():
+            if length < self.contract.minimum:
+                raise PosexportError(
+                    f"length {length} is below the model's minimum: give --length {self.contract.minimum} or more"
+                )
+        chosen = lengths_of(self.contract, plan) if lengths is None else sorted(set(lengths))
+        return chosen if SEQUENCE in self._axes else chosen[:1]
+
+    def accepted(self, lengths: Sequence[int]) -> list[GridPoint]:
+        """Every length within the limit, in every batch size and padding."""
+        within = [length for length in lengths if self.limit is None or length <= self.limit]
+        return [
+            self.point(batch, length, padding)
+            for length in within
+            for batch in BATCHES
+            for padding in self._paddings(batch, length)
+        ]
+
+    def _paddings(self, batch: int, length: int) -> Iterator[Padding]:
+        yield "none"
+        if self._masked and length > samples(1, self.contract.convolutions):
+            for padding in self.contract.paddings:
+                if batch > 1 or not padding.startswith("ragged"):
+                    yield padding
+
+    def rejected(self, shortest: int) -> Iterator[GridPoint]:
+        """Inputs outside the limits of every axis, which the length guard must reject."""
+        if self.limit is not None:
+            yield from (self.point(batch, self.limit + 1, refusal=True) for batch in BATCHES)
+            if self.limit > 1:
+                yield self.point(1, 2 * self.limit, refusal=True)
+        if self.contract.minimum > 1:
+            yield self.point(1, self.contract.minimum - 1, refusal=True)
+        if self.far_limit is not None:
+            yield GridPoint(batch=1, length=shortest, memory=self.far_limit + 1, refusal=True)

@@ -1,0 +1,1 @@
+"""What must hold between several runs of a model, whatever their values are."""

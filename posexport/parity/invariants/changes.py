@@ -1,0 +1,103 @@
+"""Changes of the inputs that must not change the outputs: other rows, later tokens, padding. Imports no torch."""
+
+import msgspec
+import numpy as np
+
+from posexport.example_inputs import random_ids
+from posexport.parity.criterion import Array, RealTokens
+from posexport.parity.grid.inputs import draw, kept, sequence_axis, spread
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.invariants.promise import Changes, Promise, all_tokens, compared, real_tokens, take, take_tokens
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, OutputSpec, samples
+
+
+def alone(promise: Promise, point: GridPoint) -> Changes:
+    feeds = draw(point, promise.inputs)
+    whole = promise.run(feeds)
+    alone = [
+        promise.run({s.name: take(feeds[s.name], s.axes, BATCH, [row]) for s in promise.inputs})
+        for row in range(point.batch)
+    ]
+    # put together again: the scale is the batch's, as one row's may be small by chance
+    joined = [
+        np.concatenate(parts, axis=spec.axes.index(BATCH)) if BATCH in spec.axes else parts[0]
+        for spec, parts in zip(promise.outputs, zip(*alone, strict=True), strict=True)
+    ]
+    yield from compared(promise, joined, whole, lambda spec: real_tokens(point, spec), by_token=False)
+
+
+def reordered(promise: Promise, point: GridPoint) -> Changes:
+    feeds, order = draw(point, promise.inputs), [*range(1, point.batch), 0]
+    whole = promise.run(feeds)
+    permuted = promise.run({s.name: take(feeds[s.name], s.axes, BATCH, order) for s in promise.inputs})
+    wanted = [take(y, spec.axes, BATCH, order) for y, spec in zip(whole, promise.outputs, strict=True)]
+    yield from compared(promise, permuted, wanted, lambda spec: real_tokens(point, spec)[order], by_token=False)
+
+
+def later(promise: Promise, point: GridPoint) -> Changes:
+    """What the first half of the tokens gives, whatever the second half is."""
+    feeds, other = draw(point, promise.inputs), draw(point, promise.inputs, 1)
+    first = range(max(1, point.length // 2))
+    changed = dict(feeds)
+    for spec in promise.inputs:
+        if SEQUENCE in spec.axes:
+            axis = spec.axes.index(SEQUENCE)
+            kept = np.take(feeds[spec.name], first, axis=axis)
+            rest = np.take(other[spec.name], range(len(first), point.length), axis=axis)
+            changed[spec.name] = np.concatenate((kept, rest), axis=axis)
+    wanted, got = (
+        [take_tokens(y, spec.axes, first) for y, spec in zip(promise.run(given), promise.outputs, strict=True)]
+        for given in (feeds, changed)
+    )
+    yield from compared(promise, got, wanted, all_tokens, by_token=True)
+
+
+def padded(promise: Promise, point: GridPoint, *, left: bool) -> Changes:
+    """A shorter point, run as it is and padded to the point's length; the sequence attended to moves along."""
+    pads = min(max(1, point.length // 3), point.length - samples(1, point.convolutions))
+    memory = point.memory
+    if memory is not None and ENCODER_SEQUENCE in promise.masked:
+        memory = max(1, memory - pads)
+    short = msgspec.structs.replace(point, length=point.length - pads, memory=memory)
+    feeds = draw(short, promise.inputs)
+    rng = np.random.default_rng(pads)
+    padded = dict(feeds)
+    for spec in promise.inputs:
+        axis = sequence_axis(spec)
+        if spec.role == "cache":  # a static KV cache must have slots for the padding too
+            padded[spec.name] = draw(point, [spec])[spec.name]
+        elif axis is not None and spec.axes[axis] in promise.masked:
+            padded[spec.name] = _pad(feeds[spec.name], spec, axis, pads, left, rng)
+    wanted = promise.run(feeds)
+    start = pads if left else 0
+    real, far = (range(start, start + length) for length in (short.tokens, short.memory or 0))
+    got = [take_tokens(y, s.axes, real, far) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
+    yield from compared(promise, got, wanted, all_tokens, by_token=left and promise.promises.reads_first_token)
+
+
+def content(promise: Promise, point: GridPoint) -> Changes:
+    feeds, rng = draw(point, promise.inputs), np.random.default_rng(point.length)
+    changed = dict(feeds)
+    for spec in promise.inputs:
+        axis = sequence_axis(spec)
+        if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions"):
+            array = feeds[spec.name]
+            real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
+            other = rng.standard_normal(array.shape) if spec.role == "values" else random_ids(spec, array.shape, rng)
+            changed[spec.name] = np.where(real, array, other).astype(array.dtype)
+
+    def keep(spec: OutputSpec) -> RealTokens:
+        return real_tokens(point, spec)
+
+    yield from compared(promise, promise.run(changed), promise.run(feeds), keep, by_token=False)
+
+
+def _pad(array: Array, spec: InputSpec, axis: int, pads: int, left: bool, rng: np.random.Generator) -> Array:
+    shape = list(array.shape)
+    shape[axis] = pads
+    if spec.role == "values":
+        fill = rng.standard_normal(shape).astype(array.dtype)
+    else:
+        empty = {"tokens": spec.padding, "positions": -1}.get(spec.role, 0)
+        fill = np.full(shape, empty, dtype=array.dtype)
+    return np.concatenate((fill, array) if left else (array, fill), axis=axis)

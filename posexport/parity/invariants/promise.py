@@ -1,0 +1,90 @@
+"""What a model promises, and how two of its runs are compared. Imports no torch."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.parity.criterion import Array, Measured, RealTokens, measure
+from posexport.parity.grid.inputs import Feeds, kept, tokens_of
+from posexport.parity.grid.point import GridPoint
+from posexport.spec import (
+    ENCODER_SEQUENCE,
+    SEQUENCE,
+    TOKENS,
+    TOTAL,
+    Axis,
+    InputSpec,
+    LengthContract,
+    OutputSpec,
+    Promises,
+)
+from posexport.targets.dtypes import MODEL_DTYPE, Precision
+
+Run = Callable[[Feeds], list[Array]]
+#: which tokens of an output are real
+RealTokensOf = Callable[[OutputSpec], RealTokens]
+#: the outputs of two runs compared, one after the other
+Changes = Iterator[tuple[OutputSpec, Measured]]
+#: RoBERTa counts its tokens by their ids, whatever the mask says: by definition this need not hold
+CONTENT = "padding contents change nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What the model promises, and how to run it.
+
+    Where ``exact`` is given (for a user's module), PyTorch's run in float64 shows whether it has positions.
+    ``definition`` is PyTorch's run in the model's ``precision``: every pair of inputs goes through it too.
+    """
+
+    run: Run
+    definition: Run
+    inputs: Sequence[InputSpec]
+    outputs: Sequence[OutputSpec]
+    envelope: LengthContract
+    promises: Promises
+    precision: Precision = MODEL_DTYPE.precision
+    #: the user's, in place of the criterion
+    tolerance: float | None = None
+    exact: Run | None = None
+
+    @property
+    def masked(self) -> set[Axis]:
+        """The sequences for which a mask says which of their tokens are padding."""
+        found = {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
+        # with an empty past all tokens are new
+        return found | ({SEQUENCE} if TOTAL in found else set())
+
+
+def compared(
+    promise: Promise, y: Sequence[Array], reference: Sequence[Array], real: RealTokensOf, by_token: bool
+) -> Changes:
+    """``by_token``: leave out outputs without a length axis."""
+    for spec, got, wanted in zip(promise.outputs, y, reference, strict=True):
+        if set(TOKENS) & set(spec.axes) or not by_token:
+            yield spec, measure(got, wanted, spec.axes, real(spec))
+
+
+def all_tokens(spec: OutputSpec) -> None:
+    """Nothing is padded."""
+    del spec
+
+
+def real_tokens(point: GridPoint, spec: OutputSpec) -> NDArray[np.bool_]:
+    """Which tokens of an output are real."""
+    if ENCODER_SEQUENCE in spec.axes:
+        return kept(point, ENCODER_SEQUENCE)
+    return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(kept(point), point.convolutions)
+
+
+def take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int], far: Sequence[int] | None = None) -> Array:
+    """Some tokens of ``array``; ``far``: of the sequence that is attended to (None: all)."""
+    axis = next((axis for axis in axes if axis in TOKENS), None)
+    chosen = far if axis == ENCODER_SEQUENCE else index
+    return array if axis is None or chosen is None else np.take(array, np.asarray(chosen), axis=list(axes).index(axis))
+
+
+def take(array: Array, axes: Sequence[Axis], axis: str, index: Sequence[int]) -> Array:
+    return np.take(array, np.asarray(index), axis=list(axes).index(axis)) if axis in axes else array

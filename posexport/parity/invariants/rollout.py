@@ -1,0 +1,220 @@
+"""Greedy rollout, 64 decode steps behind a prefill: logits on PyTorch's tokens, and tokens chosen freely.
+
+Two right programs may part where two tokens are almost equally likely: free tokens are compared up to the first step
+at which the two best logits lie nearer to each other than `MARGIN` times the error. Rows of different lengths are
+padded on the left, as `posexport.runtime.generate` pads them, which also chooses the free tokens.
+
+Shape letters: B batch, T tokens, K steps, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.example_inputs import random_ids
+from posexport.parity.criterion import Array, measure
+from posexport.parity.criterion import tolerance as allowed
+from posexport.parity.grid.inputs import Feeds, draw
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.report.points import Invariant, Outcome
+from posexport.parity.run.setup import Setup
+from posexport.parity.run.subject import RunError, Runner
+from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded
+from posexport.runtime.cache import ports as ports_of
+from posexport.runtime.generate import Plan, drain, generate
+from posexport.runtime.generation_config import GenerationConfig
+from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract
+
+Run = Callable[[Feeds], list[Array]]
+STEPS = 64
+#: of the error, how far apart the two best logits must be for their order to be certain
+MARGIN = 20
+_PROMPT = 17
+_ROWS = 3
+#: a prompt may be this long to bring a length at which the formula changes among the steps
+_LONGEST = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """``tokens_BK`` were read one by one after a prefill; ``logits_BKV`` are those before each of them."""
+
+    tokens_BK: Ids
+    logits_BKV: Array
+
+
+def check(setup: Setup, truth: Run, baseline: Run) -> Iterator[Invariant]:
+    """Both comparisons; none for a model without a cache or without logits.
+
+    ``truth`` runs the definition in float64, ``baseline`` in the model's precision.
+    """
+    source, subject = setup.source, setup.subject
+    ports = ports_of(source.inputs, source.outputs)
+    if ports is None or not source.envelope.cached:
+        return
+    length, steps = sizes(source.envelope)
+    prompts = draw_prompts(ports.tokens, source.envelope, length)
+    fixed = draw_fixed(ports.fixed, source.envelope)
+    names = [spec.name for spec in source.outputs]
+    axes = source.outputs[names.index(LOGITS)].axes
+
+    def rolled(run: Run, tokens_BK: Ids | None = None) -> Rollout:
+        return rollout(run, ports, prompts, steps, names, tokens_BK, fixed)
+
+    greedy = rolled(baseline)
+    y64 = rolled(truth, greedy.tokens_BK).logits_BKV
+    torch_error = measure(greedy.logits_BKV, y64, axes, None)
+    largest = torch_error.error if np.isfinite(torch_error.error) else 0.0
+    limit = allowed(setup.precision, LOGITS, largest, chosen=setup.tolerance)
+    total = length + steps - 1
+    name = f"logits of {steps} decode steps on PyTorch's greedy tokens"
+    try:
+        error = measure(rolled(subject, greedy.tokens_BK).logits_BKV, y64, axes, None)
+    except RunError as failure:
+        yield _judged(name, total, "fail", note=f"ONNX Runtime failed: {failure}")
+        return
+    good = bool(error.error <= limit)
+    yield _judged(
+        name,
+        total,
+        "pass" if good else "fail",
+        error=error.error if np.isfinite(error.error) else None,
+        tolerance=limit,
+        note=error.note or ("" if good else f"error {error.error:.1e} exceeds {limit:.1e}"),
+    )
+    if not np.isfinite(max(error.error, torch_error.error)):
+        return
+    # logits that miss the criterion excuse no token
+    least = MARGIN * min(max(error.error, torch_error.error), limit) * error.scale
+    free = free_tokens(subject, ports, prompts, steps, source.envelope, setup.provider, fixed)
+    verdict, note = compare(free, greedy.tokens_BK, gaps(y64), least)
+    yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
+
+
+def sizes(envelope: LengthContract) -> tuple[int, int]:
+    """Length of the longest prompt, and how many steps fit behind it.
+
+    A length at which the formula of a length-dependent encoding changes is among the steps, if it is not far.
+    """
+    limit = envelope.limit
+    length = _PROMPT if limit is None else min(_PROMPT, max(1, limit // 2))
+    near = [b for b in envelope.boundaries if length + STEPS <= b <= _LONGEST and (limit is None or b < limit)]
+    if envelope.length_dependent and near:
+        length = near[0] - STEPS // 2
+    return length, STEPS if limit is None else min(STEPS, limit - length + 1)
+
+
+def draw_prompts(tokens: InputSpec, envelope: LengthContract, length: int) -> list[list[int]]:
+    """Random ids: rows of different lengths where the model takes padding on the left."""
+    rng = np.random.default_rng([length, STEPS])
+    drawn = random_ids(tokens, (_ROWS, length), rng).tolist()
+    ragged = "left" in envelope.paddings
+    return [row[: max(1, length - number * length // _ROWS)] if ragged else row for number, row in enumerate(drawn)]
+
+
+def draw_fixed(fixed: Sequence[InputSpec], envelope: LengthContract) -> Feeds:
+    """What an encoder reads: rows of different lengths where it takes padding."""
+    longest = _PROMPT if envelope.limit is None else min(_PROMPT, envelope.limit)
+    return draw(GridPoint(batch=_ROWS, length=1, memory=longest, padding=envelope.ragged or "none"), fixed)
+
+
+def rollout(
+    run: Run,
+    ports: Ports,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    names: Sequence[str],
+    tokens_BK: Ids | None = None,
+    fixed: Feeds | None = None,
+) -> Rollout:
+    """Prefill in one call, then a decode step for each token: those of ``tokens_BK``, or the best ones.
+
+    ``names``: of the outputs of ``run``.
+    """
+    ids, mask = left_padded(prompts, ports.tokens.padding)
+    sizes = {BATCH: len(prompts), PAST: 0, CAPACITY: ids.shape[1] + steps}
+    # nothing is in a cache yet: what a static one holds must not matter
+    past = {
+        spec.name: np.full([sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes], np.nan, spec.dtype)
+        for spec in ports.past
+    }
+    chosen: list[Ids] = []
+    logits: list[Array] = []
+    for step in range(steps):
+        positions = {} if ports.positions is None else {ports.positions.name: np.full_like(ids, -1)}
+        outputs = run({**(fixed or {}), ports.tokens.name: ids, ports.mask.name: mask, **positions, **past})
+        by_name = dict(zip(names, outputs, strict=True))
+        logits.append(by_name[LOGITS][:, -1].copy())
+        best_B = logits[-1].argmax(-1) if tokens_BK is None else tokens_BK[:, step]
+        chosen.append(best_B.astype(np.int64))
+        past = dict(zip(past, (by_name[name] for name in ports.present), strict=True))
+        ids = chosen[-1][:, None]
+        mask = np.concatenate((mask, np.ones_like(ids)), 1)
+    return Rollout(tokens_BK=np.stack(chosen, 1), logits_BKV=np.stack(logits, 1))
+
+
+def free_tokens(
+    runner: Runner,
+    ports: Ports,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    envelope: LengthContract,
+    provider: str,
+    fixed: Feeds | None = None,
+) -> list[list[int]] | str:
+    """The tokens that ``posexport generate`` chooses, in the same calls; or why it fails."""
+
+    def cache(rows: int, room: int) -> Cache:
+        return runner.cache(ports, rows=rows, room=room, fixed=fixed, provider=provider)
+
+    try:
+        generation = drain(
+            generate(cache, ports, envelope, prompts, Plan(config=GenerationConfig(max_new_tokens=steps)))
+        )
+    except MemoryError:
+        raise
+    except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)
+        return f"generating failed: {' '.join(str(err).split())}"
+    return [completion.tokens for completion in generation.completions]
+
+
+def gaps(logits_BKV: Array) -> Array:
+    """How far the best logit lies above the second, at every step, [B, K]."""
+    if logits_BKV.shape[-1] < 2:
+        return np.full(logits_BKV.shape[:2], np.inf)
+    second, best = np.moveaxis(np.partition(logits_BKV, -2, axis=-1)[..., -2:], -1, 0)
+    found: Array = best - second
+    return found
+
+
+def compare(
+    free: Sequence[Sequence[int]] | str, wanted_BK: NDArray[np.int64], gap_BK: Array, least: float
+) -> tuple[Outcome, str]:
+    """Whether tokens agree in every row up to its first step with a gap below ``least``, and how many do."""
+    if isinstance(free, str):
+        return "fail", free
+    agreed = 0
+    for row, (got, wanted, gap) in enumerate(zip(free, wanted_BK.tolist(), gap_BK.tolist(), strict=True)):
+        for step, (token, distance) in enumerate(zip(wanted, gap, strict=True)):
+            if distance < least:
+                break
+            if step >= len(got) or got[step] != token:
+                chosen = f"token {got[step]}" if step < len(got) else "no token"
+                return "fail", (
+                    f"step {step} of row {row} chooses {chosen}, PyTorch {token}, though the two best logits are "
+                    f"{distance:.1e} apart and {least:.1e} is enough"
+                )
+            agreed += 1
+    if not agreed:
+        return "skipped", f"in no row are the two best logits {least:.1e} apart at the first step"
+    return "pass", f"{agreed} of {wanted_BK.size} tokens are certain"
+
+
+def _judged(
+    name: str, length: int, verdict: Outcome, *, error: float | None = None, tolerance: float | None = None, note: str
+) -> Invariant:
+    return Invariant(
+        name=name, length=length, output=LOGITS, error=error, tolerance=tolerance, verdict=verdict, note=note
+    )

@@ -1,0 +1,1 @@
+"""Where in the model a wrong output starts."""

@@ -1,0 +1,171 @@
+"""The same values in the ONNX graph: found by the module path that each node carries, read out as extra outputs.
+
+Imports no torch. `torch.onnx.export` writes the modules a node was traced in into its ``metadata_props``.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.run.subject import Runner
+from posexport.runtime.chain import taken_by
+from posexport.spec import PartSpec
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+#: how many of a call's last nodes may be the one whose value leaves it (a cast or a reshape may follow)
+_LAST = 4
+#: begins the names of values that come in blocks of queries
+_BLOCKS = "posexport_blocks/"
+
+
+@dataclass
+class Segment:
+    """The nodes of one call of a module: names of values that enter it, and of those made last, the last first."""
+
+    entering: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def leaving(self) -> list[str]:
+        """Candidates for what the call gives."""
+        return self.made[-1 : -1 - _LAST : -1]
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """Graphs with more outputs. ``segments``: by module path, in order of calls. ``softmaxes``: (input, output).
+
+    Of several graphs (``parts``) names of values begin with the graph's number.
+    """
+
+    models: list["ModelProto"]
+    parts: list[PartSpec]
+    segments: dict[str, list[Segment]]
+    softmaxes: list[tuple[str, str]]
+
+    def run(self, feeds: Feeds, *, provider: str, threads: int) -> dict[str, Array]:
+        """Every exposed value by name, computed without ONNX Runtime's graph optimisations; RunError as usual."""
+        if not self.parts:
+            return _run(self.models[0], feeds, provider, threads)
+        known, values = dict(feeds), dict[str, Array]()
+        for number, (model, part) in enumerate(zip(self.models, self.parts, strict=True)):
+            given = taken_by(part.inputs, part.feeds, known)
+            found = _run(model, given, provider, threads)
+            known |= {whole: found[own] for own, whole in part.gives.items()}
+            values |= {f"{number}/{name}": value for name, value in found.items()}
+        return values
+
+
+def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict[str, Array]:
+    names = [value.name for value in model.graph.output]
+    runner = Runner(
+        model.SerializeToString(),
+        inputs=list(feeds),
+        outputs=names,
+        provider=provider,
+        threads=threads,
+        level="disable",
+    )
+    found = dict(zip(names, runner(feeds), strict=True))
+    for name in found:
+        if name.startswith(_BLOCKS) and found[name].ndim == 5:
+            blocks = np.moveaxis(found[name], 0, 2)  # [B, H, blocks, queries of one, S]
+            found[name] = blocks.reshape(*blocks.shape[:2], -1, blocks.shape[-1])
+    return found
+
+
+def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
+    """Input and output of each Softmax; one inside a Scan over blocks of queries, or an If, is made an output of it."""
+    for node in graph.node:
+        bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+        if node.op_type == "Softmax":
+            yield node.input[0], node.output[0]
+        # of an If the same softmax by two ways
+        for number, ways in enumerate(zip(*map(list, map(_softmaxes, bodies)), strict=False)):
+            for body, names in zip(bodies, ways, strict=True):
+                _give(body, names)
+            outside = [f"{_BLOCKS}{node.output[0]}/{place}/{number}" for place in ("entering", "leaving")]
+            node.output.extend(outside)
+            yield outside[0], outside[1]
+
+
+def _give(body: "GraphProto", names: Sequence[str]) -> None:
+    """Make values outputs of a body, those too that it only reads."""
+    import onnx
+
+    own = {name for node in body.node for name in node.output}
+    for name in names:
+        given = name if name in own else f"{_BLOCKS}{name}/given"
+        if given != name:
+            body.node.append(onnx.helper.make_node("Identity", [name], [given]))
+        body.output.append(onnx.ValueInfoProto(name=given))
+
+
+def scopes(node: "NodeProto") -> list[str]:
+    """Paths of the modules that the node was traced in, outermost first; empty where it does not say."""
+    for entry in node.metadata_props:
+        if entry.key == _SCOPES:
+            try:
+                found = ast.literal_eval(entry.value)
+            except (ValueError, SyntaxError):
+                return []
+            return [str(path) for path in found[:-1] if path] if isinstance(found, list) else []
+    return []
+
+
+def expose(models: Sequence["ModelProto"], parts: Sequence[PartSpec] = ()) -> Exposed:
+    """Copies of ``models`` with their functions inlined that also give what enters and leaves each module."""
+    found = [_exposed(model) for model in models]
+    segments: dict[str, list[Segment]] = defaultdict(list)
+    softmaxes: list[tuple[str, str]] = []
+    for number, (_, own, pairs) in enumerate(found):
+        before = f"{number}/" if parts else ""
+        softmaxes += [(before + first, before + second) for first, second in pairs]
+        for path, calls in own.items():
+            named = [([before + n for n in call.entering], [before + n for n in call.made]) for call in calls]
+            segments[path] += [Segment(entering, made) for entering, made in named]
+    return Exposed([model for model, _, _ in found], list(parts), dict(segments), softmaxes)
+
+
+def _exposed(model: "ModelProto") -> tuple["ModelProto", dict[str, list[Segment]], list[tuple[str, str]]]:
+    """One copy, its segments and its softmaxes."""
+    import onnx
+    from onnx import inliner
+
+    model = (
+        inliner.inline_local_functions(model)
+        if model.functions
+        else onnx.ModelProto.FromString(model.SerializeToString())
+    )
+    graph = model.graph
+    constant = {tensor.name for tensor in graph.initializer} | {""}
+    constant |= {name for node in graph.node if node.op_type == "Constant" for name in node.output}
+    segments: dict[str, list[Segment]] = defaultdict(list)
+    current: set[str] = set()
+    for node in graph.node:
+        inside = scopes(node)
+        if not inside:
+            continue  # a node without a path (from a function's body, from an optimiser) interrupts nothing
+        for path in inside:
+            if path not in current:
+                segments[path].append(Segment())
+            segment = segments[path][-1]
+            segment.entering += [name for name in node.input if name not in constant and name not in segment.made]
+            segment.made += node.output
+        current = set(inside)
+    softmaxes = list(_softmaxes(graph))
+    wanted = {name for pair in softmaxes for name in pair}
+    wanted |= {name for calls in segments.values() for s in calls for name in (*s.entering, *s.leaving)}
+    known = {value.name for value in (*graph.output, *graph.input)} | constant
+    for name in sorted(wanted - known):
+        graph.output.append(onnx.ValueInfoProto(name=name))
+    return model, dict(segments), softmaxes

@@ -1,0 +1,1 @@
+"""What was checked and how it went: records, verdict, table, sample."""

@@ -1,0 +1,108 @@
+"""The table a person reads: length against padding, worst error, PyTorch's own error, verdict."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from posexport.parity.grid.point import PADDINGS
+from posexport.parity.report.points import Point
+from posexport.parity.report.proof import Proof
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_COLOURS = {"FAIL": "bold red", "skipped": "yellow"}
+
+
+def table(proof: Proof) -> "Table":
+    """One row a length; a cell is the worst error over batches and outputs with that padding.
+
+    The columns on the right are about the output that came nearest to its tolerance; PyTorch's is its largest.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
+    made = Table(title=title(proof), title_justify="left")
+    made.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
+    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch fp32", "tolerance"):
+        made.add_column(name, justify="right")
+    made.add_column("verdict")
+    for key in sorted({(point.length, point.image or ()) for point in proof.points}):
+        here = [point for point in proof.points if (point.length, point.image or ()) == key]
+        cells = [_cell([point for point in here if point.padding == padding]) for padding in paddings]
+        worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
+        numbers = [""] * 3
+        if worst is not None:
+            numbers = [_cell([worst]), _number(worst.torch_worst), _number(worst.tolerance)]
+        verdict = _verdict(here)
+        made.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
+    return made
+
+
+def title(proof: Proof) -> str:
+    """What was checked, in one line."""
+    what = "parity, stored sample" if proof.scope == "sample" else "parity"
+    keeps = ", the module keeps state" if proof.stateful else ""
+    return f"{what} ({proof.precision}, {proof.provider}{keeps}): max |y - y64| / max |y64|, y64 by PyTorch float64"
+
+
+def remarks(proof: Proof) -> list[str]:
+    """Lines below the table: what its columns are, medians, invariants, skipped points, what failed."""
+    tolerance = "; the tolerance is yours" if proof.tolerance is not None else ", from which the tolerance follows"
+    ragged = any(point.padding.startswith("ragged") for point in proof.points)
+    lines = [_LEGEND + tolerance + ("; ragged: rows padded by different amounts" if ragged else "")]
+    for output in dict.fromkeys(item.output for item in proof.medians):
+        # of the groups of points, the one that comes nearest to its limit
+        worst = max((item for item in proof.medians if item.output == output), key=lambda item: item.ratio)
+        lines.append(f"{'FAIL' if worst.verdict == 'fail' else 'ok'}: {worst.describe()}")
+    for name in dict.fromkeys(item.name for item in proof.invariants):
+        here = [item for item in proof.invariants if item.name == name]
+        verdicts = {item.verdict for item in here}
+        verdict = "FAIL" if "fail" in verdicts else "ok" if "pass" in verdicts else "skipped"
+        notes = dict.fromkeys(item.note for item in here if item.note and verdict != "ok")
+        at = ", ".join(str(item.length) for item in here)
+        lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
+    lines += [f"skipped: {point.where}: {point.note}" for point in proof.points if point.verdict == "skipped"]
+    lines += [f"not proven: {branch.branch}: {branch.note}" for branch in proof.unreached]
+    lines += [f"FAIL: {line}" for line in (*proof.strays, *proof.findings)]
+    lines.append(("passed: " if proof.passed else "FAILED: ") + proof.describe())
+    return lines
+
+
+def plain(proof: Proof, width: int = 100) -> str:
+    """Table and remarks as text without colours, no table line wider than ``width``."""
+    from rich.box import ASCII2
+    from rich.console import Console
+
+    made = table(proof)
+    made.box = ASCII2
+    out = io.StringIO()
+    Console(file=out, width=width, no_color=True, force_terminal=False, legacy_windows=False).print(made)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    return "\n".join([*lines, *remarks(proof)]) + "\n"
+
+
+_LEGEND = "padded tokens are not compared; PyTorch fp32: the error of PyTorch float32 itself"
+_HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
+
+
+def _cell(points: Sequence[Point]) -> str:
+    if not points:
+        return "-"
+    values = [point for point in points if point.tolerance is not None]
+    if values:
+        return _number(max(values, key=lambda p: p.ratio).error)
+    verdicts = {point.verdict for point in points}
+    return next(word for word in ("fail", "skipped", "rejected", "pass") if word in verdicts)
+
+
+def _verdict(points: Sequence[Point]) -> str:
+    verdicts = {point.verdict for point in points}
+    if "fail" in verdicts:
+        return "FAIL"
+    return next((word for word in ("pass", "rejected") if word in verdicts), "skipped")
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.1e}"

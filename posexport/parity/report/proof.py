@@ -1,0 +1,125 @@
+"""All that was checked, and what follows from it in numbers. Imports no torch."""
+
+import sys
+from typing import Literal
+
+import msgspec
+
+from posexport.bundle.manifest import BranchRun, ParitySummary
+from posexport.parity.report.points import NAMES, Invariant, MedianRatio, Point
+from posexport.targets.dtypes import Precision
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
+    """Every check of a proof; `posexport.parity.report.report` says what its fields are."""
+
+    scope: Literal["grid", "sample"]
+    provider: str
+    precision: Precision
+    points: list[Point]
+    #: empty where no group has enough points
+    medians: list[MedianRatio] = []
+    invariants: list[Invariant] = []
+    strays: list[str] = []
+    stateful: bool = False
+    lengths: list[int] = []
+    tolerance: float | None = None
+    located: str | None = None
+    #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
+    coverage: list[BranchRun] = []
+    #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
+    findings: list[str] = []
+    conclusion: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed, and something was checked."""
+        verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
+        verdicts |= {item.verdict for item in self.medians}
+        checked = any(point.verdict == "pass" for point in self.points)
+        return checked and not self.strays and "fail" not in verdicts
+
+    @property
+    def unreached(self) -> list[BranchRun]:
+        """The branches that no checked point ran, which are not proven."""
+        return [branch for branch in self.coverage if branch.reached is None]
+
+    @property
+    def worst(self) -> Point | None:
+        """The point that came nearest to its tolerance, or exceeded it most; None where no value was compared."""
+        return max((p for p in self.points if p.tolerance is not None), key=lambda p: p.ratio, default=None)
+
+    def summary(self) -> ParitySummary:
+        """Counts for the manifest; an error that no number describes counts as the largest float."""
+        verdicts = [point.verdict for point in self.points]
+        worst = self.worst
+        error = 0.0 if worst is None else sys.float_info.max if worst.error is None else worst.error
+        return ParitySummary(
+            points=len(verdicts),
+            passed=verdicts.count("pass"),
+            skipped=verdicts.count("skipped"),
+            refused=verdicts.count("rejected"),
+            worst_error=error,
+            worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
+            complete=self.scope == "grid" and not self.lengths and "skipped" not in verdicts,
+            longest=max((p.length for p in self.points if p.verdict == "pass"), default=None),
+        )
+
+    def describe(self) -> str:
+        """The first failure in a sentence or two; the counts where there is none."""
+        failed = [point for point in self.points if point.verdict == "fail"]
+        if self.findings and all(point.tolerance is None and not point.output for point in failed):
+            return self.findings[0]
+        if failed:
+            sizes = {p.length: p.point.size for p in self.points}
+            right = sorted({p.length for p in self.points if p.verdict == "pass"} - {p.length for p in failed})
+            before = [sizes[n] for n in right if n < failed[0].length]
+            shorter = f" (right at length {_listed(before)})" if before else ""
+            where = f" {self.located}" if self.located else ""
+            return f"{_point_failure(failed[0])}{shorter}; {_count(len(failed), 'failure')} in all.{where}"
+        for stray in self.strays:
+            return stray
+        missed = [item for item in self.medians if item.verdict == "fail"]
+        if missed:
+            worst = max(missed, key=lambda item: item.ratio)
+            return f"{worst.describe()}; no single point exceeds its own tolerance, all together are less exact"
+        for invariant in self.invariants:
+            if invariant.verdict == "fail":
+                return f"invariant at length {invariant.length}: {invariant.name}: {invariant.note}"
+        if not self.passed:
+            return "no point was checked"
+        return self._success()
+
+    def _success(self) -> str:
+        counts = self.summary()
+        parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        medians = max((item.ratio for item in self.medians), default=None)
+        parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
+        parts += [f"{_count(counts.refused, 'input')} outside the limits rejected"] if counts.refused else []
+        parts += [f"{counts.skipped} skipped"] if counts.skipped else []
+        held = sum(item.verdict == "pass" for item in self.invariants)
+        parts += [f"{_count(held, 'invariant')} ok"] if held else []
+        ran = len(self.coverage) - len(self.unreached)
+        parts += (
+            [f"{ran} of {_count(len(self.coverage), 'branch', 'branches')} of the graph ran"] if self.coverage else []
+        )
+        sample = "; this is the sample stored in the bundle, the whole grid needs --against SOURCE"
+        shown = "" if self.conclusion is None else f"{self.conclusion}; "
+        return shown + ", ".join(parts) + (sample if self.scope == "sample" else "")
+
+
+def _point_failure(point: Point) -> str:
+    if point.error is None or point.tolerance is None:
+        output = f"{point.output} at " if point.output else ""
+        return f"{output}{point.where}: {point.note}"
+    own = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
+    note = f" ({point.note})" if point.note else ""
+    return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"
+
+
+def _count(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or f'{noun}s'}"
+
+
+def _listed(sizes: list[str]) -> str:
+    return ", ".join(sizes[:5]) + (" ..." if len(sizes) > 5 else "")

@@ -1,0 +1,94 @@
+"""The definition, run by PyTorch: in float64 it is the truth, in the model's own precision it is the measure."""
+
+import copy
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from posexport.definition.definition import Definition
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.run.last_call import Remembered
+from posexport.parity.run.shared_weights import Reader, shareable, sharing
+from posexport.sources import mapped
+from posexport.sources.user_module import UserModule, copied, in_precision
+
+
+class Reference:
+    """A copy of ``module`` in one precision. ``fresh``: every call gets its own, for modules that keep state.
+
+    The copy of a large module reads the original's parameters one at a time (`posexport.parity.run.shared_weights`).
+    """
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False) -> None:
+        self.original = module
+        self.dtype = dtype
+        self.outputs = outputs
+        large = mapped.size_of(module.parameters()) > mapped.LARGE
+        self.reader = Reader(dtype) if large and shareable(module) else None
+        self.copy = None if fresh else self._copied()
+
+    def _copied(self) -> nn.Module:
+        if self.reader is not None:
+            made = sharing(self.original, self.reader)
+        else:
+            made = in_precision(self._duplicate(), self.dtype).eval()
+        for part in made.reused if isinstance(made, Definition) else ():
+            part.forward = Remembered(part.forward)
+        return made
+
+    def _duplicate(self) -> nn.Module:
+        if isinstance(self.original, UserModule):
+            return copied(self.original.argument, self.original)
+        return copy.deepcopy(self.original)
+
+    def __call__(self, feeds: Feeds) -> list[Array]:
+        """The outputs as NumPy arrays (half precision widened to float32)."""
+        module = self._copied() if self.copy is None else self.copy
+        with torch.inference_mode():
+            found = module(**self.tensors(feeds))
+        if self.reader is not None:
+            self.reader.release()
+            mapped.trim()
+        if not isinstance(found, tuple) or len(found) != self.outputs:
+            got = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
+            raise PosexportError(f"the module returned {got}; a tuple of {self.outputs} was declared by its outputs")
+        return [_numpy(tensor) for tensor in found]
+
+    def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:
+        """Feeds as tensors, real numbers in the copy's precision."""
+        tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        return {name: t.to(self.dtype) if t.is_floating_point() else t for name, t in tensors.items()}
+
+
+def fingerprint(outputs: Sequence[Array]) -> str:
+    """Equal only for outputs that are equal in every bit."""
+    digest = hashlib.sha256()
+    for array in outputs:
+        digest.update(repr((array.shape, array.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """PyTorch on ``threads`` threads (0: as it is) inside the block."""
+    before = torch.get_num_threads()
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        if threads:
+            torch.set_num_threads(before)
+
+
+def _numpy(tensor: torch.Tensor) -> Array:
+    wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    found: Array = wide.detach().cpu().numpy()
+    return found
