@@ -402,7 +402,7 @@ def test_an_output_that_is_not_a_number_fails(absolute: tuple[Source, onnx.Model
 def test_a_graph_without_its_positions_breaks_the_control(folder: Path) -> None:
     """The values of both are right: only the claim that there are positions is wrong."""
     right = source("encoder-nope")
-    claimed = dataclasses.replace(right, encoding=source("encoder-absolute").encoding)
+    claimed = dataclasses.replace(right, promises=source("encoder-absolute").promises)
     report = proven(claimed, exported(right, folder), lengths=[17])
     assert all(p.verdict == "pass" for p in report.points)
     assert not report.passed

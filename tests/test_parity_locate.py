@@ -59,7 +59,7 @@ def over_queries(node: onnx.NodeProto) -> bool:
 
 
 def subtracted(node: onnx.NodeProto) -> bool:
-    found = node.op_type == "Add" and "term" in node.input
+    found = node.op_type == "Add" and any(name.startswith("position_bias") for name in node.input)
     if found:
         node.op_type = "Sub"
     return found

@@ -15,7 +15,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
 from posexport.catalogue import catalogue
 from posexport.errors import PosexportError
+from posexport.lowering.group_query import GroupQuery
 from posexport.lowering.plan import ATTENTION, FAMILIES
+from posexport.ops.attention import AttentionSpec
+from posexport.passes.pipeline import PASSES
 from posexport.runtime.providers import make_session
 from posexport.targets import kernels
 from posexport.targets.dtypes import BY_ORT_TYPE, DTYPES, FLOAT32, FLOATS, DType
@@ -109,9 +112,19 @@ def test_lowerings_and_passes_follow_its_record():
     assert target.waits_to_branch
     assert ATTENTION.ordered(target)[0].name == "formula"
     assert ATTENTION.ordered(Target("cpu", 23)) == ATTENTION.ordered(Target()) == list(ATTENTION.lowerings)
+
+
+def test_a_lowering_refuses_by_the_kernels_of_a_provider(toy, monkeypatch):
+    spec = AttentionSpec(mask="keys", causal=True, cache="append", head_size=16)
+    target = Target("toy", 24)
     # no table has the toy's kernels
     said = "on the toy ONNX Runtime has no float32 kernel for GroupQueryAttention"
-    assert target.needs_kernel("GroupQueryAttention", MICROSOFT) == said
+    assert GroupQuery().refusal(spec, target) == said
+    row = Kernels("GroupQueryAttention", MICROSOFT, 1, None, ("float",))
+    monkeypatch.setattr(kernels, "_by_operator", lambda _: {(toy.ort_name, MICROSOFT, row.operator): [row]})
+    assert GroupQuery().refusal(spec, target) is None
+    half = replace(target, dtype=of_type("float16"))
+    assert GroupQuery().refusal(spec, half) == said.replace("float32", "float16")
 
 
 def test_a_name_is_taken_once():
@@ -120,9 +133,10 @@ def test_a_name_is_taken_once():
             register(replace(CUDA, name=name))
 
 
-def test_preferred_lowerings_and_families_exist():
+def test_what_records_name_exists():
     known = {family.name: {each.name for each in family.lowerings} for family in FAMILIES}
     for provider in PROVIDERS.values():
+        assert set(provider.unprofitable) <= {each.name for each in PASSES}
         for family, names in provider.preferred.items():
             assert set(names) <= known[family]
 

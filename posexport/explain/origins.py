@@ -19,10 +19,10 @@ from posexport.spec import DOMAIN, FUNCTION
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _NAME = re.compile(r"posexport@(?:(?P<index>\d+)|(?P<function>[A-Za-z_]\w*))@")
 #: of kernels whose nodes' names are lost in fusions
-_ATTENTION = re.compile(r"Attention$")
+_ATTENTION = re.compile(r"Attention\d*$")
 _ROTATION = "RotaryEmbedding"
 #: what is added to scores for many layers, where it is but a mask
-_MASK = re.compile(r"(Causal|Masked|PairMasked)*Bias")
+_MASK = re.compile(r"(Causal|Masked|PairMasked)*Bias\d*")
 
 TABLES = "positions in the graph"
 MODULES = "attention in the graph"

@@ -95,7 +95,8 @@ class Attention:
         names = [*operator.takes, *(f"{part}_{own}" for own in operator.own), "qpos", "kpos"]
         whole = WHOLE if self.whole and skews(operator) else ""
         inputs = [tensors[name] if name in tensors else self.x[name] for name in names]
-        return self.g.call(operator, *inputs, domain=DOMAIN, whole=whole)
+        name = "position_bias" if part == "scores" else ""
+        return self.g.call(operator, *inputs, domain=DOMAIN, whole=whole, name=name)
 
     def own_bias(self) -> ir.Value:
         """What the score operator adds to scaled scores."""

@@ -22,7 +22,6 @@ from posexport.targets.target import MICROSOFT, Target
 
 #: the operator accepts heads of a multiple of this
 _MULTIPLE = 8
-CACHE_OPSET = 24
 
 Appended = tuple[ir.Value, ...]
 
@@ -47,7 +46,6 @@ class GroupQuery(Lowering[AttentionSpec]):
         return kernel or operator_refusal(spec) or target.needs_microsoft("GroupQueryAttention")
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Appended:
-        del target
         attention = Attention(g, spec, x, x["q"])
         attention.scale()
         # the operator is causal by itself
@@ -57,7 +55,7 @@ class GroupQuery(Lowering[AttentionSpec]):
         def of_others() -> Appended:
             return g.if_(
                 x["takes"],
-                lambda: _with_types(_by_operator(acausal), [axes, 4, 4]),
+                lambda: _with_types(_by_operator(acausal), target, [axes, 4, 4]),
                 lambda: _by_formula(attention),
                 branches=("by_operator", "by_formula"),
                 name=["context_of_others", "k_of_others", "v_of_others"],
@@ -65,7 +63,7 @@ class GroupQuery(Lowering[AttentionSpec]):
 
         return g.if_(
             x["step"],
-            lambda: _with_types(step(acausal, acausal.bias), [axes]),
+            lambda: _with_types(step(acausal, acausal.bias), target, [axes]),
             of_others,
             branches=("of_step", "of_others"),
             name=spec.outputs,
@@ -100,9 +98,9 @@ def _by_formula(attention: Attention) -> Appended:
     return (pack_heads(g, context) if attention.spec.packed else context), k, v
 
 
-def _with_types(outputs: Appended, axes: list[int]) -> Appended:
+def _with_types(outputs: Appended, target: Target, axes: list[int]) -> Appended:
     """``outputs``, the first of them with types of so many axes, which nothing infers from ONNX Runtime's operators."""
     for value, rank in zip(outputs, axes, strict=False):
-        value.type = ir.TensorType(ir.DataType.FLOAT)
+        value.type = ir.TensorType(ir.DataType[target.dtype.onnx])
         value.shape = ir.Shape([f"{value.name}_axis_{axis}" for axis in range(rank)])
     return outputs

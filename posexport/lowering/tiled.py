@@ -12,7 +12,7 @@ a branch that no input reaches could not be proven.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -47,9 +47,14 @@ class Tiled(Lowering[AttentionSpec]):
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         by_operator = target.opset >= ATTENTION_OPSET and operator_refusal(spec) is None
         attention = Attention(g, spec, x, x["q"], mask_drops=drops_any(g, x["mask"]) if spec.mask == "keys" else None)
-        # few queries in grouped-query attention: the operator would copy keys and values for every head
-        at_once = _AtOnce(attention, by_operator=by_operator and not spec.grouped)
-        by_tiles = _ByTiles(attention, target, by_operator=by_operator)
+
+        def at_once() -> ir.Value:
+            # few queries in grouped-query attention: the operator would copy keys and values for every head
+            return _at_once(attention, by_operator=by_operator and not spec.grouped)
+
+        def by_tiles() -> ir.Value:
+            return _by_tiles(attention, target, by_operator=by_operator)
+
         if not may_tile(target) or spec.bias == "full":
             return at_once()
         if always_tiles(target) and spec.bias == "none" and _only_length_counts(spec):
@@ -77,70 +82,65 @@ def _is_small(attention: Attention) -> ir.Value:
     return g.scalar(g.LessOrEqual(scores, [MAX_UNTILED_SCORES]))
 
 
-@dataclass(frozen=True)
-class _AtOnce:
-    """All queries at once."""
-
-    attention: Attention
-    by_operator: bool
-
-    def __call__(self) -> ir.Value:
-        attention, spec = self.attention, self.attention.spec
-        # where nothing else is added, the mask is; a pass over few scores costs less than asking what it drops
-        if not (self.by_operator and spec.mask == "keys" and not spec.scores and not spec.causal):
-            attention = replace(attention, mask_drops=None)
-        if self.by_operator:
-            return attention.by_operator()
-        context = attention.split().by_products()
-        return pack_heads(attention.g, context) if spec.packed else context
+def _at_once(attention: Attention, *, by_operator: bool) -> ir.Value:
+    """O of all queries."""
+    spec = attention.spec
+    # where nothing else is added, the mask is; a pass over few scores costs less than asking what it drops
+    if not (by_operator and spec.mask == "keys" and not spec.scores and not spec.causal):
+        attention = replace(attention, mask_drops=None)
+    if by_operator:
+        return attention.by_operator()
+    context = attention.split().by_products()
+    return pack_heads(attention.g, context) if spec.packed else context
 
 
-@dataclass(frozen=True)
-class _ByTiles:
-    """The outer loop."""
+def _by_tiles(attention: Attention, target: Target, *, by_operator: bool) -> ir.Value:
+    """O by the outer loop: O_i for each tile Q_i."""
+    g, tiles = attention.g, QueryTiles.of(attention)
+    keys = _over_keys_of_tiles(attention, target)
+    toeplitz = _toeplitz(attention, keys, tiles)
+    # what no tile changes is written before the loop
+    keys.scale()
+    if keys.spec.causal:
+        reach = causal_reach(keys)
+    else:
+        keys.prepare_keys(by_operator=by_operator)
 
-    attention: Attention
-    target: Target
-    by_operator: bool
+    def tile(q_i: ir.Value, qpos_i: ir.Value | None = None) -> ir.Value:
+        attention_i = keys.over(q=q_i, **({} if qpos_i is None else {"qpos": qpos_i}))
+        if keys.spec.causal:
+            attention_i = reach(attention_i)
+        if toeplitz is not None and qpos_i is not None:
+            bias_i = toeplitz.of_tile(qpos_i, attention_i.x["kpos"])
+            attention_i = replace(attention_i, position_bias=bias_i)
+        if by_operator:
+            return attention_i.by_operator()
+        s_i = attention_i.biased(attention_i.raw_scores())
+        p_i = attention_i.probabilities(s_i)
+        return attention_i.output(p_i)
 
-    def __call__(self) -> ir.Value:
-        g, outside = self.attention.g, self.attention
-        tiles = QueryTiles.of(outside)
-        attention, toeplitz = self._over_all_keys(tiles)
-        spec = attention.spec
-        attention.scale()
-        if spec.causal:
-            reach = causal_reach(attention)
-        else:
-            attention.prepare_keys(by_operator=self.by_operator)
+    scanned: Mapping[str, ir.Value] = {"q_i": tiles.q} | ({} if tiles.qpos is None else {"qpos_i": tiles.qpos})
+    return tiles.join(g.scan(tile, scanned, body_name="each_block", name="o_tiles"))
 
-        def tile(q_i: ir.Value, qpos_i: ir.Value | None = None) -> ir.Value:
-            """O_i of the queries Q_i."""
-            seen = attention.over(q=q_i, **({} if qpos_i is None else {"qpos": qpos_i}))
-            if spec.causal:
-                seen = reach(seen)
-            if toeplitz is not None and qpos_i is not None:
-                seen = replace(seen, position_bias=toeplitz.of_tile(qpos_i, seen.x["kpos"]))
-            return seen.by_operator() if self.by_operator else seen.by_products()
 
-        scanned: Mapping[str, ir.Value] = {"q_i": tiles.q} | ({} if tiles.qpos is None else {"qpos_i": tiles.qpos})
-        return tiles.join(g.scan(tile, scanned, body_name="each_block", name="o_tiles"))
+def _over_keys_of_tiles(attention: Attention, target: Target) -> Attention:
+    """Split heads, the tile's own bias, and keys in whole chunks where an operator has a relative shift."""
+    spec = attention.spec
+    own = replace(attention.split(), spec=replace(spec.split, bias="none"))
+    if spec.base is not None or not any(skews(operator) for operator in spec.operators.values()):
+        return own
+    padded = keys_are_padded(target)
+    own = replace(pad_keys(own, padded=padded), whole=True)
+    if own.spec.mask == "none" or spec.causal:  # causality alone drops padded keys
+        return own
+    always = padded and spec.bias == "none"
+    return replace(own, mask_drops=None if always else drops_any(own.g, own.x["mask"]))
 
-    def _over_all_keys(self, tiles: QueryTiles) -> tuple[Attention, ToeplitzBias | None]:
-        """Attention of split heads without a ready bias; for a relative shift over keys in whole chunks."""
-        outer, spec, g = self.attention, self.attention.spec, self.attention.g
-        attention = replace(outer.split(), spec=replace(spec.split, bias="none"))
-        if spec.base is not None or not any(skews(operator) for operator in spec.operators.values()):
-            return attention, None
-        padded = keys_are_padded(self.target)
-        attention = replace(pad_keys(attention, padded=padded), whole=True)
-        if attention.spec.mask == "keys" and not spec.causal:
-            # padded keys are dropped too; where causality drops them, it does so alone
-            always = padded and spec.bias == "none"
-            attention = replace(attention, mask_drops=None if always else drops_any(g, attention.x["mask"]))
-        if not spec.toeplitz:
-            return attention, None
-        first_rows = (
-            outer.x["bias_strip"] if spec.bias == "tiled" else strip(replace(outer.split(), spec=attention.spec))
-        )
-        return attention, ToeplitzBias.of(g, first_rows, tiles.tile, outer.x["qpos"], attention.x["kpos"])
+
+def _toeplitz(attention: Attention, keys: Attention, tiles: QueryTiles) -> ToeplitzBias | None:
+    """What tiles gather their bias from, where it is of distances alone; ``keys``: attention over keys in chunks."""
+    if not (keys.whole and keys.spec.toeplitz):
+        return None
+    own = keys.over(kpos=attention.x["kpos"])
+    rows = attention.x["bias_strip"] if attention.spec.bias == "tiled" else strip(own)
+    return ToeplitzBias.of(attention.g, rows, tiles.tile, attention.x["qpos"], keys.x["kpos"])

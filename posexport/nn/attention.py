@@ -59,33 +59,43 @@ def attend(
         if places is not None and static:
             k_BHSD, v_BHSD = places
         return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
-    given = {"q": q_BHTD, "k": k_BHSD}
-    if scores is None and base is None:
-        s_BHTS = by_group(q_BHTD * scale, k_BHSD.mT)
-    else:
-        s_BHTS = by_group(q_BHTD, k_BHSD.mT) if base is None else base.dense(**given)
-        if scores is None:
-            s_BHTS = s_BHTS * scale
-        else:
-            term = scores.dense(**given)
-            s_BHTS = (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
-    if causal is not None:
-        queries, keys = causal
-        later_TS = keys.slots_T > queries.slots_T[:, None]
-        # one mask of both, which is the same in every layer
-        earlier = torch.zeros((), dtype=q_BHTD.dtype, device=q_BHTD.device) if mask is None else mask
-        mask = torch.where(later_TS, lowest(q_BHTD.dtype), earlier).to(q_BHTD.dtype)
-    if mask is not None:
-        s_BHTS = s_BHTS + mask
-    if sink is not None:
-        sink_BHT1 = sink[:, None, None].expand(*s_BHTS.shape[:-1], 1)
-        p_BHTS = torch.cat((s_BHTS, sink_BHT1.to(s_BHTS.dtype)), -1).softmax(-1)[..., :-1]
-    else:
-        p_BHTS = s_BHTS.softmax(-1)
+    s_BHTS = _scores(q_BHTD, k_BHSD, scale, scores, base)
+    mask = _with_order(mask, causal, q_BHTD)
+    p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, sink)
     if dropout:
         p_BHTS = F.dropout(p_BHTS, dropout)
     context_BHTD = by_group(p_BHTS, v_BHSD)
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
+
+
+def _scores(q_BHTD: Tensor, k_BHSD: Tensor, scale: float, scores: Term | None, base: Term | None) -> Tensor:
+    """``scale * (q k^T + scores)``, [B, H, T, S]."""
+    tensors = {"q": q_BHTD, "k": k_BHSD}
+    if scores is None and base is None:
+        return by_group(q_BHTD * scale, k_BHSD.mT)
+    s_BHTS = by_group(q_BHTD, k_BHSD.mT) if base is None else base.dense(**tensors)
+    if scores is None:
+        return s_BHTS * scale
+    term = scores.dense(**tensors)
+    return (s_BHTS + term) * scale if scores.operator.scaled else s_BHTS * scale + term
+
+
+def _with_order(mask: Tensor | None, causal: tuple[Positions, Positions] | None, like: Tensor) -> Tensor | None:
+    """One mask of padding and causality, which is the same in every layer."""
+    if causal is None:
+        return mask
+    queries, keys = causal
+    later_TS = keys.slots_T > queries.slots_T[:, None]
+    earlier = torch.zeros((), dtype=like.dtype, device=like.device) if mask is None else mask
+    return torch.where(later_TS, lowest(like.dtype), earlier).to(like.dtype)
+
+
+def _softmax(s_BHTS: Tensor, sink: Tensor | None) -> Tensor:
+    """Probabilities; a sink takes part as a key without a value."""
+    if sink is None:
+        return s_BHTS.softmax(-1)
+    sink_BHT1 = sink[:, None, None].expand(*s_BHTS.shape[:-1], 1)
+    return torch.cat((s_BHTS, sink_BHT1.to(s_BHTS.dtype)), -1).softmax(-1)[..., :-1]
 
 
 def shared(x_BGSD: Tensor, heads: int) -> Tensor:
@@ -128,14 +138,17 @@ def _node(
     static: bool,
 ) -> Tensor:
     terms = {part: term for part, term in parts.items() if term is not None}
+    names = {part: term.operator.name for part, term in terms.items()}
     spec = AttentionSpec(
+        scores=names.get("scores"),
+        values=names.get("values"),
+        base=names.get("base"),
         mask="none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs",
         causal=causal is not None,
         grouped=k.shape[1] != q.shape[1],
         sink=sink is not None,
         cache="static" if static else "none",
         head_size=q.shape[-1],
-        **{part: term.operator.name for part, term in terms.items()},
     )
     tensors = [tensor for part in spec.operators for tensor in terms[part].tensors]
     inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]

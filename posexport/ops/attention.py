@@ -24,7 +24,7 @@ computes its own, a Toeplitz bias from ``bias_strip`` (`posexport.lowering.toepl
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import OPERATORS, Operator
@@ -129,7 +129,7 @@ class AttentionSpec(_Scored):
         return {"q": "split_heads", "k": "split_kv_heads", "v": "split_kv_heads"} if self.packed else {}
 
     @property
-    def split(self) -> "AttentionSpec":
+    def split(self) -> Self:
         return replace(self, packed=False)
 
     @property

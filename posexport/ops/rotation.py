@@ -10,7 +10,7 @@ GPT-J) at 2i and 2i + 1. Shape letters: B batch, H heads, T tokens, D head size,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -75,7 +75,7 @@ class RotationSpec(NodeSpec):
         return {"x": "split_heads"} if self.packed else {}
 
     @property
-    def split(self) -> "RotationSpec":
+    def split(self) -> Self:
         return replace(self, packed=False)
 
 

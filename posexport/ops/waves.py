@@ -78,12 +78,12 @@ class ProjectionSpec(NodeSpec):
 
 def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
     """``weight [H D, C]`` times the waves of ``distance_W``: [H, W, D]; its node while ``torch.onnx.export`` traces."""
-    by_head = [-1, heads, weight.shape[0] // heads]
+    split_heads = [-1, heads, weight.shape[0] // heads]
     if not torch.onnx.is_in_onnx_export():
         wave_WC = waves(distance_W, frequencies, weight.shape[1], layout, weight.dtype).to(weight.dtype)
-        return nn.functional.linear(wave_WC, weight).reshape(by_head).transpose(0, 1)
+        return nn.functional.linear(wave_WC, weight).reshape(split_heads).transpose(0, 1)
     wide = torch.promote_types(weight.dtype, torch.float32)
     frequency_F = torch.tensor(frequencies, dtype=wide, device=weight.device)
-    shape = (heads, distance_W.shape[0], by_head[-1])
+    shape = (heads, distance_W.shape[0], split_heads[-1])
     spec = ProjectionSpec(layout)
-    return emit(spec, (distance_W, frequency_F, weight), like=weight, shape=shape, split_heads=by_head)
+    return emit(spec, (distance_W, frequency_F, weight), like=weight, shape=shape, split_heads=split_heads)

@@ -4,17 +4,16 @@
 GPU. Operators that no provider has a kernel for may still run: by their ONNX function, or on the CPU.
 """
 
-import importlib.metadata
 from collections import defaultdict
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
 from posexport.extras import installed_runtimes
 from posexport.targets.dtypes import DType
 
-_FOLDER = files("posexport.targets").joinpath("kernel_tables")
+_FOLDER = Path(__file__).parent / "kernel_tables"
 
 
 class Kernels(msgspec.Struct, array_like=True, frozen=True):
@@ -82,13 +81,14 @@ def _since(operator: str, domain: str, opset: int) -> int:
 @cache
 def installed_version() -> str | None:
     """The version of the installed ONNX Runtime; None where there is none."""
+    import importlib.metadata  # 10 ms, which `posexport --help` need not pay
+
     return next((importlib.metadata.version(name) for name in installed_runtimes()), None)
 
 
 def versions() -> list[str]:
     """The versions of ONNX Runtime that there is a table of, in order."""
-    names = (path.name.removesuffix(".json") for path in _FOLDER.iterdir() if path.name.endswith(".json"))
-    return sorted(names, key=_number)
+    return sorted((path.stem for path in _FOLDER.glob("*.json")), key=_number)
 
 
 def version_for(version: str | None) -> str:
@@ -100,7 +100,8 @@ def version_for(version: str | None) -> str:
 
 @cache
 def load_table(version: str) -> KernelTable:
-    return msgspec.json.decode(_FOLDER.joinpath(f"{version}.json").read_bytes(), type=KernelTable)
+    """The table of one version."""
+    return msgspec.json.decode((_FOLDER / f"{version}.json").read_bytes(), type=KernelTable)
 
 
 @cache

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posexport.errors import PosexportError
-from posexport.targets import cuda, kernels
+from posexport.targets import cuda
 from posexport.targets.dtypes import DType
 
 #: the device of the host's memory, as ONNX Runtime calls it
@@ -52,6 +52,8 @@ class Provider:
 
         ``opset``: the version of ``domain`` that the graph imports.
         """
+        from posexport.targets import kernels
+
         return kernels.has_kernel(self.ort_name, operator, domain, opset, dtype)
 
 

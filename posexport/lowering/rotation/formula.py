@@ -18,7 +18,7 @@ class Turned(Lowering[RotationSpec]):
         del target
         cos, sin = x["cos"], x["sin"]
         wide = g.CastLike(x["x"], cos)
-        rest = []
+        rest: list[ir.Value] = []
         if spec.layout == "half":
             names = ["first", "second", *["rest"] * spec.partial]
             first, second, *rest = _split(g, wide, names, partial=spec.partial)
