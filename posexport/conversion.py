@@ -190,14 +190,14 @@ def _provider(options: ConvertOptions) -> tuple[str, str]:
         if options.verify and not provider_named(options.provider).built_in:
             check_loads(options.provider)
         return options.provider, ""
-    own = PROVIDERS.get(options.target, CPU)
-    if own.built_in or not options.verify:
+    record = PROVIDERS.get(options.target, CPU)
+    if record.built_in or not options.verify:
         return DEFAULT_PROVIDER, ""
     try:
-        check_loads(own.name)
+        check_loads(record.name)
     except PosexportError as err:
-        return DEFAULT_PROVIDER, f"{own.name} did not load here: {err}"
-    return own.name, ""
+        return DEFAULT_PROVIDER, f"{record.name} did not load here: {err}"
+    return record.name, ""
 
 
 class _MissedError(Exception):
@@ -346,7 +346,7 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         parts=[part.spec for part in source.parts],
         opset=built[0].opset,
         ir_version=built[0].ir_version,
-        functions=sorted({name for one in built for name in one.functions}),
+        functions=sorted({name for graph in built for name in graph.functions}),
         target=recipe.target,
         recipe=recipe,
         lowerings=_lowerings(built),
@@ -364,12 +364,14 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
 
 def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
     """What each type of node was lowered to, with the nodes of all graphs."""
-    found: dict[str, LoweringSpec] = {}
-    for one in built:
-        for name, chosen in one.chosen.items():
-            before = found[name].nodes if name in found else 0
-            found[name] = LoweringSpec(lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused)
-    return found
+    lowerings: dict[str, LoweringSpec] = {}
+    for graph in built:
+        for name, chosen in graph.chosen.items():
+            before = lowerings[name].nodes if name in lowerings else 0
+            lowerings[name] = LoweringSpec(
+                lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused
+            )
+    return lowerings
 
 
 def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
@@ -386,8 +388,8 @@ def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
 
 def _tools() -> dict[str, str]:
     """Versions of what made the bundle."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _TOOLS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions

@@ -131,11 +131,11 @@ def _prove(
             progress=progress,
             foreign=foreign,
         )
-    found, wanted = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
-    if [part.file for part in found] != [part.file for part in wanted]:
-        of = " and ".join(part.file for part in wanted) or "one graph"
-        raise PosexportError(f"{against} is exported as {of}, {target} is not; verify it against its own source")
-    model = target if manifest is None else model_of(target, wanted)
+    parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
+    if [part.file for part in parts] != [part.file for part in source_parts]:
+        names = " and ".join(part.file for part in source_parts) or "one graph"
+        raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
+    model = target if manifest is None else model_of(target, source_parts)
     return prove(
         source, model, provider=provider, lengths=lengths, threads=threads, tolerance=tolerance, progress=progress
     )
@@ -173,8 +173,8 @@ def _agree(target: Path, manifest: Manifest) -> None:
             "recipe": manifest.recipe,
         }
         for field, value in said.items():
-            found = entries.get(f"posexport.{field}")
-            if found is not None and msgspec.json.decode(found) != msgspec.to_builtins(value):
+            entry = entries.get(f"posexport.{field}")
+            if entry is not None and msgspec.json.decode(entry) != msgspec.to_builtins(value):
                 raise PosexportError(
                     f"{target / MANIFEST} gives other {field} than {file} does: it was altered; copy or convert the "
                     "bundle again"

@@ -17,7 +17,8 @@ from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.encodings.swin import Swin
 from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError
-from posexport.models.windowed import Windowed, WindowedConfig
+from posexport.models.windowed import Windowed
+from posexport.models.windowed_block import WindowedConfig
 from posexport.models.windows import cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin

@@ -22,10 +22,10 @@ def check_target(target: Path, *, force: bool) -> None:
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def _check(target: Path, *, force: bool) -> None:

@@ -141,10 +141,10 @@ def _signals_as_exceptions() -> Iterator[Callable[[], None]]:
             raise _interruption(received[0])
 
     defaults = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
-    found = {signal.Signals[name]: default for name, default in defaults.items() if hasattr(signal, name)}
+    handlers = {signal.Signals[name]: default for name, default in defaults.items() if hasattr(signal, name)}
     if threading.current_thread() is not threading.main_thread():
-        found = {}
-    changed = {number: default for number, default in found.items() if signal.getsignal(number) is default}
+        handlers = {}
+    changed = {number: default for number, default in handlers.items() if signal.getsignal(number) is default}
     try:
         for number in changed:
             signal.signal(number, end)

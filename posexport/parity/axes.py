@@ -38,8 +38,8 @@ def check_axes(source: Source, model: Path) -> None:
         for spec, array in zip(source.outputs, outputs, strict=True):
             if PATCHES in spec.axes:  # how many it gives is the definition's to say
                 derived[PATCHES] = array.shape[spec.axes.index(PATCHES)]
-            wanted = tuple({**derived, **sizes}[axis] if isinstance(axis, str) else axis for axis in spec.axes)
-            if array.shape != wanted:
+            expected = tuple({**derived, **sizes}[axis] if isinstance(axis, str) else axis for axis in spec.axes)
+            if array.shape != expected:
                 raise PosexportError(
-                    f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {wanted}"
+                    f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {expected}"
                 )

@@ -82,6 +82,6 @@ def _check_sizes(sizes: Mapping[str, Any]) -> None:
     if sizes["labels"] < 1:
         raise PosexportError(f"labels must be at least 1, got {sizes['labels']}")
     for key, value in sizes.items():
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, int) and not -LARGEST <= one <= LARGEST:
-                raise PosexportError(f"{key} must be at most {LARGEST}, got {one}")
+        for size in value if isinstance(value, tuple) else (value,):
+            if isinstance(size, int) and not -LARGEST <= size <= LARGEST:
+                raise PosexportError(f"{key} must be at most {LARGEST}, got {size}")

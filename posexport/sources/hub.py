@@ -61,9 +61,9 @@ def snapshot(hub_id: HubId, *, allow_pickle: bool = False) -> Snapshot:
     Raises:
         PosexportError: it is not in the cache and was not downloaded, with the reason and what to type.
     """
-    found = hub_cache.lookup(hub_id.name, hub_id.revision, allow_pickle=allow_pickle)
-    if found is not None:
-        return Snapshot(found, found.name)
+    cached = hub_cache.lookup(hub_id.name, hub_id.revision, allow_pickle=allow_pickle)
+    if cached is not None:
+        return Snapshot(cached, cached.name)
     absent = f"no such directory: {hub_id}; as a Hugging Face Hub id it is not (or not completely) in the cache either"
     if any(os.environ.get(name, "").upper() in _TRUE for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")):
         raise PosexportError(f"{absent}, and HF_HUB_OFFLINE forbids a download: unset it, or {_by_hand(hub_id)}")

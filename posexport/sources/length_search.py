@@ -44,11 +44,11 @@ def search(attempt: Callable[[int], str], start: int, longest: int = LONGEST) ->
     ``start`` is taken. No call is made that would need more than half of the free memory or `CALL` seconds, by what
     the calls before it needed.
     """
-    found = Found(start)
+    longest_found = Found(start)
     bad: int | None = None
     costs, began = _Costs(start), time.monotonic()
     while time.monotonic() - began < SEARCH:
-        low = found.longest
+        low = longest_found.longest
         if bad is None:
             length, last = min(1 << low.bit_length(), longest - 1) if low < longest - 1 else longest, False
             if not costs.fits(length):  # tables end at powers of two more often than elsewhere
@@ -60,14 +60,14 @@ def search(attempt: Callable[[int], str], start: int, longest: int = LONGEST) ->
         with costs.of(length):
             reason = attempt(length)
         if reason:
-            bad, found.reason = length, reason
+            bad, longest_found.reason = length, reason
         elif last:
             break
         else:
-            found.longest = length
+            longest_found.longest = length
             if costs.seconds < CHEAP:
-                found.cheap.append(length)
-    return found
+                longest_found.cheap.append(length)
+    return longest_found
 
 
 class _Costs:

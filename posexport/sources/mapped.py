@@ -124,7 +124,7 @@ class Scratch:
             self._file.seek(offset)
             self._file.write(value.contiguous().numpy().data)
             self._file.flush()
-            found = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
+            parameter = view(open_map(self._file, 4 * value.numel(), offset), 0, value.shape)
         except OSError:  # the disk is full after all
-            found = None
-        return nn.Parameter(value, requires_grad=False) if found is None else found
+            parameter = None
+        return nn.Parameter(value, requires_grad=False) if parameter is None else parameter

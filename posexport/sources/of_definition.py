@@ -39,7 +39,7 @@ def source_of(
         outputs=model.outputs,
         envelope=envelope,
         encoding=encodings[0],
-        encodings=encodings if any(one != encodings[0] for one in encodings) else [],
+        encodings=encodings if any(spec != encodings[0] for spec in encodings) else [],
         task=task,
         sha256=sha256,
         plan=model.plan,

@@ -39,8 +39,8 @@ def prepare(
 
 def recorded(options: LoadOptions, source: Source) -> dict[str, Any]:
     """What a recipe says about loading: every option but permissions, the task as the source resolved it."""
-    found = {f.name: getattr(options, f.name) for f in fields(LoadOptions) if f.name not in _NOT_RECORDED}
-    return {**found, "task": source.task, "settings": dict(sorted(parse(options.settings).items()))}
+    chosen = {f.name: getattr(options, f.name) for f in fields(LoadOptions) if f.name not in _NOT_RECORDED}
+    return {**chosen, "task": source.task, "settings": dict(sorted(parse(options.settings).items()))}
 
 
 def again(

@@ -98,9 +98,9 @@ class _Trial:
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # a module may write to its inputs
-        given = {name: tensor.clone() for name, tensor in tensors.items()}
+        clones = {name: tensor.clone() for name, tensor in tensors.items()}
         with torch.no_grad():
-            return named_outputs(self.module(**given))
+            return named_outputs(self.module(**clones))
 
     def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:
         """The outputs at ``sizes``, or a PosexportError that says what the module did there."""
@@ -220,14 +220,14 @@ def _limited(
 
     A contract has one limit, so two axes get the smaller.
     """
-    found = {axis: each.limit for axis, each in limits.items() if each.limit is not None}
-    if not found:
+    ends = {axis: each.limit for axis, each in limits.items() if each.limit is not None}
+    if not ends:
         return envelope, {}
-    limit = min([*found.values(), *([] if envelope.limit is None else [envelope.limit])])
+    limit = min([*ends.values(), *([] if envelope.limit is None else [envelope.limit])])
     if limit < 2:
-        reason = next(each.reason for axis, each in limits.items() if axis in found)
+        reason = next(each.reason for axis, each in limits.items() if axis in ends)
         raise PosexportError(f"{trial.argument}: only inputs of one token are taken: {reason}")
-    axes = [axis for axis in limits if axis in found or (envelope.limit is not None and axis in envelope.limited_axes)]
+    axes = [axis for axis in limits if axis in ends or (envelope.limit is not None and axis in envelope.limited_axes)]
     traced = axis_sizes(trial.inputs)
     boundaries = [b for b in envelope.boundaries if b <= limit]
     limited = msgspec.structs.replace(envelope, limit=limit, limited_axes=axes, boundaries=boundaries)
@@ -253,7 +253,7 @@ def _outputs(trial: _Trial, first: Sizes, second: Sizes) -> list[OutputSpec]:
             f"{argument}: the module gives outputs with other names or numbers of axes, {ranks[0]} and {ranks[1]}, "
             f"at sizes {first} and {second}; they must not depend on sizes"
         )
-    found = []
+    specs = []
     for name, tensor in answers[0].items():
         axes: list[Axis] = []
         for a, b in zip(tensor.shape, answers[1][name].shape, strict=True):
@@ -263,9 +263,9 @@ def _outputs(trial: _Trial, first: Sizes, second: Sizes) -> list[OutputSpec]:
                     f"{argument}: output {name} has an axis of {a}, then {b}, at sizes {first}, {second}"
                 )
             axes.append(match[0] if match and a != b else int(a))
-        found.append(OutputSpec(name=name, axes=axes))
+        specs.append(OutputSpec(name=name, axes=axes))
         _sound(trial, name, tensor)
-    return found
+    return specs
 
 
 def _sound(trial: _Trial, name: str, tensor: Tensor) -> None:

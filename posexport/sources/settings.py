@@ -11,15 +11,15 @@ from posexport.suggest import did_you_mean
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:
     """``["hidden=60", ...]`` as a mapping; PosexportError for a pair without ``=`` or a key given twice."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise PosexportError(f"--set takes KEY=VALUE, got {pair!r}")
-        if key in found:
-            raise PosexportError(f"--set {key} is given twice, as {found[key]} and {value}")
-        found[key] = value
-    return found
+        if key in settings:
+            raise PosexportError(f"--set {key} is given twice, as {settings[key]} and {value}")
+        settings[key] = value
+    return settings
 
 
 def into(record: type[Config], given: dict[str, str]) -> dict[str, Any]:

@@ -91,11 +91,11 @@ class UserModule(nn.Module):
                 "it must return the same ones for every input"
             )
         for spec in self.outputs:
-            wanted = [sizes.get(axis) if isinstance(axis, str) else axis for axis in spec.axes]
+            expected = [sizes.get(axis) if isinstance(axis, str) else axis for axis in spec.axes]
             got = list(answer[spec.name].shape)
-            if len(got) != len(wanted) or any(w not in (None, g) for w, g in zip(wanted, got, strict=True)):
+            if len(got) != len(expected) or any(w not in (None, g) for w, g in zip(expected, got, strict=True)):
                 raise PosexportError(
-                    f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {wanted} was "
+                    f"{self.argument}: output {spec.name} has the shape {got} at {at(sizes)}, and {expected} was "
                     "expected: its shape depends on the values of the inputs, not on their sizes alone; posexport "
                     "cannot tell which tokens it keeps"
                 )
@@ -121,18 +121,18 @@ def named_outputs(answer: Any) -> dict[str, Tensor]:
     if isinstance(answer, Tensor):
         return {"output": answer}
     if isinstance(answer, Mapping):
-        found = {str(name): value for name, value in answer.items() if value is not None}
+        outputs = {str(name): value for name, value in answer.items() if value is not None}
     elif isinstance(answer, tuple | list):
-        found = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
+        outputs = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
     else:
-        found = {}
-    if not found or not all(isinstance(value, Tensor) for value in found.values()):
-        inner = next((type(value).__name__ for value in found.values() if not isinstance(value, Tensor)), "")
+        outputs = {}
+    if not outputs or not all(isinstance(value, Tensor) for value in outputs.values()):
+        inner = next((type(value).__name__ for value in outputs.values() if not isinstance(value, Tensor)), "")
         raise PosexportError(
             "the module must return a tensor, a tuple or a dict of tensors, got "
             f"{type(answer).__name__}{f' with {inner}' if inner else ''}"
         )
-    return found
+    return outputs
 
 
 def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -221,17 +221,17 @@ def likely_line(err: BaseException) -> str:
     """
     seen: list[BaseException] = []
     current: BaseException | None = err
-    found = ""
+    line = ""
     while current is not None and current not in seen:
         seen.append(current)
         trace = current.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
             if is_user_s(code.co_filename):
-                found = line_of(code.co_filename, trace.tb_lineno)
+                line = line_of(code.co_filename, trace.tb_lineno)
             trace = trace.tb_next
         current = current.__cause__ or current.__context__
-    return found
+    return line
 
 
 def is_user_s(filename: str) -> bool:

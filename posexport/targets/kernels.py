@@ -100,7 +100,6 @@ def version_for(version: str | None) -> str:
 
 @cache
 def load_table(version: str) -> KernelTable:
-    """The table of one version."""
     return msgspec.json.decode((_FOLDER / f"{version}.json").read_bytes(), type=KernelTable)
 
 

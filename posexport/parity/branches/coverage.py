@@ -39,14 +39,14 @@ class Coverage(msgspec.Struct):
 
     def runs(self, skipped: Sequence[GridPoint] = ()) -> list[BranchRun]:
         """For the report. A branch that only ``skipped`` points reach was not proven."""
-        found = []
+        runs = []
         for branch in self.branches:
             point = self.reached.get(branch)
             note = self.lacking.get(branch, "")
             if point is not None and point in skipped:
                 point, note = None, f"{point} was skipped"
-            found.append(BranchRun(branch=str(branch), reached=None if point is None else str(point), note=note))
-        return found
+            runs.append(BranchRun(branch=str(branch), reached=None if point is None else str(point), note=note))
+        return runs
 
 
 def cover(

@@ -137,13 +137,13 @@ class _Watcher:
 
     def graph(self, nodes: "MutableSequence[NodeProto]", scope: str) -> list[Probe]:
         """The probes that nodes of one scope can give."""
-        found: list[Probe] = []
+        probes: list[Probe] = []
         for node in list(nodes):
             if node.op_type in _BODIES and node.domain in ("", "ai.onnx"):
-                found += self._control_flow(nodes, node, scope)
+                probes += self._control_flow(nodes, node, scope)
             elif (node.domain, node.op_type) in self._functions:
-                found += self._call(node)
-        return found
+                probes += self._call(node)
+        return probes
 
     def _function(self, key: tuple[str, str]) -> list[Probe]:
         if key not in self._watched:
@@ -153,13 +153,13 @@ class _Watcher:
         return self._watched[key]
 
     def _call(self, node: "NodeProto") -> list[Probe]:
-        found = [Probe(p.node, p.op_type, self._name()) for p in self._function((node.domain, node.op_type))]
-        if found:
+        probes = [Probe(p.node, p.op_type, self._name()) for p in self._function((node.domain, node.op_type))]
+        if probes:
             declared = self._functions[node.domain, node.op_type].output
             # outputs that the call leaves out at the end keep their places
-            node.output.extend([""] * (len(declared) - len(found) - len(node.output)))
-        node.output.extend(probe.value for probe in found)
-        return found
+            node.output.extend([""] * (len(declared) - len(probes) - len(node.output)))
+        node.output.extend(probe.value for probe in probes)
+        return probes
 
     def _control_flow(self, nodes: "MutableSequence[NodeProto]", node: "NodeProto", scope: str) -> list[Probe]:
         own = node.name or f"{scope}/{node.output[0]}"

@@ -43,17 +43,17 @@ class Foreign:
     def feeds(self, feeds: Feeds) -> Feeds:
         """What the graph takes for a call of the source: positions counted, and what it alone declares."""
         call = Call.of(feeds, self.source)
-        found = {}
+        graph_feeds = {}
         for name, port in self.declared.items():
             if name == POSITIONS:
-                found[name] = positions(call, feeds.get(name), port)
+                graph_feeds[name] = positions(call, feeds.get(name), port)
             elif name in feeds:
-                found[name] = feeds[name]
+                graph_feeds[name] = feeds[name]
             elif name in self.crossed:
-                found[name] = unread(port, feeds[STATES])
+                graph_feeds[name] = unread(port, feeds[STATES])
             else:
-                found[name] = DERIVED[name](call)
-        return found
+                graph_feeds[name] = DERIVED[name](call)
+        return graph_feeds
 
 
 def fit(source: Source, graph: Signature, name: str) -> Foreign:
@@ -129,8 +129,8 @@ class Neutral(nn.Module):
         for spec in self._taken:
             sizes |= zip(spec.axes, given[spec.name].shape, strict=True)
         sizes.setdefault(TOTAL, sizes[PAST] + sizes.get(SEQUENCE, 0))
-        found = self.whole(**given, **{spec.name: _neutral(spec, sizes, dtype) for spec in self._left_out})
-        return tuple(found[place] for place in self._places)
+        outputs = self.whole(**given, **{spec.name: _neutral(spec, sizes, dtype) for spec in self._left_out})
+        return tuple(outputs[place] for place in self._places)
 
 
 def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> Tensor:
@@ -142,13 +142,13 @@ def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> 
 def _cached(source: Source, graph: Signature, name: str) -> bool:
     """Whether the graph takes the source's cache, and gives it back."""
     past = [spec.name for spec in source.inputs if spec.role == "cache"]
-    missing = [one for one in past if one not in graph.inputs]
+    missing = [tensor for tensor in past if tensor not in graph.inputs]
     if len(missing) == len(past):
         return False
     present = [spec.name for spec in source.outputs if set(PRESENT) & set(spec.axes)]
     if missing:
         raise PosexportError(f"{name} takes a part of the cache only: it lacks {missing[0]}, which {source.name} has")
-    if lost := [one for one in present if one not in graph.outputs]:
+    if lost := [tensor for tensor in present if tensor not in graph.outputs]:
         raise PosexportError(
             f"{name} takes a cache and does not give {lost[0]}: what becomes of the cache is not known; call its "
             "outputs present.0.key, present.0.value, ..., as optimum does"
@@ -158,12 +158,12 @@ def _cached(source: Source, graph: Signature, name: str) -> bool:
 
 def _crossed(graph: Signature) -> dict[str, str]:
     """Inputs for keys and values of an encoder's states, where it takes the states too, to the outputs of these."""
-    found = {}
+    crossed = {}
     for name in graph.inputs if STATES in graph.inputs else ():
-        given = re.sub(r"^past_key_values(\.\d+\.encoder\.)", r"present\1", name)
-        if given != name and given in graph.outputs:
-            found[name] = given
-    return found
+        output = re.sub(r"^past_key_values(\.\d+\.encoder\.)", r"present\1", name)
+        if output != name and output in graph.outputs:
+            crossed[name] = output
+    return crossed
 
 
 def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence[str]) -> None:
@@ -186,8 +186,10 @@ def _check_inputs(source: Source, graph: Signature, name: str, derived: Sequence
         if len(port.shape) != len(spec.axes) or any(
             isinstance(axis, int) and isinstance(size, int) and axis != size for axis, size in sizes
         ):
-            wanted = f"[{', '.join(map(str, spec.axes))}]"
-            raise PosexportError(f"{name} takes {port}; that of {source.name} is {wanted}: they are not the same model")
+            expected = f"[{', '.join(map(str, spec.axes))}]"
+            raise PosexportError(
+                f"{name} takes {port}; that of {source.name} is {expected}: they are not the same model"
+            )
     for spec in source.inputs:
         if spec.name not in graph.inputs and spec.role not in (*_NEUTRAL, "cache"):
             raise PosexportError(
@@ -202,15 +204,15 @@ def _listed(names: Sequence[str]) -> str:
 
 def _fixed(taken: Sequence[InputSpec], graph: Signature, name: str) -> list[str]:
     """A remark for every axis that varies in the source and not in the graph."""
-    found: dict[str, str] = {}
+    remarks: dict[str, str] = {}
     for spec in taken:
         port = graph.inputs[spec.name]
         if port.shape is None:
             continue
         for axis, size in zip(spec.axes, port.shape, strict=True):
             if isinstance(axis, str) and isinstance(size, int):
-                found.setdefault(axis, f"{name} takes {axis} {size} only, as its {spec.name} says")
-    return list(found.values())
+                remarks.setdefault(axis, f"{name} takes {axis} {size} only, as its {spec.name} says")
+    return list(remarks.values())
 
 
 def _own_numbers(source: Source, graph: Signature) -> str | None:

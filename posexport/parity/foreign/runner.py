@@ -117,10 +117,10 @@ class FedCache(Cache):
         """Read more tokens of every row, and give the logits after the last of them, [B, V]."""
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
         feeds = {self._ports.tokens.name: ids_BT, self._ports.mask.name: mask_BS, **self._given, **self._past}
-        found = dict(zip(self._names, self._runner(feeds), strict=True))
-        self._past = dict(zip(self._past, (found[name] for name in self._ports.present), strict=True))
+        outputs = dict(zip(self._names, self._runner(feeds), strict=True))
+        self._past = dict(zip(self._past, (outputs[name] for name in self._ports.present), strict=True))
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
-        last_BV: NDArray[Any] = found[LOGITS][:, -1]
+        last_BV: NDArray[Any] = outputs[LOGITS][:, -1]
         return last_BV
 
     def compact(self, rows: Sequence[int]) -> None:
@@ -156,17 +156,17 @@ class Beyond:
         ``outside`` says in words what is wrong with the input. ``fits``: there is memory for the definition's run.
         """
         try:
-            found = self.run(feeds)
+            outputs = self.run(feeds)
         except RunError as failure:
             return Answer(True, f"rejected: {own_words(str(failure))}")
         answered = f"it answers an {outside}"
         if not fits:
             return Answer(False, f"{answered}; there is no memory to see what the source gives there")
         try:
-            wanted, own = (run(feeds) for run in self.definition())
+            truth, baseline_outputs = (run(feeds) for run in self.definition())
         except (IndexError, RuntimeError, ValueError):  # what PyTorch raises beyond a table
             return Answer(False, f"{answered}, where the source has no positions and gives nothing")
-        for y, y64, mine, spec in zip(found, wanted, own, self.outputs, strict=True):
+        for y, y64, mine, spec in zip(outputs, truth, baseline_outputs, self.outputs, strict=True):
             error = measure(y, y64, spec.axes, None).error
             largest = measure(mine, y64, spec.axes, None).error
             baseline = largest if np.isfinite(largest) else 0.0
@@ -178,11 +178,11 @@ class Beyond:
 
 def own_words(message: str) -> str:
     """ONNX Runtime's failure, shortly: which operator, and what it says."""
-    if found := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
-        node = f" node {found[2]}" if found[2] else ""
+    if match := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
+        node = f" node {match[2]}" if match[2] else ""
         # files and lines of ONNX Runtime's own sources say nothing to a user
-        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ [^()]*\([^()]*\)\s*(?:.*? was false\. )?", "", found[3]).strip()
-        text = f"{found[1]}{node}: {said or found[3]}"
+        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ [^()]*\([^()]*\)\s*(?:.*? was false\. )?", "", match[3]).strip()
+        text = f"{match[1]}{node}: {said or match[3]}"
     else:
         text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
     return text if len(text) <= _QUOTED else text[: _QUOTED - 3].rstrip() + "..."
@@ -190,11 +190,11 @@ def own_words(message: str) -> str:
 
 def findings(points: Sequence[Point]) -> list[str]:
     """A line for each kind of answer that should have been a refusal, with all its lengths."""
-    found: dict[str, list[str]] = {}
+    lengths: dict[str, list[str]] = {}
     for point in points:
         if point.verdict == "fail" and not point.output:
-            found.setdefault(point.note, []).append(point.point.size)
-    return [f"at length {', '.join(dict.fromkeys(sizes))}: {note}" for note, sizes in found.items()]
+            lengths.setdefault(point.note, []).append(point.point.size)
+    return [f"at length {', '.join(dict.fromkeys(sizes))}: {note}" for note, sizes in lengths.items()]
 
 
 def conclusion(points: Sequence[Point], limit: int | None, *, chosen: bool) -> str | None:

@@ -51,9 +51,9 @@ def signature(model: Path) -> Signature:
     held = {tensor.name for tensor in graph.initializer}
     inputs = [_declared(value) for value in graph.input]
     return Signature(
-        {one.name: one for one in inputs if one.name not in held},
-        {one.name: one for one in inputs if one.name in held},
-        {one.name: one for one in map(_declared, graph.output)},
+        {declared.name: declared for declared in inputs if declared.name not in held},
+        {declared.name: declared for declared in inputs if declared.name in held},
+        {declared.name: declared for declared in map(_declared, graph.output)},
         any(entry.key.startswith("posexport.") for entry in proto.metadata_props),
     )
 

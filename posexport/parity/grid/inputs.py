@@ -45,13 +45,13 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
     Padded places hold the padding id, type 0, mask 0, and values that are random like all others: who reads them errs.
     """
     rng = np.random.default_rng([*_seed(point), *([variant] if variant else [])])
-    found = {}
+    feeds = {}
     for spec in inputs:
         # what has one size at every point is the same at every point: an encoder need not read another sound each time
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
-        own = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
-        found[spec.name] = _input(spec, point, own)
-    return found
+        generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
+        feeds[spec.name] = _input(spec, point, generator)
+    return feeds
 
 
 def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
@@ -154,8 +154,8 @@ def _numbers(shape: Sequence[int], limit: int | None) -> NDArray[np.int64]:
     """Positions that rows do not share: each one further than the row before, as far as there is room."""
     batch, length = shape
     room = batch if limit is None else limit - length
-    found: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
-    return found
+    positions_BT: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
+    return positions_BT
 
 
 def size_of(axis: Axis, point: GridPoint) -> int:

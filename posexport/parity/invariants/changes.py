@@ -30,8 +30,8 @@ def reordered(promise: Promise, point: GridPoint) -> Changes:
     feeds, order = draw(point, promise.inputs), [*range(1, point.batch), 0]
     whole = promise.run(feeds)
     permuted = promise.run({s.name: take(feeds[s.name], s.axes, BATCH, order) for s in promise.inputs})
-    wanted = [take(y, spec.axes, BATCH, order) for y, spec in zip(whole, promise.outputs, strict=True)]
-    yield from compared(promise, permuted, wanted, lambda spec: real_tokens(point, spec)[order], by_token=False)
+    expected = [take(y, spec.axes, BATCH, order) for y, spec in zip(whole, promise.outputs, strict=True)]
+    yield from compared(promise, permuted, expected, lambda spec: real_tokens(point, spec)[order], by_token=False)
 
 
 def later(promise: Promise, point: GridPoint) -> Changes:
@@ -45,11 +45,11 @@ def later(promise: Promise, point: GridPoint) -> Changes:
             kept = np.take(feeds[spec.name], first, axis=axis)
             rest = np.take(other[spec.name], range(len(first), point.length), axis=axis)
             changed[spec.name] = np.concatenate((kept, rest), axis=axis)
-    wanted, got = (
-        [take_tokens(y, spec.axes, first) for y, spec in zip(promise.run(given), promise.outputs, strict=True)]
-        for given in (feeds, changed)
+    expected, got = (
+        [take_tokens(y, spec.axes, first) for y, spec in zip(promise.run(inputs), promise.outputs, strict=True)]
+        for inputs in (feeds, changed)
     )
-    yield from compared(promise, got, wanted, all_tokens, by_token=True)
+    yield from compared(promise, got, expected, all_tokens, by_token=True)
 
 
 def padded(promise: Promise, point: GridPoint, *, left: bool) -> Changes:
@@ -68,11 +68,11 @@ def padded(promise: Promise, point: GridPoint, *, left: bool) -> Changes:
             padded[spec.name] = draw(point, [spec])[spec.name]
         elif axis is not None and spec.axes[axis] in promise.masked:
             padded[spec.name] = _pad(feeds[spec.name], spec, axis, pads, left, rng)
-    wanted = promise.run(feeds)
+    expected = promise.run(feeds)
     start = pads if left else 0
     real, far = (range(start, start + length) for length in (short.tokens, short.memory or 0))
     got = [take_tokens(y, s.axes, real, far) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
-    yield from compared(promise, got, wanted, all_tokens, by_token=left and promise.promises.reads_first_token)
+    yield from compared(promise, got, expected, all_tokens, by_token=left and promise.promises.reads_first_token)
 
 
 def content(promise: Promise, point: GridPoint) -> Changes:

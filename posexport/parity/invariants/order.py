@@ -37,14 +37,14 @@ def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances:
         if promise.exact is not None and not few:
             note = "in the module itself their order changes the outputs by less than the tolerance"
         return unmeasured(name, length, "skipped", note)
-    found = judged(promise, name, length, lambda p: _permuted(p, point), tolerances)
-    if not positional or found.error is None:
-        return found
+    invariant = judged(promise, name, length, lambda p: _permuted(p, point), tolerances)
+    if not positional or invariant.error is None:
+        return invariant
     # a difference counts from where values would be wrong, not from what PyTorch changes: that is the positions
-    limit = tolerances[found.output]
-    present = found.error > limit
+    limit = tolerances[invariant.output]
+    present = invariant.error > limit
     note = "" if present else "permuted tokens give the same outputs: the positions are not in the graph"
-    return msgspec.structs.replace(found, tolerance=limit, verdict="pass" if present else "fail", note=note)
+    return msgspec.structs.replace(invariant, tolerance=limit, verdict="pass" if present else "fail", note=note)
 
 
 def _tried(promise: Promise, exact: Run, point: GridPoint, tolerances: Mapping[str, float]) -> bool | None:
@@ -61,10 +61,10 @@ def _permuted(promise: Promise, point: GridPoint) -> Changes:
     permuted = {s.name: take(feeds[s.name], s.axes, axis, order) for s in promise.inputs}
     outputs = zip(promise.run(feeds), promise.outputs, strict=True)
     if point.image is None:
-        wanted = [take(y, s.axes, SEQUENCE, order) for y, s in outputs]
+        expected = [take(y, s.axes, SEQUENCE, order) for y, s in outputs]
     else:
-        wanted = [_take_rows(y, s.axes, point.image, promise.envelope.patch, order) for y, s in outputs]
-    yield from compared(promise, promise.run(permuted), wanted, all_tokens, by_token=False)
+        expected = [_take_rows(y, s.axes, point.image, promise.envelope.patch, order) for y, s in outputs]
+    yield from compared(promise, promise.run(permuted), expected, all_tokens, by_token=False)
 
 
 def _order(point: GridPoint, patch: int) -> tuple[str, list[int]]:

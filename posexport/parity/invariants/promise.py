@@ -53,18 +53,18 @@ class Promise:
     @property
     def masked(self) -> set[Axis]:
         """The sequences for which a mask says which of their tokens are padding."""
-        found = {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
+        axes = {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
         # with an empty past all tokens are new
-        return found | ({SEQUENCE} if TOTAL in found else set())
+        return axes | ({SEQUENCE} if TOTAL in axes else set())
 
 
 def compared(
     promise: Promise, y: Sequence[Array], reference: Sequence[Array], real: RealTokensOf, by_token: bool
 ) -> Changes:
     """``by_token``: leave out outputs without a length axis."""
-    for spec, got, wanted in zip(promise.outputs, y, reference, strict=True):
+    for spec, got, expected in zip(promise.outputs, y, reference, strict=True):
         if set(TOKENS) & set(spec.axes) or not by_token:
-            yield spec, measure(got, wanted, spec.axes, real(spec))
+            yield spec, measure(got, expected, spec.axes, real(spec))
 
 
 def all_tokens(spec: OutputSpec) -> None:

@@ -185,8 +185,8 @@ def gaps(logits_BKV: Array) -> Array:
     if logits_BKV.shape[-1] < 2:
         return np.full(logits_BKV.shape[:2], np.inf)
     second, best = np.moveaxis(np.partition(logits_BKV, -2, axis=-1)[..., -2:], -1, 0)
-    found: Array = best - second
-    return found
+    gap_BK: Array = best - second
+    return gap_BK
 
 
 def compare(
@@ -196,8 +196,8 @@ def compare(
     if isinstance(free, str):
         return "fail", free
     agreed = 0
-    for row, (got, wanted, gap) in enumerate(zip(free, wanted_BK.tolist(), gap_BK.tolist(), strict=True)):
-        for step, (token, distance) in enumerate(zip(wanted, gap, strict=True)):
+    for row, (got, expected, gap) in enumerate(zip(free, wanted_BK.tolist(), gap_BK.tolist(), strict=True)):
+        for step, (token, distance) in enumerate(zip(expected, gap, strict=True)):
             if distance < least:
                 break
             if step >= len(got) or got[step] != token:

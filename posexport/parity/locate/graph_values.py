@@ -58,10 +58,10 @@ class Exposed:
             return _run(self.models[0], feeds, provider, threads)
         known, values = dict(feeds), dict[str, Array]()
         for number, (model, part) in enumerate(zip(self.models, self.parts, strict=True)):
-            given = taken_by(part.inputs, part.feeds, known)
-            found = _run(model, given, provider, threads)
-            known |= {whole: found[own] for own, whole in part.gives.items()}
-            values |= {f"{number}/{name}": value for name, value in found.items()}
+            part_feeds = taken_by(part.inputs, part.feeds, known)
+            outputs = _run(model, part_feeds, provider, threads)
+            known |= {whole: outputs[inner] for inner, whole in part.gives.items()}
+            values |= {f"{number}/{name}": value for name, value in outputs.items()}
         return values
 
 
@@ -75,12 +75,12 @@ def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict
         threads=threads,
         level="disable",
     )
-    found = dict(zip(names, runner(feeds), strict=True))
-    for name in found:
-        if name.startswith(_BLOCKS) and found[name].ndim == 5:
-            blocks = np.moveaxis(found[name], 0, 2)  # [B, H, blocks, queries of one, S]
-            found[name] = blocks.reshape(*blocks.shape[:2], -1, blocks.shape[-1])
-    return found
+    outputs = dict(zip(names, runner(feeds), strict=True))
+    for name in outputs:
+        if name.startswith(_BLOCKS) and outputs[name].ndim == 5:
+            blocks = np.moveaxis(outputs[name], 0, 2)  # [B, H, blocks, queries of one, S]
+            outputs[name] = blocks.reshape(*blocks.shape[:2], -1, blocks.shape[-1])
+    return outputs
 
 
 def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
@@ -102,12 +102,12 @@ def _give(body: "GraphProto", names: Sequence[str]) -> None:
     """Make values outputs of a body, those too that it only reads."""
     import onnx
 
-    own = {name for node in body.node for name in node.output}
+    produced = {name for node in body.node for name in node.output}
     for name in names:
-        given = name if name in own else f"{_BLOCKS}{name}/given"
-        if given != name:
-            body.node.append(onnx.helper.make_node("Identity", [name], [given]))
-        body.output.append(onnx.ValueInfoProto(name=given))
+        output = name if name in produced else f"{_BLOCKS}{name}/given"
+        if output != name:
+            body.node.append(onnx.helper.make_node("Identity", [name], [output]))
+        body.output.append(onnx.ValueInfoProto(name=output))
 
 
 def scopes(node: "NodeProto") -> list[str]:
@@ -115,25 +115,25 @@ def scopes(node: "NodeProto") -> list[str]:
     for entry in node.metadata_props:
         if entry.key == _SCOPES:
             try:
-                found = ast.literal_eval(entry.value)
+                paths = ast.literal_eval(entry.value)
             except (ValueError, SyntaxError):
                 return []
-            return [str(path) for path in found[:-1] if path] if isinstance(found, list) else []
+            return [str(path) for path in paths[:-1] if path] if isinstance(paths, list) else []
     return []
 
 
 def expose(models: Sequence["ModelProto"], parts: Sequence[PartSpec] = ()) -> Exposed:
     """Copies of ``models`` with their functions inlined that also give what enters and leaves each module."""
-    found = [_exposed(model) for model in models]
+    copies = [_exposed(model) for model in models]
     segments: dict[str, list[Segment]] = defaultdict(list)
     softmaxes: list[tuple[str, str]] = []
-    for number, (_, own, pairs) in enumerate(found):
+    for number, (_, calls_of, pairs) in enumerate(copies):
         before = f"{number}/" if parts else ""
         softmaxes += [(before + first, before + second) for first, second in pairs]
-        for path, calls in own.items():
+        for path, calls in calls_of.items():
             named = [([before + n for n in call.entering], [before + n for n in call.made]) for call in calls]
-            segments[path] += [Segment(entering, made) for entering, made in named]
-    return Exposed([model for model, _, _ in found], list(parts), dict(segments), softmaxes)
+            segments[path] += [Segment(entering, leaving) for entering, leaving in named]
+    return Exposed([model for model, _, _ in copies], list(parts), dict(segments), softmaxes)
 
 
 def _exposed(model: "ModelProto") -> tuple["ModelProto", dict[str, list[Segment]], list[tuple[str, str]]]:
@@ -163,9 +163,9 @@ def _exposed(model: "ModelProto") -> tuple["ModelProto", dict[str, list[Segment]
             segment.made += node.output
         current = set(inside)
     softmaxes = list(_softmaxes(graph))
-    wanted = {name for pair in softmaxes for name in pair}
-    wanted |= {name for calls in segments.values() for s in calls for name in (*s.entering, *s.leaving)}
+    exposed = {name for pair in softmaxes for name in pair}
+    exposed |= {name for calls in segments.values() for s in calls for name in (*s.entering, *s.leaving)}
     known = {value.name for value in (*graph.output, *graph.input)} | constant
-    for name in sorted(wanted - known):
+    for name in sorted(exposed - known):
         graph.output.append(onnx.ValueInfoProto(name=name))
     return model, dict(segments), softmaxes

@@ -96,7 +96,7 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
     definition = Reference(source.module, BY_PRECISION[wrong.precision].torch, outputs=len(source.outputs), fresh=True)
     feeds = inputs_of(point, source, definition)
     truth = _captured(source, feeds, torch.float64)
-    own = {_key(item): item.value for item in _captured(source, feeds, BY_PRECISION[wrong.precision].torch)}
+    baseline = {_key(item): item.value for item in _captured(source, feeds, BY_PRECISION[wrong.precision].torch)}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)
     keeps = [] if point.image else [kept(point), tokens_of(kept(point), point.convolutions)]
     keeps += [kept(point, ENCODER_SEQUENCE)] if point.memory is not None else []
@@ -104,7 +104,7 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
     for item in truth:
         calls[item.module] = max(calls.get(item.module, 0), item.call + 1)
     softmaxes = sum(item.side == "softmax" for item in truth)
-    found = []
+    compared = []
     for item in truth:
         names = _names(item, exposed, calls[item.module], softmaxes)
         # blocks of queries may end in padding
@@ -114,13 +114,13 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
         ]
         cut = [_with_tokens(item.value.shape, value) for value in cut]
         shaped = [value for value in cut if value.shape == item.value.shape]
-        if not shaped or _key(item) not in own:
+        if not shaped or _key(item) not in baseline:
             continue
         # what enters is any of several values; what leaves is the last one made
         candidates = shaped if item.side == "in" else shaped[:1]
-        allowed = tolerance(wrong.precision, "", _error(own[_key(item)], item, keeps))
-        found.append(_Compared(item, min(_error(value, item, keeps) for value in candidates), allowed))
-    return found
+        allowed = tolerance(wrong.precision, "", _error(baseline[_key(item)], item, keeps))
+        compared.append(_Compared(item, min(_error(value, item, keeps) for value in candidates), allowed))
+    return compared
 
 
 def _with_tokens(shape: tuple[int, ...], value: Array) -> Array:
@@ -179,13 +179,13 @@ def _changed(source: Source, model: "ModelProto") -> list[str]:
     from onnx import numpy_helper
 
     state = source.module.state_dict()
-    found = []
+    changed = []
     for tensor in model.graph.initializer:
         if tensor.name in state:
-            wanted, got = state[tensor.name].detach().cpu().numpy(), numpy_helper.to_array(tensor)
-            if got.shape == wanted.shape and not np.array_equal(got, wanted):
-                found.append(f"{tensor.name}{_rows(got, wanted)}")
-    return found
+            expected, got = state[tensor.name].detach().cpu().numpy(), numpy_helper.to_array(tensor)
+            if got.shape == expected.shape and not np.array_equal(got, expected):
+                changed.append(f"{tensor.name}{_rows(got, expected)}")
+    return changed
 
 
 def _rows(got: Array, wanted: Array) -> str:

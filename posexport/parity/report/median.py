@@ -34,15 +34,15 @@ def check(points: Sequence[Point], switches: Sequence[int]) -> list[MedianRatio]
         branches = groups.setdefault(output, defaultdict(list))
         for branch in (None, (bisect_left(switches, point.length), bool(point.calls))):
             branches[branch].append((point, ratio))
-    found = []
+    medians = []
     for output, branches in groups.items():
         cached = any(branch is not None and branch[1] for branch in branches)
         for branch, members in branches.items():
             # where there is but one branch, it is the whole
             if len(members) >= LEAST_POINTS and (branch is None or len(branches) > 2):
                 calls: Calls = None if branch is None or not cached else "several" if branch[1] else "one"
-                found.append(_judged(output, members, calls))
-    return found
+                medians.append(_judged(output, members, calls))
+    return medians
 
 
 def _ratios(points: Sequence[Point]) -> list[tuple[Point, str, float]]:
@@ -51,12 +51,12 @@ def _ratios(points: Sequence[Point]) -> list[tuple[Point, str, float]]:
     for point in points:
         if point.tolerance is not None:
             errors[point.point, CACHE if point.output.startswith("present.") else point.output].append(point)
-    found = []
+    ratios = []
     for (_, output), tensors in errors.items():
         error = max(np.inf if tensor.error is None else tensor.error for tensor in tensors)
         baseline = max(tensor.torch_worst or 0.0 for tensor in tensors)
-        found.append((tensors[0], output, float(error / max(baseline, LEAST_EPS * EPS[tensors[0].precision]))))
-    return found
+        ratios.append((tensors[0], output, float(error / max(baseline, LEAST_EPS * EPS[tensors[0].precision]))))
+    return ratios
 
 
 def _judged(output: str, members: Sequence[tuple[Point, float]], calls: Calls) -> MedianRatio:

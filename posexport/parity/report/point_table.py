@@ -23,11 +23,11 @@ def table(proof: Proof) -> "Table":
     from rich.text import Text
 
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
-    made = Table(title=title(proof), title_justify="left")
-    made.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
+    grid = Table(title=title(proof), title_justify="left")
+    grid.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
     for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch fp32", "tolerance"):
-        made.add_column(name, justify="right")
-    made.add_column("verdict")
+        grid.add_column(name, justify="right")
+    grid.add_column("verdict")
     for key in sorted({(point.length, point.image or ()) for point in proof.points}):
         here = [point for point in proof.points if (point.length, point.image or ()) == key]
         cells = [_cell([point for point in here if point.padding == padding]) for padding in paddings]
@@ -36,8 +36,8 @@ def table(proof: Proof) -> "Table":
         if worst is not None:
             numbers = [_cell([worst]), _number(worst.torch_worst), _number(worst.tolerance)]
         verdict = _verdict(here)
-        made.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
-    return made
+        grid.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
+    return grid
 
 
 def title(proof: Proof) -> str:
@@ -75,10 +75,10 @@ def plain(proof: Proof, width: int = 100) -> str:
     from rich.box import ASCII2
     from rich.console import Console
 
-    made = table(proof)
-    made.box = ASCII2
+    grid = table(proof)
+    grid.box = ASCII2
     out = io.StringIO()
-    Console(file=out, width=width, no_color=True, force_terminal=False, legacy_windows=False).print(made)
+    Console(file=out, width=width, no_color=True, force_terminal=False, legacy_windows=False).print(grid)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     return "\n".join([*lines, *remarks(proof)]) + "\n"
 

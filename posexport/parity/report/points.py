@@ -57,8 +57,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     @staticmethod
     def at(point: GridPoint, **result: Any) -> "Point":
         """What came out at a point of the grid; measures that are not given are None."""
-        measures = dict.fromkeys(("error", "torch_error", "torch_worst", "tolerance"))
-        return Point(**{name: getattr(point, name) for name in _OF_GRID}, **{"output": "", **measures, **result})
+        fields: dict[str, Any] = dict.fromkeys(("error", "torch_error", "torch_worst", "tolerance"))
+        fields |= {name: getattr(point, name) for name in _OF_GRID}
+        return Point(**{"output": "", **fields, **result})
 
     @property
     def where(self) -> str:

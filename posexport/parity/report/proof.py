@@ -112,9 +112,9 @@ def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
         output = f"{point.output} at " if point.output else ""
         return f"{output}{point.where}: {point.note}"
-    own = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
+    baseline = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
     note = f" ({point.note})" if point.note else ""
-    return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{own}{note}"
+    return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{baseline}{note}"
 
 
 def _count(number: int, noun: str, nouns: str = "") -> str:

@@ -49,10 +49,12 @@ def errors(
                 measure(_take(y, spec, rows), _take(y64, spec, rows), spec.axes, None if keep is None else keep[rows])
                 for rows in parts
             ]
-            sound = [one for one in measured if np.isfinite(one.error)]
+            sound = [error for error in measured if np.isfinite(error.error)]
             # a draw whose output is small by chance must not widen the tolerance of the others
-            usual = float(np.mean([one.scale for one in sound])) if sound else 0.0
-            largest[index] = max([largest[index], *(one.error * one.scale / max(one.scale, usual) for one in sound)])
+            usual = float(np.mean([error.scale for error in sound])) if sound else 0.0
+            largest[index] = max(
+                [largest[index], *(error.error * error.scale / max(error.scale, usual) for error in sound)]
+            )
     return largest
 
 

@@ -32,15 +32,15 @@ def in_calls(run: Run, feeds: Feeds, model: Interface, calls: Sequence[int]) -> 
     end = 0
     for new in calls:
         start, end = end, end + new
-        given = {}
+        call_feeds = {}
         for spec in inputs:
             array = feeds[spec.name]
             if SEQUENCE in spec.axes:
                 array = np.take(array, range(start, end), axis=spec.axes.index(SEQUENCE))
             elif TOTAL in spec.axes:
                 array = np.take(array, range(end), axis=spec.axes.index(TOTAL))
-            given[spec.name] = _refilled(held[spec.name], array, spec, start) if spec.name in held else array
-        parts.append(run(given))
+            call_feeds[spec.name] = _refilled(held[spec.name], array, spec, start) if spec.name in held else array
+        parts.append(run(call_feeds))
         presents = [y for y, spec in zip(parts[-1], outputs, strict=True) if set(PRESENT) & set(spec.axes)]
         held = dict(zip(held, presents, strict=True))
     columns = list(zip(*parts, strict=True))

@@ -35,12 +35,12 @@ class Reference:
 
     def _copied(self) -> nn.Module:
         if self.reader is not None:
-            made = sharing(self.original, self.reader)
+            module = sharing(self.original, self.reader)
         else:
-            made = in_precision(self._duplicate(), self.dtype).eval()
-        for part in made.reused if isinstance(made, Definition) else ():
+            module = in_precision(self._duplicate(), self.dtype).eval()
+        for part in module.reused if isinstance(module, Definition) else ():
             part.forward = Remembered(part.forward)
-        return made
+        return module
 
     def _duplicate(self) -> nn.Module:
         if isinstance(self.original, UserModule):
@@ -51,14 +51,14 @@ class Reference:
         """The outputs as NumPy arrays (half precision widened to float32)."""
         module = self._copied() if self.copy is None else self.copy
         with torch.inference_mode():
-            found = module(**self.tensors(feeds))
+            outputs = module(**self.tensors(feeds))
         if self.reader is not None:
             self.reader.release()
             mapped.trim()
-        if not isinstance(found, tuple) or len(found) != self.outputs:
-            got = f"a tuple of {len(found)}" if isinstance(found, tuple) else type(found).__name__
+        if not isinstance(outputs, tuple) or len(outputs) != self.outputs:
+            got = f"a tuple of {len(outputs)}" if isinstance(outputs, tuple) else type(outputs).__name__
             raise PosexportError(f"the module returned {got}; a tuple of {self.outputs} was declared by its outputs")
-        return [_numpy(tensor) for tensor in found]
+        return [_numpy(tensor) for tensor in outputs]
 
     def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:
         """Feeds as tensors, real numbers in the copy's precision."""
@@ -90,5 +90,5 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 def _numpy(tensor: torch.Tensor) -> Array:
     wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-    found: Array = wide.detach().cpu().numpy()
-    return found
+    array: Array = wide.detach().cpu().numpy()
+    return array

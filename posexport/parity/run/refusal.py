@@ -22,13 +22,13 @@ class Answer(NamedTuple):
 
 def refused(run: Callable[[Feeds], list[Array]], feeds: Feeds, bounds: Sequence[Bound]) -> Answer:
     """Feed an input outside one of ``bounds``. Only the guard's failure counts: others may be missing elsewhere."""
-    wanted = [bound.message for bound in bounds]
-    named = " or ".join(wanted)
+    messages = [bound.message for bound in bounds]
+    named = " or ".join(messages)
     try:
         run(feeds)
     except RunError as failure:
-        found = next((message for message in wanted if message in str(failure)), None)
-        if found:
-            return Answer(True, f"rejected: {found}")
+        said = next((message for message in messages if message in str(failure)), None)
+        if said:
+            return Answer(True, f"rejected: {said}")
         return Answer(False, f"it failed without the length guard's message ({named}): {failure}")
     return Answer(False, f"it was answered, though it must be rejected ({named}): no length guard")

@@ -273,9 +273,11 @@ def _read(path: Path) -> tuple[Header, dict[str, Array]]:
         header = msgspec.json.decode(text, type=Header)
     except (SafetensorError, msgspec.MsgspecError, OSError, RecursionError) as err:
         raise PosexportError(f"{path} is not a parity sample ({err}): convert again") from err
-    wanted = {f"{n}.in.{s.name}" for n in range(len(header.points)) for s in header.inputs}
+    expected = {f"{n}.in.{s.name}" for n in range(len(header.points)) for s in header.inputs}
     parts = ("rows", "columns", "values")
-    wanted |= {f"{n}.out.{s.name}.{part}" for n in range(len(header.points)) for s in header.outputs for part in parts}
-    if wanted != set(tensors) or len(header.truths) != len(header.points):
+    expected |= {
+        f"{n}.out.{s.name}.{part}" for n in range(len(header.points)) for s in header.outputs for part in parts
+    }
+    if expected != set(tensors) or len(header.truths) != len(header.points):
         raise PosexportError(f"{path} does not hold the points it lists: convert again")
     return header, tensors

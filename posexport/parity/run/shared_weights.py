@@ -44,11 +44,11 @@ def _cast(parameter: nn.Parameter, dtype: torch.dtype) -> Tensor:
     if size <= _PIECE:
         return parameter.detach().to(dtype)
     rows = max(1, parameter.shape[0] * _PIECE // size)
-    made = torch.empty_like(parameter, dtype=dtype)
+    cast = torch.empty_like(parameter, dtype=dtype)
     for start in range(0, parameter.shape[0], rows):
-        made[start : start + rows] = parameter.detach()[start : start + rows]
+        cast[start : start + rows] = parameter.detach()[start : start + rows]
         mapped.release([parameter])
-    return made
+    return cast
 
 
 class _Parameters(MutableMapping[str, nn.Parameter | None]):
@@ -79,13 +79,13 @@ class _Parameters(MutableMapping[str, nn.Parameter | None]):
 
 def sharing(module: nn.Module, reader: Reader) -> nn.Module:
     """A copy with buffers and attributes of its own; wherever it reads a parameter, ``reader`` gives the original's."""
-    made = mapped.copy_with_same_weights(module).eval()
-    for part in made.modules():
+    copy = mapped.copy_with_same_weights(module).eval()
+    for part in copy.modules():
         part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
         for name, buffer in part.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):
                 part.__dict__["_buffers"][name] = buffer.to(reader.dtype)
-    return made
+    return copy
 
 
 def shareable(module: nn.Module) -> bool:

@@ -80,12 +80,12 @@ class Runner:
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs in the order asked for; RunError with ONNX Runtime's message."""
         try:
-            found: list[Array] = self.chain.run(self.outputs, self.feeds(feeds), self._options)
+            outputs: list[Array] = self.chain.run(self.outputs, self.feeds(feeds), self._options)
         except MemoryError:
             raise
         except Exception as err:  # onnxruntime's exceptions share no base class of their own
             raise RunError(" ".join(str(err).split())) from err
-        return found
+        return outputs
 
     def cache(
         self, of: Ports, *, rows: int, room: int, fixed: Mapping[str, NDArray[Any]] | None, provider: str

@@ -1,7 +1,8 @@
 """``vision-swin``, ``vision-swinv2``: attention inside the windows of an image, each with its own arrangement."""
 
 from posexport.encodings.encoding import Encoding
-from posexport.models.windowed import Windowed, WindowedConfig
+from posexport.models.windowed import Windowed
+from posexport.models.windowed_block import WindowedConfig
 from posexport.sources.definitions.kind import Kind
 
 TASKS = {"features": "the hidden states", "image-classification": "logits over labels for an image"}

@@ -11,7 +11,7 @@ from posexport.sources import mapped
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, Origin, Plan
 from posexport.sources.huggingface.transforms import Shape
-from posexport.sources.huggingface.weights import Weights
+from posexport.sources.huggingface.weights import Weights, first_few
 
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -207,6 +207,5 @@ def _formats(plan: Plan, weights: Weights, names: Names) -> list[str]:
     ]
 
 
-def _listed(what: str, items: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return f"{len(items)} {what}" + (f" ({', '.join(items[:most])}{more})" if items else "")
+def _listed(what: str, names: Sequence[str]) -> str:
+    return f"{len(names)} {what}" + (f" ({first_few(names)})" if names else "")

@@ -163,9 +163,9 @@ class Config:
                 needed = "null" if value is None else str(value).lower()
                 raise PosexportError(f"{self.label} says {key} = {stated!r:.60}; only {needed} is read: {why}")
 
-    def sizes(self, key: str, *, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
-        """A list of whole numbers from ``least`` to ``most``, not empty; it must be there."""
-        value = self.values.get(key)
+    def sizes(self, key: str, default: Collection[int] = (), *, least: int = 1, most: int = LARGEST) -> tuple[int, ...]:
+        """A list of whole numbers from ``least`` to ``most``, not empty; without a default it must be there."""
+        value = self.values.get(key, list(default))
         whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
         if not value or not whole or not all(least <= n <= most for n in value):
             got = f"says {key} = {value!r:.60}" if key in self.values else f"has no {key}"

@@ -11,6 +11,7 @@ import math
 import mmap
 import pickle
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -188,7 +189,7 @@ def open_weights(directory: Directory, below: str, *, allow_pickle: bool) -> Wei
         files = {below + name: directory.find(below + name) for name in sorted(set(where.values()))}
         if absent := [name for name, path in files.items() if path is None]:
             raise PosexportError(
-                f"{directory.path} lacks {_some(absent)} which {index} lists: download the missing files"
+                f"{directory.path} lacks {first_few(absent)} which {index} lists: download the missing files"
             )
         present = {name: path for name, path in files.items() if path is not None}
         expected = {tensor: below + name for tensor, name in where.items()}
@@ -221,8 +222,8 @@ def _joined(
         moved = sorted(name for name in set(shard_of) & set(expected) if shard_of[name] != expected[name])
         raise PosexportError(
             f"{directory.path}: the index and its shards disagree: {len(absent)} tensors are only in the index "
-            f"({_some(absent)}), {len(extra)} only in the shards ({_some(extra)}), {len(moved)} in another shard "
-            f"({_some(moved)}); download the checkpoint again"
+            f"({first_few(absent)}), {len(extra)} only in the shards ({first_few(extra)}), {len(moved)} in another "
+            f"shard ({first_few(moved)}); download the checkpoint again"
         )
     shapes = {tensor: reader.shapes[tensor] for tensor, reader in readers.items()}
     dtypes = {tensor: reader.dtypes[tensor] for tensor, reader in readers.items()}
@@ -251,6 +252,7 @@ def _advice(path: Path) -> str:
     return "it is a Git LFS pointer, fetch the file itself with git lfs pull" if pointer else "download it again"
 
 
-def _some(names: list[str], most: int = 5) -> str:
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) or "none") + more

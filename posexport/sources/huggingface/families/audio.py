@@ -13,7 +13,7 @@ from posexport.errors import PosexportError
 from posexport.models.audio import AudioConfig
 from posexport.models.speech import StackConfig
 from posexport.nn.heads import Features, Head, TokenClassification
-from posexport.sources.huggingface.config import LARGEST, MOST_LAYERS, Config
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin
 
@@ -66,17 +66,6 @@ def refuse_adapter(config: Config) -> None:
             raise PosexportError(f"{config.label} sets {key}: the layers of an adapter are not read, only the encoder")
 
 
-def sizes(config: Config, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    """A list of whole numbers, each at least 1."""
-    value = config.values.get(key, list(default))
-    good = isinstance(value, list) and value and all(type(n) is int and 1 <= n <= LARGEST for n in value)
-    if not good:
-        raise PosexportError(
-            f"{config.label} says {key} = {value!r:.60}; it must be a list of whole numbers from 1 to {LARGEST}"
-        )
-    return tuple(value)
-
-
 def stack(config: Config) -> StackConfig:
     """The convolutions that make frames of samples."""
     norm = config.text("feat_extract_norm", "group")
@@ -84,9 +73,9 @@ def stack(config: Config) -> StackConfig:
         raise PosexportError(f"{config.label} says feat_extract_norm = {norm!r:.60}; it must be group or layer")
     try:
         return StackConfig(
-            channels=sizes(config, "conv_dim", (512,) * 7),
-            kernels=sizes(config, "conv_kernel", (10, 3, 3, 3, 3, 2, 2)),
-            strides=sizes(config, "conv_stride", (5, 2, 2, 2, 2, 2, 2)),
+            channels=config.sizes("conv_dim", (512,) * 7),
+            kernels=config.sizes("conv_kernel", (10, 3, 3, 3, 3, 2, 2)),
+            strides=config.sizes("conv_stride", (5, 2, 2, 2, 2, 2, 2)),
             norm=cast(Literal["group", "layer"], norm),
             bias=config.flag("conv_bias", False),
             activation=config.activation("feat_extract_activation", "gelu"),

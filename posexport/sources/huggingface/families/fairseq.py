@@ -70,8 +70,11 @@ def text_plan(
     if tied:
         config.only("the head and what it reads have one table", tie_word_embeddings=True)
     config.only("the halves have layers of their own", tie_encoder_decoder=False)
-    arrangement |= text_settings(config, padding)
     vocab = config.size("vocab_size")
+    arrangement |= {
+        "embedding_scale": math.sqrt(config.size("d_model")) if config.flag("scale_embedding", False) else 1.0,
+        "padding_id": config.size("pad_token_id", padding, least=0, most=vocab - 1),
+    }
     modules = named_layers("encoder", "groups", config) | named_layers("decoder", "layers", config)
     modules["head.out"] = origin("lm_head")
     both = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -100,15 +103,6 @@ def text_plan(
 
 def _table(names: Sequence[str], head: str | None = None) -> Origin:
     return Origin((*(f"model.{name}" for name in names), *([] if head is None else [head])))
-
-
-def text_settings(config: Config, padding: int) -> dict[str, Any]:
-    """What both halves of a text model share."""
-    hidden, vocab = config.size("d_model"), config.size("vocab_size")
-    return {
-        "embedding_scale": math.sqrt(hidden) if config.flag("scale_embedding", False) else 1.0,
-        "padding_id": config.size("pad_token_id", padding, least=0, most=vocab - 1),
-    }
 
 
 def half(config: Config, name: str) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.swin import Swin
 from posexport.errors import PosexportError
-from posexport.models.windowed import Windowed, WindowedConfig
+from posexport.models.windowed import Windowed
+from posexport.models.windowed_block import WindowedConfig
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, Origin, Plan, in_layers, origin, origins_of

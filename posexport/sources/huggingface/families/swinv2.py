@@ -12,7 +12,7 @@ import torch
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.swinv2 import SwinV2
 from posexport.errors import PosexportError
-from posexport.models.windowed import WindowedConfig
+from posexport.models.windowed_block import WindowedConfig
 from posexport.sources.huggingface.config import LARGEST, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.families.swin import ARCHITECTURES, BESIDE, HEADS, ROOTS, plan_of, settings

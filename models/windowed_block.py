@@ -1,0 +1,152 @@
+"""What a Swin model is made of: its settings, attention inside windows, and blocks of it.
+
+Shape letters: B images, T tokens of a map row by row, P slots of a window, H heads, D head size, C channels.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.positions import Positions
+from posexport.errors import PosexportError
+from posexport.models.windows import Cut
+from posexport.nn.activations import activation
+from posexport.nn.config import Config, at_least, fraction
+from posexport.nn.encoded_attention import EncodedAttention
+from posexport.nn.scoring import Scoring
+
+#: cosines are multiplied by at most this (Liu et al. 2022, section 3.3: the temperature is above 0.01)
+_LARGEST_SCALE = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedConfig(Config):
+    """Sizes and arrangement. ``hidden`` is the width of the first stage; every other has twice that of the one before.
+
+    ``patch``: pixels of a token's side. ``mlp_ratio``: width of the feed-forward's inside over the stage's.
+    """
+
+    channels: int = 3
+    patch: int = 2
+    hidden: int = 20
+    depths: tuple[int, ...] = (2, 2)
+    heads: tuple[int, ...] = (2, 5)
+    window: int = 4
+    mlp_ratio: float = 2.0
+    activation: str = "gelu"
+    eps: float = 1e-5
+    qkv_bias: bool = True
+    #: normalise what a sublayer reads, or what it adds (``res-post``, version 2)
+    norm: Literal["pre", "res-post"] = "pre"
+    #: scores are cosines times a learned factor a head (version 2); keys have no bias then
+    cosine: bool = False
+    #: rows of tokens of the images that it was made for, where that decides each stage's window and shift (version 2
+    #: as released); None: a map is shifted where it is larger than the window in both directions (version 1)
+    made_for: int | None = None
+    #: what is added to the scores of pairs that a shift has brought together
+    dropped: float = -100.0
+
+    def __post_init__(self) -> None:
+        at_least(1, channels=self.channels, patch=self.patch, hidden=self.hidden, window=self.window)
+        if not self.depths or len(self.depths) != len(self.heads) or min(*self.depths, *self.heads) < 1:
+            raise PosexportError(
+                f"depths and heads must hold a number from 1 on for every stage, got {self.depths} and {self.heads}"
+            )
+        for stage, heads in enumerate(self.heads):
+            if self.width(stage) % heads:
+                raise PosexportError(
+                    f"the width of stage {stage + 1} must be a multiple of its heads, "
+                    f"got {self.width(stage)} and {heads}"
+                )
+        if self.mlp_ratio * self.hidden < 1:
+            raise PosexportError(f"mlp_ratio must be at least 1 / hidden, got {self.mlp_ratio}")
+        fraction(eps=self.eps)
+        if self.made_for is not None and self.made_for < 2 ** (len(self.depths) - 1):
+            raise PosexportError(
+                f"made_for must be at least {2 ** (len(self.depths) - 1)}, so that the last stage has a token, "
+                f"got {self.made_for}"
+            )
+
+    def width(self, stage: int) -> int:
+        """Channels of a stage."""
+        return self.hidden << stage
+
+    def window_of(self, stage: int) -> int:
+        """The side of a stage's windows, in tokens."""
+        return self.window if self.made_for is None else min(self.window, self.made_for >> stage)
+
+    def shifts(self, stage: int) -> bool | None:
+        """Whether a stage shifts its maps; None: the map's size decides."""
+        return None if self.made_for is None else self.made_for >> stage > self.window
+
+    @property
+    def least(self) -> int:
+        """The smallest side of an image in pixels: no map may be smaller than its window, where maps decide."""
+        if self.made_for is not None:
+            return 1
+        return self.patch * ((self.window - 1) << len(self.depths) - 1) + 1
+
+
+class WindowAttention(EncodedAttention):
+    """Multi-head attention among the places of a window, with the encoding's rotation and terms."""
+
+    def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
+        width, heads = config.width(stage), config.heads[stage]
+        super().__init__(
+            width, heads, width // heads, bias=config.qkv_bias, key_bias=not config.cosine, output_bias=True
+        )
+        self.scale = 1.0 if config.cosine else (width // heads * encoding.score_terms) ** -0.5
+        self.logit_scale = nn.Parameter(torch.full((self.heads, 1, 1), 10.0).log()) if config.cosine else None
+        self.encoding, self.scoring = encoding, Scoring()
+
+    def forward(self, x_BPC: Tensor, mask_B1PP: Tensor | None, positions: Positions) -> Tensor:
+        q_BHPD, k_BHPD = self.queries(x_BPC), self.keys(x_BPC)
+        if self.logit_scale is not None:
+            wide = torch.promote_types(x_BPC.dtype, torch.float32)
+            factor_H11 = self.logit_scale.to(wide).exp().clamp(max=_LARGEST_SCALE)
+            q_BHPD = (F.normalize(q_BHPD.to(wide), dim=-1) * factor_H11).to(x_BPC.dtype)
+            k_BHPD = F.normalize(k_BHPD.to(wide), dim=-1).to(x_BPC.dtype)
+        q_BHPD = self.encoding.rotate(q_BHPD, positions, "query")
+        k_BHPD = self.encoding.rotate(k_BHPD, positions, "key")
+        return self.attended(x_BPC, q_BHPD, k_BHPD, self.values(x_BPC), mask_B1PP, positions, positions)
+
+
+class Block(nn.Module):
+    """Attention inside windows, then feed-forward; normalised before or after each (`WindowedConfig.norm`)."""
+
+    def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
+        super().__init__()
+        width = config.width(stage)
+        self.pre = config.norm == "pre"
+        self.places = config.window_of(stage) ** 2
+        self.attention_norm = nn.LayerNorm(width, eps=config.eps)
+        self.attention = WindowAttention(config, stage, encoding)
+        self.feedforward_norm = nn.LayerNorm(width, eps=config.eps)
+        self.inner = nn.Linear(width, int(config.mlp_ratio * width))
+        self.activation = activation(config.activation)
+        self.outer = nn.Linear(int(config.mlp_ratio * width), width)
+
+    def forward(self, x_BTC: Tensor, cut: Cut, positions: Positions) -> Tensor:
+        if self.pre:
+            x_BTC = x_BTC + self._attend(self.attention_norm(x_BTC), cut, positions)
+            return x_BTC + self._feed(self.feedforward_norm(x_BTC))
+        x_BTC = x_BTC + self.attention_norm(self._attend(x_BTC, cut, positions))
+        normed: Tensor = self.feedforward_norm(self._feed(x_BTC))
+        return x_BTC + normed
+
+    def _attend(self, x_BTC: Tensor, cut: Cut, positions: Positions) -> Tensor:
+        batch, width = x_BTC.shape[0], x_BTC.shape[2]
+        # padding is a token of zeros after the last
+        windows_BPC = F.pad(x_BTC, (0, 0, 0, 1)).index_select(1, cut.tokens_Q).reshape(-1, self.places, width)
+        mask_B1PP = None if cut.mask_N1PP is None else cut.mask_N1PP[None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
+        y_BPC = self.attention(windows_BPC, mask_B1PP, positions)
+        y_BTC: Tensor = y_BPC.reshape(batch, -1, width).index_select(1, cut.places_T)
+        return y_BTC
+
+    def _feed(self, x_BTC: Tensor) -> Tensor:
+        y_BTC: Tensor = self.outer(self.activation(self.inner(x_BTC)))
+        return y_BTC
