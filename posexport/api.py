@@ -62,7 +62,7 @@ def convert(
             are not batch and sequence. ``{"x": ["batch_size", "sequence_length", 16]}``
         task: such as ``features``, ``text-generation``; default: what the checkpoint says.
         settings: sizes and parameters of a built-in model, ``{"layers": 4, "clip": 8}``.
-        target: standard operators for any runtime, or also ONNX Runtime's own for its CPU or CUDA provider.
+        target: ``portable``, standard operators for any runtime; ``cpu`` or ``cuda``, also ONNX Runtime's own for it.
         cache: a decoder's KV cache: grown with every call, or of a fixed capacity in tokens.
         rotation: when a decoder rotates keys: before they are cached, or each time that they are read.
         opset: of the graph; default 18.
