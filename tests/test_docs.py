@@ -29,7 +29,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: every block of the two that run is run, or says why not; the others are for reading
-RUN, READ = ("bash", "python"), ("html", "javascript", "json", "pycon", "text", "toml", "yaml")
+RUN, READ = ("bash", "python"), ("html", "javascript", "json", "mermaid", "pycon", "text", "toml", "yaml")
 #: blocks with a reason not to run, so that another one is noticed
 NOT_RUN = {
     "README.md": 1,
