@@ -80,7 +80,7 @@ class Attention(EncodedAttention):
 
         Raises:
             PosexportError: a size, an encoding or a setting that does not fit, in one sentence.
-        """
+        """  # noqa: D205 (the class says what it is)
         kv_heads = heads if kv_heads is None else kv_heads
         checks.sizes(hidden=hidden, heads=heads, kv_heads=kv_heads)
         if heads % kv_heads:
