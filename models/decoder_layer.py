@@ -118,7 +118,7 @@ class DecoderAttention(EncodedAttention):
             mask_B11S,
             *positions,
             causal=positions,
-            places=kept.buffers,
+            buffers=kept.buffers,
             sink=self.sink,
         )
         return y_BTC, kept.present

@@ -187,7 +187,8 @@ def convert(
 def _provider(options: ConvertOptions) -> tuple[str, str]:
     """The provider to prove on, and why it is not the target's own; one that was asked for must load."""
     if options.provider is not None:
-        if options.verify and not provider_named(options.provider).built_in:
+        asked = provider_named(options.provider)
+        if options.verify and not asked.built_in:
             check_loads(options.provider)
         return options.provider, ""
     record = PROVIDERS.get(options.target, CPU)

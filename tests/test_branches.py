@@ -1,16 +1,18 @@
 """Every branch of a graph runs in the proof: how it is seen, what is added for it, and what is said where it cannot."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from onnx import ModelProto, NodeProto
 
 from posexport.conversion import ConvertOptions, convert
-from posexport.lowering import blockwise
+from posexport.lowering.toeplitz import ToeplitzBias
 from posexport.parity.branches import coverage
 from posexport.parity.branches.coverage import cover
 from posexport.parity.branches.probes import Branch, Watched
@@ -131,15 +133,14 @@ def test_an_encoder_of_real_size_is_proven_where_it_is_tiled(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", in_short(["encoder-t5", "decoder-alibi"], lambda name: name == "encoder-t5"))
 def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = blockwise.moved
+    right = ToeplitzBias.of_tile
 
-    def wrong(rows: str, *, qpos: str, kpos: str) -> list[str]:
-        moved = "moved_chunks = Div(moved_by, chunk)"
-        found = right(rows, qpos=qpos, kpos=kpos)
-        assert moved in found
-        return [line.replace("moved_chunks = Div(moved_by, chunk)", "moved_chunks = Sub(zero, zero)") for line in found]
+    def wrong(self: ToeplitzBias, qpos: ir.Value, kpos: ir.Value) -> ir.Value:
+        """The bias of the first tile, whichever tile it is."""
+        unshifted = replace(self, first_query=self.g.slice(qpos, [0], [1], 0))
+        return right(unshifted, qpos, kpos)
 
-    monkeypatch.setattr(blockwise, "moved", wrong)
+    monkeypatch.setattr(ToeplitzBias, "of_tile", wrong)
     done = convert(name, tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
     assert not done.good
     assert not (tmp_path / "b").exists()

@@ -42,7 +42,7 @@ def test_a_lowering_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         """The formula under another name."""
 
         name = "plain"
-        beaten = "it is a test's"
+        why_not_preferred = "it is a test's"
 
     attention = replace(plan.ATTENTION, lowerings=(*plan.ATTENTION.lowerings, Plain()))
     monkeypatch.setattr(plan, "FAMILIES", [attention, *plan.FAMILIES[1:]])

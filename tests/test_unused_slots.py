@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
 from posexport.conversion import ConvertOptions, convert
+from posexport.graph.builder import Builder
 from posexport.lowering import static
 from posexport.lowering.slots import Product, used_context
 from posexport.parity.grid.grid import grid
@@ -211,16 +213,15 @@ def test_garbage_comes_back_before_every_call() -> None:
     assert seen == [[7, 7, 7, 7], [0, 0, 7, 7]]
 
 
-def _trusting(to: str, *, probs: str, v: str, unused: str, product: Product, **rest: Any) -> list[str]:
+def _trusting(g: Builder, probs: ir.Value, v: ir.Value, *, unused: ir.Value, product: Product, **rest: Any) -> ir.Value:
     """`used_context` as it was: a probability of zero is trusted to take a value out."""
     del rest
-    pads = ["zeros = Constant<value_ints = [0, 0, 0, 0, 0, 0, 0]>()", f"pads = Concat<axis = 0>(zeros, {unused})"]
-    return [*pads, f"padded = Pad({probs}, pads)", *product(to, "padded", v)]
+    return product(g.Pad(probs, g.shape([0] * 7, unused)), v)
 
 
 @pytest.mark.parametrize(("context", "good"), [(used_context, True), (_trusting, False)])
 def test_the_proof_finds_a_graph_that_reads_unused_slots(
-    context: Callable[..., list[str]], good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: Callable[..., ir.Value], good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(static, "used_context", context)
     options = ConvertOptions(load=LoadOptions(settings=SIZES), cache="static", lengths=(17,), threads=1)

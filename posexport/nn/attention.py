@@ -25,7 +25,7 @@ def attend(
     values: Term | None = None,
     base: Term | None = None,
     causal: tuple[Positions, Positions] | None = None,
-    places: tuple[Tensor, Tensor] | None = None,
+    buffers: tuple[Tensor, Tensor] | None = None,
     sink: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -37,8 +37,8 @@ def attend(
     Scores of an operator that is not ``scaled`` are added after the scale; ``base`` stands in the place of q k^T.
 
     ``mask`` is added: 0 keeps, `lowest` drops; [B, 1, 1, S] or [B, 1, T, S]. ``causal``: the positions of queries and
-    keys; keys after the query, by their slots, are dropped. ``places``: the cache of fixed size that
-    ``k_BHSD`` and ``v_BHSD`` are the first places of, for a graph that can do without copying these. ``sink``: [H], a
+    keys; keys after the query, by their slots, are dropped. ``buffers``: the static KV cache whose
+    first slots ``k_BHSD`` and ``v_BHSD`` are, for a graph that can do without copying these. ``sink``: [H], a
     score of every head that takes part in the softmax and has no value (OpenAI, gpt-oss, released code; after Xiao et
     al., arXiv:2309.17453). While
     ``torch.onnx.export`` traces, attention becomes one node of domain ``posexport``, whose body a lowering chooses.
@@ -55,9 +55,9 @@ def attend(
         q_BHTD, scores = scores.biased(q_BHTD)
         terms["scores"] = scores
     if torch.onnx.is_in_onnx_export():
-        static = places is not None and not (scores or values or base)
-        if places is not None and static:
-            k_BHSD, v_BHSD = places
+        static = buffers is not None and not (scores or values or base)
+        if buffers is not None and static:
+            k_BHSD, v_BHSD = buffers
         return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
     s_BHTS = _scores(q_BHTD, k_BHSD, scale, scores, base)
     mask = _with_order(mask, causal, q_BHTD)

@@ -80,7 +80,7 @@ class Attention(EncodedAttention):
 
         Raises:
             PosexportError: a size, an encoding or a setting that does not fit, in one sentence.
-        """
+        """  # noqa: D205 (the class says what it is)
         kv_heads = heads if kv_heads is None else kv_heads
         checks.sizes(hidden=hidden, heads=heads, kv_heads=kv_heads)
         if heads % kv_heads:
@@ -274,6 +274,6 @@ class Attention(EncodedAttention):
         keys: Positions,
         buffers: KeysAndValues | None,
     ) -> Tensor:
-        options = {"causal": (queries, keys) if self.causal else None, "places": buffers}
+        options = {"causal": (queries, keys) if self.causal else None, "buffers": buffers}
         dropout = self.dropout.p if self.training else 0.0
         return self.attended(x_BTC, q_BHTD, k_BGSD, v_BGSD, mask_B11S, queries, keys, dropout=dropout, **options)

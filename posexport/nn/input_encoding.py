@@ -47,7 +47,7 @@ class InputEncoding(nn.Module):
 
         Raises:
             PosexportError: a size, an encoding or a setting that does not fit, in one sentence.
-        """
+        """  # noqa: D205 (the class says what it is)
         super().__init__()
         sizes = {"hidden": hidden} | ({} if heads is None else {"heads": heads})
         checks.sizes(**sizes)

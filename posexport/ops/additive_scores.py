@@ -36,11 +36,6 @@ def additive_scores(q: Tensor, weight: Tensor, keys: Tensor, vector: Tensor, qpo
     return out
 
 
-@additive_scores.register_fake
-def _(q: Tensor, _weight: Tensor, _keys: Tensor, _vector: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def AdditiveScores(
     q: FLOAT[...],

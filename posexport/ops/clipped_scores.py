@@ -38,11 +38,6 @@ def clipped_scores(q: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> Tens
     return out
 
 
-@clipped_scores.register_fake
-def _(q: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def ClippedScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
     T = op.Shape(q, start=2, end=3)

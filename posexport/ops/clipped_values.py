@@ -43,11 +43,6 @@ def clipped_values(probs: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) -> 
     return torch.cat(out, 2)
 
 
-@clipped_values.register_fake
-def _(probs: Tensor, table: Tensor, _qpos: Tensor, _kpos: Tensor) -> Tensor:
-    return probs.new_empty(*probs.shape[:3], table.shape[-1])
-
-
 @script(OPSET, default_opset=op)
 def ClippedValues(probs: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
     T = op.Shape(qpos)

@@ -30,11 +30,6 @@ def concat_scores(q: Tensor, query_vector: Tensor, of_keys: Tensor, qpos: Tensor
     return q @ query_vector[:, :, None] + of_keys[:, :, None]
 
 
-@concat_scores.register_fake
-def _(q: Tensor, _query_vector: Tensor, _of_keys: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def ConcatScores(
     q: FLOAT[...],

@@ -51,11 +51,6 @@ def contextual_scores(q: Tensor, k: Tensor, table: Tensor, gate_scale: Tensor, q
     return out
 
 
-@contextual_scores.register_fake
-def _(q: Tensor, _k: Tensor, _table: Tensor, _gate_scale: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def ContextualScores(
     q: FLOAT[...], k: FLOAT[...], table: FLOAT[...], gate_scale: FLOAT[...], qpos: INT64[...], kpos: INT64[...]

@@ -51,19 +51,6 @@ def disentangled_scores(
     return out
 
 
-@disentangled_scores.register_fake
-def _(
-    q: Tensor,
-    _k: Tensor,
-    _by_distance: Tensor,
-    _by_distance_of_key: Tensor,
-    _lowest: Tensor,
-    _qpos: Tensor,
-    kpos: Tensor,
-) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def DisentangledScores(
     q: FLOAT[...],

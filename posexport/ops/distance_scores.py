@@ -38,11 +38,6 @@ def distance_scores(by_distance: Tensor, lowest: Tensor, qpos: Tensor, kpos: Ten
     return out
 
 
-@distance_scores.register_fake
-def _(by_distance: Tensor, _lowest: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
-    return by_distance.new_empty(1, by_distance.shape[0], qpos.shape[0], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def DistanceScores(by_distance: FLOAT[...], lowest: INT64[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
     T = op.Shape(qpos)

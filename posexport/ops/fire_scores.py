@@ -79,22 +79,6 @@ def fire_scores(
     return out
 
 
-@fire_scores.register_fake
-def _(
-    outer_bias: Tensor,
-    _outer_weight: Tensor,
-    _inner_weight: Tensor,
-    _inner_bias: Tensor,
-    _by_distance: Tensor,
-    _lowest: Tensor,
-    normaliser: Tensor,
-    _first: Tensor,
-    qpos: Tensor,
-    kpos: Tensor,
-) -> Tensor:
-    return outer_bias.new_empty(normaliser.shape[0], outer_bias.shape[0], qpos.shape[0], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def FireScores(
     outer_bias: FLOAT[...],

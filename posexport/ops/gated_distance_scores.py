@@ -47,11 +47,6 @@ def gated_distance_scores(
     return out
 
 
-@gated_distance_scores.register_fake
-def _(by_distance: Tensor, gate: Tensor, _lowest: Tensor, _first: Tensor, qpos: Tensor, kpos: Tensor) -> Tensor:
-    return by_distance.new_empty(*gate.shape[:2], qpos.shape[0], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def GatedDistanceScores(
     by_distance: FLOAT[...],

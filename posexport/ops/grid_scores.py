@@ -63,19 +63,6 @@ def grid_scores(
     return out
 
 
-@grid_scores.register_fake
-def _(
-    by_distance: Tensor,
-    _lowest: Tensor,
-    _query_code: Tensor,
-    _key_code: Tensor,
-    _first: Tensor,
-    qpos: Tensor,
-    kpos: Tensor,
-) -> Tensor:
-    return by_distance.new_empty(1, by_distance.shape[0], qpos.shape[0], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def GridScores(
     by_distance: FLOAT[...],

@@ -44,11 +44,6 @@ def head_distance_scores(
     return out
 
 
-@head_distance_scores.register_fake
-def _(q: Tensor, _by_distance: Tensor, _query_bias: Tensor, _lowest: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def HeadDistanceScores(
     q: FLOAT[...],

@@ -88,10 +88,13 @@ class Operator:
         """Run the torch operator, or emit its node while ``torch.onnx.export`` traces."""
         if not torch.onnx.is_in_onnx_export():
             return self.eager(*tensors)
+        return symbolic(self.name, tensors, like=tensors[0], shape=self.shape(*tensors))
+
+    def shape(self, *tensors: Tensor) -> tuple[int, ...]:
+        """Of the output for these inputs."""
         first, own, queries, keys = tensors[0], tensors[len(self.takes)], tensors[-2], tensors[-1]
         lead = first.shape[:3] if self.takes else (*self.lead(*tensors), queries.shape[0])
-        last = own.shape[-1] if self.gives == "values" else keys.shape[0]
-        return symbolic(self.name, tensors, like=first, shape=(*lead, last))
+        return (*lead, own.shape[-1] if self.gives == "values" else keys.shape[0])
 
 
 def symbolic(
@@ -157,6 +160,7 @@ def register(operator: Operator) -> Operator:
         raise ValueError(f"the onnxscript function of {operator.name} has no output: annotate its return type")
     if proto.name != operator.name or proto.domain != DOMAIN:
         raise ValueError(f"operator {operator.name} has a function called {proto.domain}::{proto.name}")
+    torch.library.register_fake(operator.eager, lambda *xs: xs[0].new_empty(operator.shape(*xs)))  # type: ignore[arg-type]
     give_gradient(operator.eager)
     OPERATORS[operator.name] = operator
     return operator

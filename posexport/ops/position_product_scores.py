@@ -54,13 +54,6 @@ def position_product_scores(
     return out
 
 
-@position_product_scores.register_fake
-def _(
-    by_query: Tensor, _by_key: Tensor, _by_distance: Tensor, _lowest: Tensor, _first: Tensor, qpos: Tensor, kpos: Tensor
-) -> Tensor:
-    return by_query.new_empty(*by_query.shape[:2], qpos.shape[0], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def PositionProductScores(
     by_query: FLOAT[...],

@@ -47,11 +47,6 @@ def relative_key_query_scores(q: Tensor, k: Tensor, table: Tensor, qpos: Tensor,
     return out
 
 
-@relative_key_query_scores.register_fake
-def _(q: Tensor, _k: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def RelativeKeyQueryScores(
     q: FLOAT[...], k: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]

@@ -38,11 +38,6 @@ def relative_key_scores(q: Tensor, table: Tensor, qpos: Tensor, kpos: Tensor) ->
     return out
 
 
-@relative_key_scores.register_fake
-def _(q: Tensor, _table: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def RelativeKeyScores(q: FLOAT[...], table: FLOAT[...], qpos: INT64[...], kpos: INT64[...]) -> FLOAT[...]:
     last = op.Shape(table, start=0, end=1) - 1

@@ -30,11 +30,6 @@ def soft_cap_scores(q: Tensor, k: Tensor, cap: Tensor, qpos: Tensor, kpos: Tenso
     return (q @ k.mT / cap).tanh() * cap
 
 
-@soft_cap_scores.register_fake
-def _(q: Tensor, _k: Tensor, _cap: Tensor, _qpos: Tensor, kpos: Tensor) -> Tensor:
-    return q.new_empty(*q.shape[:3], kpos.shape[0])
-
-
 @script(OPSET, default_opset=op)
 def SoftCapScores(
     q: FLOAT[...],

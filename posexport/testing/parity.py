@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from posexport.targets.providers import DEFAULT_PROVIDER
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -17,7 +15,7 @@ def assert_parity(
     against: "str | PathLike[str] | nn.Module | None" = None,
     *,
     lengths: Sequence[int] | None = None,
-    providers: Sequence[str] = (DEFAULT_PROVIDER,),
+    providers: Sequence[str] = ("cpu",),
     tolerance: float | None = None,
     example_inputs: Any = None,
     axes: Mapping[str, Sequence[str | int]] | None = None,

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
-
 if TYPE_CHECKING:
     from posexport.runtime.session import Session
 
@@ -61,7 +59,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     """Add a test of the stored sample for every bundle and provider."""
     bundles = _bundles(config)
     for bundle, name in zip(bundles, _names(bundles), strict=True):
-        for provider in dict.fromkeys([DEFAULT_PROVIDER, *config.getoption("posexport_require")]):
+        for provider in dict.fromkeys(["cpu", *config.getoption("posexport_require")]):
             nodeid = f"posexport[{name}-{provider}]"
             items.append(SampleItem.from_parent(session, name=nodeid, nodeid=nodeid, bundle=bundle, provider=provider))
 
@@ -122,7 +120,7 @@ def posexport_session(posexport_bundle: Path, request: pytest.FixtureRequest) ->
     import posexport
 
     marker = request.node.get_closest_marker(MARKER)
-    provider = DEFAULT_PROVIDER if marker is None else _provider(marker)
+    provider = "cpu" if marker is None else _provider(marker)
     sessions = request.config.stash[_SESSIONS]
     if (posexport_bundle, provider) not in sessions:
         sessions[posexport_bundle, provider] = posexport.load(posexport_bundle, provider=provider)
@@ -150,6 +148,7 @@ def _check_provider(config: pytest.Config, provider: str) -> None:
     """Nothing where ``provider`` loads; else a skip, or a failure where it is required or unknown."""
     from posexport.errors import PosexportError
     from posexport.runtime.providers import check_loads
+    from posexport.targets.providers import provider_named
 
     reasons = config.stash[_REASONS]
     if provider not in reasons:

@@ -33,9 +33,9 @@ CONTENT = "padding contents change nothing"
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What the model promises, and how to run it. Where ``exact`` is given (for a user's module), PyTorch's
-    run in float64 shows whether it has positions.
+    """What the model promises, and how to run it.
 
+    Where ``exact`` is given (for a user's module), PyTorch's run in float64 shows whether it has positions.
     ``definition`` is PyTorch's run in the model's ``precision``: every pair of inputs goes through it too.
     """
 

@@ -14,9 +14,9 @@ class Verdict:
 
 
 def verdict(proof: Proof | None) -> Verdict:
-    """Proven is what passed on the whole grid, all of it: no lengths of the user's choice, no point skipped, and no
-    branch of the graph that did not run.
+    """Proven is what passed on the whole grid.
 
+    No lengths of the user's choice, no point skipped, and no branch of the graph that did not run.
     ``proof``: None where nothing was checked.
     """
     if proof is None:

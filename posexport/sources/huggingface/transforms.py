@@ -4,9 +4,9 @@
 compared with the definition before anything is read.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -15,32 +15,25 @@ Shape = Sequence[int]
 Read = Callable[[tuple[str, ...]], Tensor]
 
 
-class Transform(Protocol):
+class Transform(ABC):
     """One step."""
 
     def shape(self, output: Shape) -> Shape:
         """The shape of the input of which an output of this shape is made."""
-        ...
-
-    def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        """The output; ``value`` may be changed in place. ``read`` gives the tensors of `others`."""
-        ...
+        return output
 
     def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         """Other tensors of the file that the step reads: the names that each may have, and its shape."""
-        ...
-
-
-class _OneTensor:
-    """Most steps read no other tensor."""
-
-    def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         del output
         return {}
 
+    @abstractmethod
+    def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
+        """The output; ``value`` may be changed in place. ``read`` gives the tensors of `others`."""
+
 
 @dataclass(frozen=True)
-class Reshape(_OneTensor):
+class Reshape(Transform):
     """The same elements in the same order, stored in the shape ``stored``."""
 
     stored: tuple[int, ...]
@@ -55,7 +48,7 @@ class Reshape(_OneTensor):
 
 
 @dataclass(frozen=True)
-class Transpose(_OneTensor):
+class Transpose(Transform):
     """A linear projection stored as [inputs, outputs], as transformers' ``Conv1D`` does; biases stay as they are."""
 
     def shape(self, output: Shape) -> Shape:
@@ -67,7 +60,7 @@ class Transpose(_OneTensor):
 
 
 @dataclass(frozen=True)
-class SplitFused(_OneTensor):
+class SplitFused(Transform):
     """Rows of a fused projection, such as Q of Q, K and V.
 
     The fused tensor has ``groups`` groups of ``parts`` equal parts; of every group the ``width`` parts from ``part`` on
@@ -89,13 +82,10 @@ class SplitFused(_OneTensor):
 
 
 @dataclass(frozen=True)
-class Scale(_OneTensor):
+class Scale(Transform):
     """Multiplied by ``factor``."""
 
     factor: float
-
-    def shape(self, output: Shape) -> Shape:
-        return output
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
         del output, read
@@ -103,14 +93,11 @@ class Scale(_OneTensor):
 
 
 @dataclass(frozen=True)
-class AddRow:
+class AddRow(Transform):
     """Row 0 of the table ``name``, which has ``rows`` rows, added to every row."""
 
     name: str
     rows: int
-
-    def shape(self, output: Shape) -> Shape:
-        return output
 
     def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         return {(self.name,): [self.rows, output[-1]]}
@@ -121,16 +108,13 @@ class AddRow:
 
 
 @dataclass(frozen=True)
-class WeightNorm:
+class WeightNorm(Transform):
     """Slices along the last axis brought to the norms [1, .., 1, last axis] of the tensor that has one of ``norms``.
 
     Salimans and Kingma, "Weight Normalization" (arXiv:1602.07868), as released for convolutions.
     """
 
     norms: tuple[str, ...]
-
-    def shape(self, output: Shape) -> Shape:
-        return output
 
     def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         return {self.norms: [*[1] * (len(output) - 1), output[-1]]}
