@@ -73,13 +73,6 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
     ),
     "llama, static": ("decoder-rope", (*LLAMA, "kv_heads=1"), "static", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
     "llama, portable": ("decoder-nope", LLAMA, "dynamic", Target("portable", 24), {"rms-norm": 5, "shared-bias": 2}),
-    "alibi, static": (
-        "decoder-alibi",
-        ("hidden=40",),
-        "static",
-        Target("cpu", 24),
-        {"flat-tokens": 1, "in-place-cache": 2, "packed-heads": 2, "shared-bias": 2},
-    ),
     "transformer-xl, cpu": (
         "encoder-transformer-xl",
         (),
@@ -525,6 +518,6 @@ def test_results_are_of_every_pass_in_their_order() -> None:
 
 
 def test_every_pass_is_tried_here() -> None:
-    """Of the cases above, and packing, which no target has by default."""
-    tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections"}
+    """Of the cases above; packing, which no target has by default; and the cache, which test_packed_heads.py has."""
+    tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections", "in-place-cache"}
     assert tried == {each.name for each in PASSES}
