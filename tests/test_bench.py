@@ -48,7 +48,12 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _candidate(name: str, weights: str = "w", third_party: str | None = None) -> Candidate:
     return Candidate(
-        name=name, worker="onnx", recipe=None, model=name, vocab=9, weights=weights, third_party=third_party
+        name=name,
+        recipe=None,
+        model=name,
+        vocab=9,
+        weights=weights,
+        third_party=third_party,
     )
 
 
@@ -282,7 +287,7 @@ def test_a_process_that_fails_says_why():
     with pytest.raises(FailedError, match="IndexError: list index out of range"):
         run(None, "posexport.bench.checkpoints", [])
     with pytest.raises(FailedError, match=r"its environment .* is not there; make it with ci/rivals/setup genai"):
-        run("genai", "posexport.bench.workers.genai", [])
+        run("genai", "ci.rivals.workers.genai", [])
     with pytest.raises(FailedError, match="took too long"):
         run(None, "timeit", ["-n", "1", "import time; time.sleep(60)"], seconds=0.5)
 

@@ -37,7 +37,13 @@ from posexport.machine import available
 
 
 def _who(name: str, **more: object) -> Candidate:
-    made = {"worker": "onnx", "recipe": None, "model": name, "vocab": 9, "weights": name, **more}
+    made = {
+        "recipe": None,
+        "model": name,
+        "vocab": 9,
+        "weights": name,
+        **more,
+    }
     return Candidate(name=name, **made)
 
 

@@ -18,13 +18,13 @@ class Candidate:
     """A model and the worker that runs it.
 
     ``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
-    reads. Candidates of the same ``weights`` must agree. ``third_party``: what
-    ``--rival`` calls its exporter; None: posexport.
+    reads; ``worker``: its module, ours or one of ``ci/rivals/workers``. Candidates of the same ``weights`` must agree.
+    ``third_party``: what ``--rival`` calls its exporter; None: posexport.
     ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it.
     """
 
     name: str
-    worker: str
+    worker: str = "posexport.bench.workers.onnx"
     recipe: Recipe | None
     model: str
     vocab: int
@@ -66,14 +66,14 @@ class Checkpoint:
         """It has a cache."""
         return str(self.config["architectures"][0]).endswith("ForCausalLM")
 
-    def candidate(self, name: str, worker: str, recipe: Recipe | None, model: str, **more: Any) -> Candidate:
+    def candidate(self, name: str, recipe: Recipe | None, model: str, **more: Any) -> Candidate:
         vocab = int(self.config["vocab_size"])
-        return Candidate(name=name, worker=worker, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
+        return Candidate(name=name, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
 
     def converted(self, *options: str, name: str = "posexport", **worker: Any) -> Candidate:
         """Through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
         recipe = _convert(f"{self.name}-{name}", self.path, options, self.recipe)
-        return self.candidate(name, "onnx", recipe, "bundle/model.onnx", options=worker)
+        return self.candidate(name, recipe, "bundle/model.onnx", options=worker)
 
     @property
     def environment(self) -> str:
@@ -86,16 +86,19 @@ class Checkpoint:
         return "optimum" if relative else "transformers"
 
     def transformers(self) -> Candidate:
-        model = "" if self.recipe else self.path
-        name = "transformers, PyTorch eager"
         return self.candidate(
-            name, "transformers", self.recipe, model, third_party="torch", environment=self.environment
+            "transformers, PyTorch eager",
+            self.recipe,
+            "" if self.recipe else self.path,
+            worker="ci.rivals.workers.transformers",
+            third_party="torch",
+            environment=self.environment,
         )
 
     def torch_export(self) -> Candidate:
         """The class of transformers through ``torch.onnx.export``, of an encoder."""
         arguments = (self.path, f"{OUT}/model.onnx")
-        module = "posexport.bench.exporters.torch"
+        module = "ci.rivals.exporters.torch"
         return replace(self.exported_by(self.environment, "torch.onnx.export", module, *arguments), third_party="torch")
 
     def reading(self) -> Candidate:
@@ -103,7 +106,7 @@ class Checkpoint:
         sizes = {name: prod(shape) for name, shape in checkpoints.tensors(self.config) if "embed_tokens" not in name}
         cached = 2 * self.config["num_hidden_layers"] * self.config["num_key_value_heads"] * self.config["head_dim"]
         read = {"numbers": sum(sizes.values()), "per_token": cached}
-        candidate = self.candidate(READING, "reading", None, "", options=read)
+        candidate = self.candidate(READING, None, "", worker="posexport.bench.workers.reading", options=read)
         return replace(candidate, weights="none")
 
     def optimum(self) -> Candidate:
@@ -121,7 +124,7 @@ class Checkpoint:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
         label = f"transformers.exporters{' fused' if fusions else ''}"
         arguments = (self.path, OUT, *([fusions] if fusions else []))
-        return self.exported_by("transformers", label, "posexport.bench.exporters.transformers", *arguments)
+        return self.exported_by("transformers", label, "ci.rivals.exporters.transformers", *arguments)
 
     def mobius(self) -> list[Candidate]:
         """mobius-onnx, of a decoder with a growing cache and with one buffer; of T5 each half in a file of its own.
@@ -143,7 +146,13 @@ class Checkpoint:
         candidate = self.exported_by("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
         head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
         return [
-            replace(candidate, name="onnxruntime-genai loop", worker="genai", model="", environment="genai"),
+            replace(
+                candidate,
+                name="onnxruntime-genai loop",
+                worker="ci.rivals.workers.genai",
+                model="",
+                environment="genai",
+            ),
             replace(candidate, name="onnxruntime-genai graph", options={"shared": True, "head_size": head_size}),
         ]
 
@@ -167,7 +176,7 @@ class Checkpoint:
         """The graph that ``module`` makes in the exporter's environment."""
         name = f"{self.name}-{label.replace(' ', '-')}"
         recipe = Recipe(name=name, module=module, arguments=arguments, environment=exporter, checkpoint=self.recipe)
-        return self.candidate(label, "onnx", recipe, "model.onnx", third_party=exporter)
+        return self.candidate(label, recipe, "model.onnx", third_party=exporter)
 
 
 def convert(source: str, *options: str, vocab: int, name: str | None = None, **worker: Any) -> Candidate:
@@ -175,7 +184,12 @@ def convert(source: str, *options: str, vocab: int, name: str | None = None, **w
     label = name or source
     recipe = _convert("".join(c if c.isalnum() or c in "-." else "-" for c in label), source, options)
     return Candidate(
-        name=label, worker="onnx", recipe=recipe, model="bundle/model.onnx", vocab=vocab, weights=label, options=worker
+        name=label,
+        recipe=recipe,
+        model="bundle/model.onnx",
+        vocab=vocab,
+        weights=label,
+        options=worker,
     )
 
 
@@ -194,7 +208,7 @@ def eager(candidate: Candidate, *, compiled: bool = False) -> Candidate:
     return replace(
         candidate,
         name=f"our definition, {'torch.compile' if compiled else 'PyTorch eager'}",
-        worker="definition",
+        worker="posexport.bench.workers.definition",
         recipe=checkpoint,
         model="" if checkpoint else source,
         third_party="torch",

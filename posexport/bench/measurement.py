@@ -158,4 +158,4 @@ class Measurement:
             "answer": str(self.answer(entry)),
             "options": {**candidate.options, "spinning": self.conditions.spinning},
         }
-        return Worker(candidate.environment, f"posexport.bench.workers.{candidate.worker}", [json.dumps(job)])
+        return Worker(candidate.environment, candidate.worker, [json.dumps(job)])

@@ -172,7 +172,6 @@ def _layer_baseline() -> Candidate:
     recipe = Recipe(name="attention-baseline", module="posexport.bench.attention", arguments=(f"{OUT}/model.onnx",))
     return Candidate(
         name="nope, ai.onnx Attention",
-        worker="onnx",
         recipe=recipe,
         model="model.onnx",
         vocab=2,

@@ -1,6 +1,6 @@
 """A checkpoint's transformers class through ``torch.onnx.export``, as its users call it: ``CHECKPOINT FILE``.
 
-No module of posexport but this folder's is imported: the exported module and the exporter are other people's.
+No module of posexport is imported: the exported module and the exporter are other people's.
 """
 
 import inspect
@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from posexport.bench.exporters.loading import load
+from ci.rivals.exporters.loading import load
 
 
 def main(checkpoint: str, path: str) -> None:

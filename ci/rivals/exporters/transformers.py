@@ -6,7 +6,7 @@ import torch
 import transformers
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
-from posexport.bench.exporters.loading import load
+from ci.rivals.exporters.loading import load
 
 
 def main(checkpoint: str, directory: str, fusions: str | None = None) -> None:

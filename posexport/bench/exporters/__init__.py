@@ -1,1 +1,0 @@
-"""Exports by other tools, run in their own environments: no import but theirs."""
