@@ -24,11 +24,9 @@ class LazyGroup(Group):
     """Imports a command when it is asked for, so that ``posexport --help`` answers at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
         return [*COMMANDS]  # `list` is a command here, once it is imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
         if cmd_name not in COMMANDS:
             return None
         command = getattr(importlib.import_module(f"posexport.cli.{cmd_name.replace('-', '_')}"), "command")  # noqa: B009

@@ -16,7 +16,6 @@ class _Help(click.Command):
     """Help under two names, whatever context asks first: click keeps the option that it made then."""
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        del ctx
         return ["-h", "--help"]
 
 

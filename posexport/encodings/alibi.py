@@ -112,7 +112,6 @@ class Alibi(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The slope of every head times the distance, or times the key's position."""
-        del k_BHSD
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         slope_H1 = torch.tensor(self.slopes, dtype=wide, device=q_BHTD.device)[:, None]
         if self.variant == "bloom":

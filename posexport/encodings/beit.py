@@ -92,7 +92,6 @@ class Beit(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The bias of every offset of the image's grid, and the codes of its patches."""
-        del k_BHSD
         grid, _, _ = image_positions(self.name, keys)
         device, wide = q_BHTD.device, torch.promote_types(q_BHTD.dtype, torch.float32)
         down, right = 2 * self.rows - 1, 2 * self.columns - 1

@@ -153,7 +153,6 @@ class Deberta(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . K[i - j] + k_j . Q[i - j]``."""
-        del q_BHTD, k_BHSD
         table = self.table_norm(self.table)
         vectors = [
             project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1) for project in (self.pos_key, self.pos_query)

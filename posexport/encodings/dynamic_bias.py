@@ -78,7 +78,6 @@ class DynamicBias(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The network's answer for every distance."""
-        del k_BHSD
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         lowest_1, distance_W = distances(queries, keys)
         x_WU = distance_W[:, None].to(wide)

@@ -125,7 +125,6 @@ class Encoding(nn.Module):
 
     def in_layer(self, index: int) -> "Encoding":
         """The encoding as layer ``index`` uses it: itself, or a fresh one where every layer has its own parameters."""
-        del index
         return self._copy_with({name: getattr(self, name) for name in self.tied}) if self.per_layer else self
 
     def sized(self, **sizes: Value) -> Self:
@@ -136,22 +135,18 @@ class Encoding(nn.Module):
 
     def embed(self, x_BTC: Tensor, positions: Positions) -> Tensor:
         """Token embeddings with the positions in them."""
-        del positions
         return x_BTC
 
     def rotate(self, x_BHTD: Tensor, positions: Positions, role: Literal["query", "key"]) -> Tensor:
         """Queries or keys, rotated to their positions."""
-        del positions, role
         return x_BHTD
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term | None:
         """The term to add to ``q k^T``, before it is scaled or after, as the term's operator says."""
-        del q_BHTD, k_BHSD, queries, keys
         return None
 
     def values(self, queries: Positions, keys: Positions) -> Term | None:
         """The term to add to ``probs v``."""
-        del queries, keys
         return None
 
     @property
@@ -196,7 +191,6 @@ class Encoding(nn.Module):
         ``overhead``: rows at the table's start that no real token uses (`posexport.nn.position_ids`); they stay as
         they are and do not count in ``length``.
         """
-        del length, overhead
         raise self._unfit("interpolate", "table of absolute positions")
 
     def _unfit(self, beyond: Beyond, needed: str) -> PosexportError:

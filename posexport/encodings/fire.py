@@ -91,7 +91,6 @@ class Fire(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """What the operator needs: psi of every distance, the normaliser of every query, the network's weights."""
-        del k_BHSD
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         c, threshold = self.c.to(wide).abs(), (self.multiplier.to(wide) * self.length).abs()
         lowest_1, distance_W = distances(queries, keys)

@@ -70,7 +70,6 @@ class Kerple(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The penalty of every distance, in float32 or wider until the cast."""
-        del k_BHSD
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         lowest_1, distance_W = distances(queries, keys)
         gap_W = distance_W.abs().to(wide)

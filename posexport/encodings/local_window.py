@@ -71,7 +71,6 @@ class LocalWindow(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """0 inside the window, `BEYOND` outside."""
-        del k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         inside_W = (distance_W <= self.left) & (distance_W >= -self.right)
         zero, beyond = (torch.tensor(x, dtype=q_BHTD.dtype, device=q_BHTD.device) for x in (0.0, BEYOND))

@@ -124,7 +124,6 @@ class Mpnet(PositionTable):
         return stretched
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        del k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         by_distance_HW = self.bias(bucket(distance_W, self.edges, bidirectional=True)).mT.to(q_BHTD.dtype)
         return Term(DISTANCE_SCORES, (by_distance_HW, lowest_1), queries, keys)

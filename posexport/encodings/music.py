@@ -66,7 +66,6 @@ class Music(Clippable):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . E[h, j - i]``: the operator of Transformer-XL without its bias."""
-        del q_BHTD, k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         row_W = (self.max_positions - 1 - distance_W).clamp(0, self.max_positions - 1)
         by_distance_HWD = self.table[:, row_W]

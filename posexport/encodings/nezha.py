@@ -89,7 +89,6 @@ class Nezha(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . a[clip(j - i)]``."""
-        del q_BHTD, k_BHSD
         return Term(CLIPPED_SCORES, (self._table(),), queries, keys)
 
     def values(self, queries: Positions, keys: Positions) -> Term:

@@ -33,7 +33,6 @@ class PositionTable(StretchableTable, PositionVectors):
         self.table = self._drawn(max_positions + offset, hidden)
 
     def vectors(self, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        del dtype
         return F.embedding(ids_BT + self.offset, self.table)
 
     def interpolated(self, length: int, *, overhead: int = 0) -> Encoding:

@@ -57,5 +57,4 @@ class RelativeKeyQuery(RelativeTable):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``(q_i + k_j) . E[i - j]``."""
-        del q_BHTD, k_BHSD
         return Term(RELATIVE_KEY_QUERY_SCORES, (self.table,), queries, keys)

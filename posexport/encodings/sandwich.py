@@ -69,7 +69,6 @@ class Sandwich(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The cosines' sum of every distance."""
-        del k_BHSD
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         lowest_1, distance_W = distances(queries, keys)
         frequency_K1 = torch.tensor(self.frequencies, dtype=wide, device=q_BHTD.device)[:, None]

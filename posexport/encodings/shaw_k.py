@@ -66,5 +66,4 @@ class ShawK(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . a[clip(j - i)]``."""
-        del q_BHTD, k_BHSD
         return Term(CLIPPED_SCORES, (self.key_table,), queries, keys)

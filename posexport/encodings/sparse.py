@@ -119,7 +119,6 @@ class Sparse(PositionVectors):
 
     def vectors(self, ids_BT: Tensor, dtype: torch.dtype) -> Tensor:
         """Each position's vector, or zeros."""
-        del dtype
         if self.listed:
             # a product with 0 and 1: any integer may be asked, and only listed ones are looked up
             listed_R = torch.tensor(self.listed, device=ids_BT.device)

@@ -93,7 +93,6 @@ class T5(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The table's row of every distance."""
-        del k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         rows_W = bucket(distance_W, self.edges, bidirectional=self.bidirectional)
         by_distance_HW = F.embedding(rows_W, self.table).mT.to(q_BHTD.dtype)

@@ -69,7 +69,6 @@ class ProjectedSinusoids(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``(q_i + v) . W R[i - j] + u . k_j``; R only at the call's distances."""
-        del q_BHTD, k_BHSD
         lowest_1, distance_W = distances(queries, keys)
         if self.clip is not None:
             distance_W = distance_W.clamp(-self.clip, self.clip)

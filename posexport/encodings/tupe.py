@@ -165,7 +165,6 @@ class Tupe(StretchableTable):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The vectors of these positions, with the reset as two channels more, and the bias of every distance."""
-        del k_BHSD
         dtype = q_BHTD.dtype
         wide = torch.promote_types(dtype, torch.float32)
         q_GHTD, k_GHSD = self._vectors(queries.ids_BT, self.query, wide), self._vectors(keys.ids_BT, self.key, wide)

@@ -71,7 +71,6 @@ class Wav2Vec2Bert(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . a[clip(j - i, -left, right)]``."""
-        del q_BHTD, k_BHSD
         # the operator clips alike on both sides: the nearer side's last row is repeated for the rows it lacks
         clip = max(self.left, self.right)
         rows = [min(max(distance, -self.left), self.right) + self.left for distance in range(-clip, clip + 1)]

@@ -99,7 +99,6 @@ class WavLMGated(Encoding):
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """The table's row of every distance, and the gate of every query; ``q_BHTD`` is the attention's input."""
-        del k_BHSD
         wide = torch.promote_types(q_BHTD.dtype, torch.float32)
         read_BHT8 = F.linear(q_BHTD.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
         gates: Tensor = read_BHT8.unflatten(-1, (2, _SUMMED))  # type: ignore[no-untyped-call]

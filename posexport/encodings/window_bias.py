@@ -31,7 +31,6 @@ class WindowBias(Encoding, ABC):
         """The biases, [(2 window - 1)^2, heads]: by rows first, each from the lowest offset up; float32 or wider."""
 
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
-        del k_BHSD
         # rows of offsets are 2 window - 1 long, so that a difference of codes is the offset's row of the biases
         reach_1 = torch.tensor([2 * self.window * (self.window - 1)], device=q_BHTD.device)
         first_2 = torch.cat([queries.slots_T[:1], keys.slots_T[:1]])

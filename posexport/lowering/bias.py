@@ -29,7 +29,6 @@ class SharedBias(Lowering[BiasSpec]):
     name = "shared"
 
     def build(self, g: Builder, spec: BiasSpec, x: Inputs, target: Target) -> Outputs:
-        del target
         operator = spec.score_operator
         like = x["mask" if operator is None or spec.mask != "none" else f"scores_{operator.own[0]}"]
         attention = Attention(g, AttentionSpec(spec.scores, spec.mask, spec.causal), x, like)

@@ -20,9 +20,7 @@ class Formula(Lowering[AttentionSpec]):
 
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
         """Not for static KV caches; applies to everything else."""
-        del target
         return cache_refusal(spec)
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
-        del target
         return Attention(g, spec, x, x["q"]).by_products()

@@ -40,7 +40,6 @@ class Lowering(ABC, Generic[S]):
 
     def refusal(self, spec: S, target: Target) -> str | None:
         """Why it does not apply to ``spec`` in a graph for ``target``; None where it does."""
-        del spec, target
         return None
 
     @abstractmethod

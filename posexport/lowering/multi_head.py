@@ -28,7 +28,6 @@ class MultiHead(Lowering[AttentionSpec]):
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         """The operator takes packed queries whatever keys and values are, and returns a packed context."""
-        del target
         q = x["q"] if spec.packed else pack_heads(g, x["q"])
         context = g.op(
             "MultiHeadAttention",

@@ -21,5 +21,4 @@ class OnnxAttention(Lowering[AttentionSpec]):
         return cache_refusal(spec) or operator_refusal(spec) or target.needs(ATTENTION_OPSET, "ai.onnx Attention")
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
-        del target
         return Attention(g, spec, x, x["q"]).by_operator()

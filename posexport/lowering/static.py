@@ -24,7 +24,6 @@ class Static(Lowering[AttentionSpec]):
     name = "static"
 
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
-        del target
         return None if spec.cache == "static" else "keys and values are in no static KV cache"
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:

@@ -62,11 +62,9 @@ class DynamicCache(Cache):
         return mask_BS[:, torch.arange(length, device=mask_BS.device)]
 
     def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
-        del queries
         return torch.cat((past, new_BGTD), 2)
 
     def read(self, present: Tensor, keys: Positions) -> Tensor:
-        del keys
         return present
 
 
@@ -83,7 +81,6 @@ class StaticCache(Cache):
 
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
         """Nothing but the mask says how many tokens there are, so without one there is no past."""
-        del past
         return torch.ones_like(ids_BT) if mask_BS is None else mask_BS
 
     def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:

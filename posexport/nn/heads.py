@@ -26,7 +26,6 @@ class Features(Head):
         self.outputs = [OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, hidden])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        del mask_BT
         return (x_BTC,)
 
 
@@ -44,7 +43,6 @@ class PooledFeatures(Features):
         self.outputs = [*self.outputs, OutputSpec(name="pooler_output", axes=[BATCH, hidden])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        del mask_BT
         return x_BTC, self.dense(x_BTC[:, 0]).tanh()
 
 
@@ -87,7 +85,6 @@ class FillMask(Head):
         self.outputs = [OutputSpec(name="logits", axes=[BATCH, SEQUENCE, vocab])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        del mask_BT
         return (self.decoder(self.norm(self.activation(self.dense(x_BTC)))),)
 
 
@@ -104,7 +101,6 @@ class SequenceClassification(Head):
         self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        del mask_BT
         return (self.out(self.activation(self.dense(x_BTC[:, 0]))),)
 
 
@@ -117,7 +113,6 @@ class TokenClassification(Head):
         self.outputs = [OutputSpec(name="logits", axes=[BATCH, SEQUENCE, labels])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        del mask_BT
         return (self.out(x_BTC),)
 
 
@@ -130,7 +125,6 @@ class QuestionAnswering(Head):
         self.outputs = [OutputSpec(name=f"{edge}_logits", axes=[BATCH, SEQUENCE]) for edge in ("start", "end")]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        del mask_BT
         start_BT, end_BT = self.out(x_BTC).unbind(-1)
         return start_BT, end_BT
 

@@ -30,7 +30,6 @@ class Scoring(nn.Module):
 
     def base(self, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term | None:
         """What replaces ``q k^T``, if anything does."""
-        del k_BHSD, queries, keys
         return None
 
 

@@ -20,7 +20,6 @@ class _Assigning(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        del types
         if func is Tensor.copy_:
             return args[0].zero_().add_(args[1])
         if func is Tensor.__setitem__:

@@ -77,7 +77,6 @@ class Swish(GraphPass):
         return target.needs_microsoft("QuickGelu")
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
-        del target
 
         def formula(op: Any, x: Any) -> Any:
             return op.Mul(x, op.Sigmoid(x))
@@ -98,7 +97,6 @@ class BiasGelu(GraphPass):
         return target.needs_microsoft("BiasGelu")
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
-        del target
         from onnxscript.rewriter.ort_fusions.bias_gelu import fuse_bias_gelu
 
         return PassResult(int(fuse_bias_gelu(model)))

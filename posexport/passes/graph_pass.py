@@ -38,7 +38,6 @@ class GraphPass(ABC):
 
     def refusal(self, target: Target) -> str | None:
         """Why no graph for ``target`` can have it; None where it can."""
-        del target
         return None
 
     def why_not_preferred(self, target: Target) -> str | None:

@@ -62,7 +62,6 @@ class PackedHeads(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention nodes."""
-        del target
         leads: dict[ir.Value, ir.Value] = {}
         refused: list[str | None] = []
         for node in list(model.graph):

@@ -60,7 +60,6 @@ class PackedProjections(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts groups of projections."""
-        del target
         by_input: dict[ir.Value, list[_Projection]] = defaultdict(list)
         for node in model.graph:
             projection = _projection(node)

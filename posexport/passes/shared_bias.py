@@ -19,7 +19,6 @@ class SharedBias(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention nodes that share a bias."""
-        del target
         by_bias: dict[tuple[object, ...], list[tuple[ir.Node, AttentionSpec]]] = defaultdict(list)
         refused: list[str | None] = []
         for node in model.graph:

@@ -24,7 +24,6 @@ class SkipNorm(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts normalisations."""
-        del target
         norms = [node for node in model.graph if node.op_type in _FUSED and not node.domain]
         refused = []
         for norm in norms:

@@ -27,7 +27,6 @@ class TabulatedProjection(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts projections."""
-        del target
         projections = [(node, spec) for node in model.graph if (spec := ProjectionSpec.of(node)) is not None]
         refused = [_add_table(model.graph, node, spec) for node, spec in projections]
         return PassResult.of(refused)

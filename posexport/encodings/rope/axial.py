@@ -112,7 +112,6 @@ class RopeAxial(Encoding):
 
     def rotate(self, x_BHTD: Tensor, positions: Positions, role: Role) -> Tensor:
         """Pair by pair: ``(a + ib) exp(i coordinate frequency)``."""
-        del role
         grid, row_BT, column_BT = image_positions(self.name, positions)
         wide = torch.promote_types(x_BHTD.dtype, torch.float32)
         angles = []

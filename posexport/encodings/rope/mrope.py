@@ -87,7 +87,6 @@ class RopeMrope(Rope):
 
     def waves(self, positions: Positions, dtype: torch.dtype, role: Role) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the angles, each pair's by its axis, [B or 1, 1, T, F]."""
-        del role
         axis_F = [axis for axis, pairs in enumerate(self.sections) for _ in range(pairs)]
         chosen_F = torch.tensor(axis_F, dtype=torch.int64, device=positions.ids_BT.device)
         at_BTF = three_axes(positions).index_select(0, chosen_F).permute(1, 2, 0)

@@ -124,7 +124,6 @@ class Rope(Encoding):
 
         Every layer asks for them; in an exported graph equal ones are one set of nodes.
         """
-        del role
         frequency_BF = self.schedule.frequencies(positions.ids_BT, dtype)
         angle_B1TF = positions.ids_BT[:, None, :, None].to(dtype) * frequency_BF[:, None, None, :]
         factor = self.schedule.attention_factor

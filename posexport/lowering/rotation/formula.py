@@ -15,7 +15,6 @@ class Turned(Lowering[RotationSpec]):
     why_not_preferred = "it passes several times over queries and keys where one operator passes once"
 
     def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
-        del target
         cos, sin = x["cos"], x["sin"]
         wide = g.CastLike(x["x"], cos)
         rest: list[ir.Value] = []

@@ -21,11 +21,9 @@ class MicrosoftRotary(Lowering[RotationSpec]):
     why_not_preferred = "ai.onnx RotaryEmbedding is as fast and needs no numbers of the tokens"
 
     def refusal(self, spec: RotationSpec, target: Target) -> str | None:
-        del spec
         return target.needs_microsoft("com.microsoft RotaryEmbedding")
 
     def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
-        del target
         cos, sin = x["cos"], x["sin"]
         wide = g.CastLike(x["x"], cos)
         if spec.shared:

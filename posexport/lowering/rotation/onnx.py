@@ -26,13 +26,11 @@ class OnnxRotary(Lowering[RotationSpec]):
 
     def refusal(self, spec: RotationSpec, target: Target) -> str | None:
         """Not before opset 23, and not for runtimes that know few operators."""
-        del spec
         known = "runtimes without functions seldom know ai.onnx RotaryEmbedding" if target.flat else None
         return target.needs(ATTENTION_OPSET, "ai.onnx RotaryEmbedding") or known
 
     def build(self, g: Builder, spec: RotationSpec, x: Inputs, target: Target) -> ir.Value:
         """The operator does not broadcast over the batch."""
-        del target
         cos, sin = g.Squeeze(x["cos"], [1]), g.Squeeze(x["sin"], [1])
         if spec.shared:
             every_row = g.shape(g.size(x["x"], 0), [1], [1])

@@ -15,7 +15,6 @@ class Projected(Lowering[ProjectionSpec]):
     why_not_preferred = "it projects the distances anew in every call"
 
     def build(self, g: Builder, spec: ProjectionSpec, x: Inputs, target: Target) -> ir.Value:
-        del target
         return projected(g, spec, x)
 
 

@@ -38,7 +38,6 @@ class Tabulated(Lowering[ProjectionSpec]):
         return "choosing between table and products would wait for the device" if target.waits_to_branch else None
 
     def build(self, g: Builder, spec: ProjectionSpec, x: Inputs, target: Target) -> ir.Value:
-        del target
         within = g.LessOrEqual(g.ReduceMax(g.Abs(x["distances"]), keepdims=1), [REACH])
         return g.if_(
             g.scalar(within),

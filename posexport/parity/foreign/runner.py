@@ -47,7 +47,6 @@ class ForeignRunner(Runner):
 
     def _check(self, inputs: set[str]) -> None:
         """It may take and give more: `posexport.parity.foreign.fit` has looked at both."""
-        del inputs
 
     def feeds(self, feeds: Feeds) -> Feeds:
         """What the graph takes, in the types that it declares."""

@@ -38,7 +38,6 @@ class _Softmaxes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        del types
         out = func(*args, **(kwargs or {}))
         if func in (torch.ops.aten._softmax.default, torch.ops.aten.softmax.int):  # noqa: SLF001 (an operator)
             self.seen(args[0], out)

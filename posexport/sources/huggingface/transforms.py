@@ -24,7 +24,6 @@ class Transform(ABC):
 
     def others(self, output: Shape) -> dict[tuple[str, ...], Shape]:
         """Other tensors of the file that the step reads: the names that each may have, and its shape."""
-        del output
         return {}
 
     @abstractmethod
@@ -39,11 +38,9 @@ class Reshape(Transform):
     stored: tuple[int, ...]
 
     def shape(self, output: Shape) -> Shape:
-        del output
         return self.stored
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        del read
         return value.reshape(tuple(output))
 
 
@@ -55,7 +52,6 @@ class Transpose(Transform):
         return output[::-1]
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        del output, read
         return value.mT if value.dim() == 2 else value
 
 
@@ -76,7 +72,6 @@ class SplitFused(Transform):
         return [output[0] // self.width * self.parts, *output[1:]]
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        del output, read
         parts: Tensor = value.unflatten(0, (self.groups, self.parts, -1))  # type: ignore[no-untyped-call]
         return parts[:, self.part : self.part + self.width].flatten(0, 2)
 
@@ -88,7 +83,6 @@ class Scale(Transform):
     factor: float
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        del output, read
         return value.mul_(self.factor)
 
 
@@ -103,7 +97,6 @@ class AddRow(Transform):
         return {(self.name,): [self.rows, output[-1]]}
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        del output
         return value.add_(read((self.name,))[0])
 
 
@@ -120,6 +113,5 @@ class WeightNorm(Transform):
         return {self.norms: [*[1] * (len(output) - 1), output[-1]]}
 
     def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
-        del output
         wide = value.double()
         return value.copy_(wide * (read(self.norms).double() / wide.flatten(0, -2).norm(dim=0)))

@@ -131,7 +131,6 @@ class Pickle:
 
     def as_pages(self, name: str) -> nn.Parameter | None:
         """None: it is in a container of its own."""
-        del name
         return None
 
 
