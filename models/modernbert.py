@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from posexport.nn.activations import activation
-from posexport.nn.heads import Head
+from posexport.nn.heads import Head, mean_of_tokens
 from posexport.nn.norms import NormConfig, normalisation
 from posexport.spec import BATCH, OutputSpec
 
@@ -55,11 +55,5 @@ class PooledClassification(Head):
         self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        if not self.mean:
-            pooled_BC = x_BTC[:, 0]
-        elif mask_BT is None:
-            pooled_BC = x_BTC.mean(1)
-        else:
-            keep_BT1 = mask_BT[:, :, None].to(x_BTC.dtype)
-            pooled_BC = (x_BTC * keep_BT1).sum(1) / keep_BT1.sum(1).clamp(min=1)
+        pooled_BC = mean_of_tokens(x_BTC, mask_BT, least=1) if self.mean else x_BTC[:, 0]
         return (self.out(self.prediction(pooled_BC)),)

@@ -10,7 +10,7 @@ from parity_models import exported, source, wrapped
 
 from posexport.lowering.blocks import BLOCK
 from posexport.parity.criterion import EPS, tolerance
-from posexport.parity.grid.switches import switches
+from posexport.parity.grid.grid import switches
 from posexport.parity.prove import prove
 from posexport.parity.report import median
 from posexport.parity.report.point_table import plain

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from posexport.cli import group
 from posexport.encodings.alibi import Alibi
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
+from posexport.encodings.positions import distances
 from posexport.encodings.rope import Rope
 from posexport.encodings.rope.yarn import RopeYarn
 from posexport.encodings.shaw_kv import ShawKV

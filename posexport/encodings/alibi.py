@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 from posexport.ops.position_product_scores import POSITION_PRODUCT_SCORES

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.disentangled_scores import DISENTANGLED_SCORES
 

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.ops.fire_scores import FIRE_SCORES
 
 #: added to the normaliser in the paper's listing

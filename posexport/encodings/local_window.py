@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.ops.distance_scores import DISTANCE_SCORES
 
 #: Bias beyond the window. Exact in every precision; far enough below any score that the softmax gives exact

@@ -12,11 +12,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from posexport.encodings.buckets import boundaries, bucket, edges
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
 from posexport.encodings.position_table import PositionTable
 from posexport.encodings.position_vectors import Joined
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 

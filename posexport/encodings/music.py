@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.encodings.relative_table import Clippable, OnOverflow
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
 

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.buckets import boundaries, bucket, edges
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.errors import PosexportError
 from posexport.ops.distance_scores import DISTANCE_SCORES
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor, nn
 
-from posexport.encodings.distances import distances
 from posexport.encodings.encoding import Array, Encoding, Term, Value, register
-from posexport.encodings.positions import Positions
+from posexport.encodings.positions import Positions, distances
 from posexport.encodings.waves import frequencies
 from posexport.ops.head_distance_scores import HEAD_DISTANCE_SCORES
 from posexport.ops.waves import Layout, project

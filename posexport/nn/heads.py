@@ -63,13 +63,7 @@ class SentenceEmbedding(Head):
         ]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        if not self.mean:
-            pooled_BC = x_BTC[:, 0]
-        elif mask_BT is None:
-            pooled_BC = x_BTC.mean(1)
-        else:
-            keep_BT1 = mask_BT[:, :, None].to(x_BTC.dtype)
-            pooled_BC = (x_BTC * keep_BT1).sum(1) / keep_BT1.sum(1).clamp(min=1e-9)
+        pooled_BC = mean_of_tokens(x_BTC, mask_BT, least=1e-9) if self.mean else x_BTC[:, 0]
         return x_BTC, (F.normalize(pooled_BC, dim=-1) if self.normalise else pooled_BC)
 
 
@@ -138,3 +132,11 @@ def plain_head(task: str, hidden: int, labels: int, activation_name: str = "tanh
         "question-answering": lambda: QuestionAnswering(hidden),
     }
     return makers[task]()
+
+
+def mean_of_tokens(x_BTC: Tensor, mask_BT: Tensor | None, *, least: float) -> Tensor:
+    """[B, C], of the tokens that are not padding; ``least``: what a row without one is divided by."""
+    if mask_BT is None:
+        return x_BTC.mean(1)
+    keep_BT1 = mask_BT[:, :, None].to(x_BTC.dtype)
+    return (x_BTC * keep_BT1).sum(1) / keep_BT1.sum(1).clamp(min=least)

@@ -12,10 +12,9 @@ from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.foreign.fit import Foreign
 from posexport.parity.foreign.runner import ForeignRunner, conclusion, findings
 from posexport.parity.grid import memory
-from posexport.parity.grid.grid import grid
+from posexport.parity.grid.grid import grid, switches
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.grid.switches import switches
 from posexport.parity.invariants import check as invariants
 from posexport.parity.invariants import rollout
 from posexport.parity.invariants.promise import Promise

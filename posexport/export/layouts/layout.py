@@ -11,6 +11,8 @@ import msgspec
 from posexport.definition.definition import Part
 from posexport.errors import PosexportError
 from posexport.export.save import OwnFile, Store
+from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.models.encoder_decoder_parts import Wiring
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY, InputSpec, PartSpec
 
@@ -67,3 +69,10 @@ def read_json(path: Path | None) -> dict[str, Any]:
         return {}
     content = json.loads(path.read_text(encoding="utf-8"))
     return content if isinstance(content, dict) else {}
+
+
+def wiring(source: Source) -> Wiring:
+    """The parts that a source can be cut into; PosexportError where it is no encoder-decoder of posexport's."""
+    if not isinstance(source.module, EncoderDecoderModel):
+        raise PosexportError(f"{source.name} is exported in parts that are not known to any layout; leave it out")
+    return source.module.wiring

@@ -7,8 +7,7 @@ and one for all later calls; the weights of all three files stand once, in ``mod
 
 from dataclasses import replace
 
-from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, read_json
-from posexport.export.layouts.seq2seq import wiring
+from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, read_json, wiring
 from posexport.export.save import OwnFile, SharedFile, Store
 from posexport.models.decoder import DecoderModel
 from posexport.sources.source import Source

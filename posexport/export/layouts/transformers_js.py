@@ -9,8 +9,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json
-from posexport.export.layouts.seq2seq import wiring
+from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json, wiring
 from posexport.export.save import OwnFile
 from posexport.sources.source import Source
 

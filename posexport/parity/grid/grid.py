@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from posexport.errors import PosexportError
+from posexport.lowering.blocks import BLOCK
 from posexport.parity.grid import cached, images
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.grid.text import BATCHES, Sequences
-from posexport.spec import InputSpec, LengthContract, ProofPlan
+from posexport.spec import InputSpec, LengthContract, ProofPlan, samples
 
 
 def grid(
@@ -49,3 +50,12 @@ def grid(
     if limit is not None and contract.cached:
         points.append(cached.beyond(sequences.point(1, limit + 1, refusal=True), limit))
     return points
+
+
+def switches(envelope: LengthContract) -> list[int]:
+    """Lengths up to and including which the graph computes in one way, ascending: a mistake may show on one side only.
+
+    Lengths at which the encoding's formula changes, and the length from which attention is tiled over queries; in units
+    of ``sequence_length`` (samples where convolutions make tokens of them).
+    """
+    return sorted({*envelope.boundaries, samples(BLOCK + 1, envelope.convolutions) - 1})

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.parity.criterion import Array, Measured, RealTokens, measure
+from posexport.parity.criterion import NOT_FINITE, Array, Measured, RealTokens, measure
 from posexport.parity.grid.conditioning import inputs_of
 from posexport.parity.grid.inputs import Feeds, token_mask
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.run import baseline_error
 from posexport.parity.run.calls import in_calls, whole
-from posexport.parity.run.finite import check_finite
 from posexport.parity.run.reference import fingerprint
 from posexport.parity.run.sample import SampleWriter
 from posexport.parity.run.setup import Setup
 from posexport.parity.run.subject import RunError
+from posexport.sources.source import Source
 from posexport.targets.dtypes import MODEL_DTYPE
 
 #: by length and output
@@ -102,7 +102,7 @@ class PointRunner:
         truth = in_calls(self._truth, feeds, source, calls)
         # one precision's outputs at a time: logits over a vocabulary are large
         errors = self._errors(in_calls(self._baseline, feeds, source, calls), truth, keeps)
-        check_finite(source, point, errors)
+        _check_finite(source, point, errors)
         measured, failure = self._subject(point, feeds, truth, keeps)
         if sample is not None:
             sample.add(point, feeds, truth, keeps)
@@ -159,3 +159,19 @@ def _largest(errors: Sequence[tuple[tuple[int, str], float]]) -> PerLength:
     for key, error in errors:
         largest[key] = max(largest[key], error)
     return dict(largest)
+
+
+def _check_finite(source: Source, point: GridPoint, errors: Sequence[Measured]) -> None:
+    """Raise PosexportError where a user's module itself gives NaN or an infinity for a token that is not padding.
+
+    A definition of posexport's own that does is a failure of the proof, not of the input.
+    """
+    if source.kind != "python":
+        return
+    for spec, error in zip(source.outputs, errors, strict=True):
+        if error.note == NOT_FINITE:
+            raise PosexportError(
+                f"{source.name}: output {spec.name} of the module itself is NaN or infinite at {point}, for tokens "
+                "that are not padding; where all keys of a row can be masked, mask with torch.finfo(x.dtype).min "
+                "instead of -inf"
+            )

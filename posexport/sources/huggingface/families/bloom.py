@@ -6,8 +6,7 @@ error with it (at length 2049 in float32 6e-7 of scale instead of 2e-5).
 """
 
 from posexport.encodings.alibi import Alibi
-from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
@@ -27,18 +26,14 @@ _LAYER = {
 
 def _build(config: Config, task: str) -> Plan:
     config.only("sums are taken before the normalisations, not after", apply_residual_connection_post_layernorm=False)
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    hidden = config.size("hidden_size")
+    settings = decoder.settings(
+        config,
+        tied=True,
         feedforward=4 * hidden,
         activation="gelu_new",
         embedding_norm=True,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", True),
     )
     qkv = decoder.fused_qkv("self_attention.query_key_value", groups=settings.heads)
     names = decoder.Names(once=_ONCE, layer={**_LAYER, **qkv}, stem="transformer.h.{i}")

@@ -8,7 +8,7 @@ import torch
 
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
-from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin, origins_of
 from posexport.sources.huggingface.transforms import SplitFused
@@ -43,6 +43,25 @@ def fused_qkv(name: str, *, groups: int = 1, queries: int = 1) -> dict[str, Orig
         "attention.key": Origin((name,), (SplitFused(queries, parts, groups),)),
         "attention.value": Origin((name,), (SplitFused(queries + 1, parts, groups),)),
     }
+
+
+def settings(config: Config, *, tied: bool, **others: Any) -> DecoderConfig:
+    """A decoder with the sizes of config.json; ``tied``: what a file means that does not say whether the head is.
+
+    ``others``: flat settings (`DecoderConfig.of`), in place of those read here too.
+    """
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    read = {
+        "vocab": vocab,
+        "hidden": hidden,
+        "layers": config.size("num_hidden_layers", most=MOST_LAYERS),
+        "tied": config.flag("tie_word_embeddings", tied),
+    }
+    if "heads" not in others:
+        read["heads"] = config.heads(hidden)
+    if "padding_id" not in others:
+        read["padding_id"] = config.padding_id(vocab)
+    return DecoderConfig.of(**read | others)
 
 
 def plan(

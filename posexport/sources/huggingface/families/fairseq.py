@@ -20,21 +20,24 @@ from posexport.sources.huggingface.plan import Constant, Origin, Plan, in_layers
 from posexport.sources.huggingface.transforms import Reshape
 
 GENERATION = "text2text-generation"
-#: modules of a layer to the checkpoint's
-LAYER = {
+#: modules of a decoder-only layer to the checkpoint's
+DECODER_LAYER = {
     "attention.query": "self_attn.q_proj",
     "attention.key": "self_attn.k_proj",
     "attention.value": "self_attn.v_proj",
     "attention.output": "self_attn.out_proj",
     "attention_residual.norm": "self_attn_layer_norm",
+    "feedforward.inner": "fc1",
+    "feedforward.outer": "fc2",
+    "feedforward_residual.norm": "final_layer_norm",
+}
+#: with cross attention
+LAYER = DECODER_LAYER | {
     "cross_attention.query": "encoder_attn.q_proj",
     "cross_attention.key": "encoder_attn.k_proj",
     "cross_attention.value": "encoder_attn.v_proj",
     "cross_attention.output": "encoder_attn.out_proj",
     "cross_residual.norm": "encoder_attn_layer_norm",
-    "feedforward.inner": "fc1",
-    "feedforward.outer": "fc2",
-    "feedforward_residual.norm": "final_layer_norm",
 }
 #: parts of the encoder's and of the decoder's beginning and end
 ENCODER = {

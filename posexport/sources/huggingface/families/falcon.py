@@ -13,7 +13,7 @@ from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
@@ -32,26 +32,23 @@ _NORMS = {
 
 
 def _build(config: Config, task: str) -> Plan:
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    hidden = config.size("hidden_size")
     heads = config.heads(hidden)
     new = config.flag("new_decoder_architecture", False)
     bias = config.flag("bias", False)
     kv_heads = _kv_heads(config, heads, new)
     norms = _parallel_norms(config, new)
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
+    settings = decoder.settings(
+        config,
+        tied=True,
         heads=heads,
         kv_heads=kv_heads,
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
         feedforward=config.size_or("ffn_hidden_size", 4 * hidden),
         activation=config.activation("activation", "gelu"),
         attention_bias=bias,
         feedforward_bias=bias,
         parallel_norms=norms,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", True),
     )
     first, second = _NORMS[norms]
     qkv = decoder.fused_qkv("self_attention.query_key_value", groups=kv_heads, queries=heads // kv_heads)

@@ -11,7 +11,7 @@ import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import NameMap, Plan, origin
 from posexport.sources.huggingface.transforms import Scale, Transpose
@@ -53,18 +53,14 @@ def _gpt_bigcode(config: Config, task: str) -> Plan:
 
 
 def _settings(config: Config, activation: str) -> DecoderConfig:
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    return DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    hidden = config.size("hidden_size")
+    return decoder.settings(
+        config,
+        tied=True,
         feedforward=config.size_or("n_inner", 4 * hidden),
         activation=config.activation("activation_function", activation),
         scaled=config.flag("scale_attn_weights", True),
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", True),
     )
 
 

@@ -9,8 +9,7 @@ from posexport.encodings.absolute import Absolute
 from posexport.encodings.compose import InputAndLayers
 from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
-from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
@@ -33,20 +32,16 @@ _NAMES = decoder.Names(
 
 
 def _build(config: Config, task: str) -> Plan:
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    hidden = config.size("hidden_size")
+    settings = decoder.settings(
+        config,
+        tied=True,
         feedforward=config.size_or("intermediate_size", 4 * hidden),
         activation=config.activation("activation_function", "gelu_new"),
         scaled=False,
         attention_bias=False,
         output_bias=True,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", True),
     )
     with torch.device("meta"):
         positions = Absolute(max_positions=config.size("max_position_embeddings", 2048), hidden=hidden)

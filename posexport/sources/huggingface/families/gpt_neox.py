@@ -8,7 +8,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import rotation
 from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
@@ -24,19 +24,14 @@ _UNREAD = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_
 
 
 def _build(config: Config, task: str) -> Plan:
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    settings = decoder.settings(
+        config,
+        tied=False,
         feedforward=config.size("intermediate_size"),
         activation=config.activation("hidden_act", "gelu"),
         attention_bias=config.flag("attention_bias", True),
         parallel_norms=2 if config.flag("use_parallel_residual", True) else None,
         eps=config.number("layer_norm_eps", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", False),
     )
     layer = _LAYER | decoder.fused_qkv("attention.query_key_value", groups=settings.heads)
     names = decoder.Names(once=_ONCE, layer=layer, stem="gpt_neox.layers.{i}", head="embed_out", unread=_UNREAD)

@@ -6,7 +6,7 @@ Wang and Komatsuzaki, "GPT-J-6B" (2021, released code). The head has a bias. tra
 
 from posexport.encodings.rope import Rope
 from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
@@ -24,19 +24,15 @@ _NAMES = decoder.Names(once=_ONCE, layer=_LAYER, stem="transformer.h.{i}", unrea
 
 
 def _build(config: Config, task: str) -> Plan:
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    hidden = config.size("hidden_size")
+    settings = decoder.settings(
+        config,
+        tied=False,
         feedforward=config.size_or("n_inner", 4 * hidden),
         activation=config.activation("activation_function", "gelu_new"),
         attention_bias=False,
         parallel_norms=1,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", False),
         head_bias=True,
     )
     with config.named_in_errors():

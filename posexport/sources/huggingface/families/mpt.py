@@ -10,8 +10,7 @@ from typing import Any
 
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
-from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.plan import Plan
 
@@ -39,20 +38,16 @@ def _build(config: Config, task: str) -> Plan:
     config.only("logits are not scaled", logit_scale=None)
     config.only("the feed-forward is four times as wide", expansion_ratio=4)
     attention = _attention(config)
-    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    hidden = config.size("hidden_size")
+    settings = decoder.settings(
+        config,
+        tied=True,
         feedforward=4 * hidden,
         activation="gelu",
         attention_bias=False,
         feedforward_bias=False,
         norm_bias=False,
         eps=config.number("layer_norm_epsilon", 1e-5),
-        padding_id=config.padding_id(vocab),
-        tied=config.flag("tie_word_embeddings", True),
     )
     if (scale := attention.get("softmax_scale")) is not None:
         settings = settings.changed(scale_size=_positive(config, "softmax_scale", scale) ** -2)

@@ -8,9 +8,8 @@ older files have no final normalisation (``_remove_final_layer_norm``).
 import torch
 
 from posexport.encodings.learned import Learned
-from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families import decoder
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families import decoder, fairseq
 from posexport.sources.huggingface.plan import Plan
 
 #: rows of the table before position 0
@@ -22,16 +21,6 @@ _ONCE = {
     "project_out": "model.decoder.project_out",
     "final_norm": "model.decoder.final_layer_norm",
 }
-_LAYER = {
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.out_proj",
-    "attention_residual.norm": "self_attn_layer_norm",
-    "feedforward.inner": "fc1",
-    "feedforward.outer": "fc2",
-    "feedforward_residual.norm": "final_layer_norm",
-}
 
 
 def _build(config: Config, task: str) -> Plan:
@@ -39,11 +28,9 @@ def _build(config: Config, task: str) -> Plan:
     before = config.flag("do_layer_norm_before", True)
     bias = config.flag("enable_bias", True)
     width = config.size_or("word_embed_proj_dim", hidden)
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    settings = decoder.settings(
+        config,
+        tied=True,
         feedforward=config.size("ffn_dim"),
         embedding=width if width != hidden else None,
         project_first=True,
@@ -55,12 +42,11 @@ def _build(config: Config, task: str) -> Plan:
         final_norm=before and not config.flag("_remove_final_layer_norm", False),
         eps=1e-5,
         padding_id=config.size("pad_token_id", 1, least=0, most=vocab - 1),
-        tied=config.flag("tie_word_embeddings", True),
     )
     longest = config.size("max_position_embeddings")
     with config.named_in_errors(), torch.device("meta"):
         encoding = Learned(max_positions=longest, hidden=hidden, offset=OFFSET)
-    names = decoder.Names(once=_ONCE, layer=_LAYER, stem="model.decoder.layers.{i}")
+    names = decoder.Names(once=_ONCE, layer=fairseq.DECODER_LAYER, stem="model.decoder.layers.{i}")
     return decoder.plan(task, settings, encoding, names)
 
 

@@ -14,7 +14,7 @@ from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.rope import Rope, rotation
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.families import decoder
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Plan
@@ -51,12 +51,9 @@ def settings(
                 f"{config.label} sets {key} = {config.values[key]!r:.60}: a mixture of experts is not computed here, "
                 "only one feed-forward a layer"
             )
-    vocab, hidden, heads = config.size("vocab_size"), config.size("hidden_size"), config.size("num_attention_heads")
+    vocab, heads = config.size("vocab_size"), config.size("num_attention_heads")
     stated = {
-        "vocab": vocab,
-        "hidden": hidden,
         "heads": heads,
-        "layers": config.size("num_hidden_layers", most=MOST_LAYERS),
         "feedforward": config.size("intermediate_size"),
         "kv_heads": config.size_or_none("num_key_value_heads") or heads,
         "head_width": config.size_or_none("head_dim"),
@@ -65,13 +62,12 @@ def settings(
         "eps": config.number(*eps),
         "attention_bias": False,
         "feedforward_bias": False,
-        "tied": config.flag("tie_word_embeddings", tied),
         "padding_id": _padding_id(config, vocab),
     }
     if "activation" not in fixed:
         stated["activation"] = config.activation("hidden_act", "silu")
     with config.named_in_errors():
-        return DecoderConfig.of(**{**stated, **fixed})
+        return decoder.settings(config, tied=tied, **{**stated, **fixed})
 
 
 def _padding_id(config: Config, vocab: int) -> int:

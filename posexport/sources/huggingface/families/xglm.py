@@ -8,24 +8,13 @@ import math
 
 from posexport.encodings.sinusoidal import Sinusoidal
 from posexport.errors import PosexportError
-from posexport.models.decoder import DecoderConfig
-from posexport.sources.huggingface.config import MOST_LAYERS, Config
-from posexport.sources.huggingface.families import decoder
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.families import decoder, fairseq
 from posexport.sources.huggingface.plan import Plan
 
 #: what the first token's position counts as
 OFFSET = 2
 _ONCE = {"token": "model.embed_tokens", "final_norm": "model.layer_norm"}
-_LAYER = {
-    "attention.query": "self_attn.q_proj",
-    "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj",
-    "attention.output": "self_attn.out_proj",
-    "attention_residual.norm": "self_attn_layer_norm",
-    "feedforward.inner": "fc1",
-    "feedforward.outer": "fc2",
-    "feedforward_residual.norm": "final_layer_norm",
-}
 
 
 def _build(config: Config, task: str) -> Plan:
@@ -36,21 +25,20 @@ def _build(config: Config, task: str) -> Plan:
             f"{config.label} says pad_token_id = {padding}; transformers then gives position {padding - OFFSET} the "
             f"padding's zeros, which is not read: it must be below {OFFSET}"
         )
-    settings = DecoderConfig.of(
-        vocab=vocab,
-        hidden=hidden,
-        heads=config.heads(hidden),
-        layers=config.size("num_hidden_layers", most=MOST_LAYERS),
+    settings = decoder.settings(
+        config,
+        tied=True,
         feedforward=config.size("ffn_dim"),
         activation=config.activation("activation_function", "gelu"),
         embedding_scale=math.sqrt(hidden) if config.flag("scale_embedding", True) else 1.0,
         eps=1e-5,
         padding_id=padding,
-        tied=config.flag("tie_word_embeddings", True),
     )
     with config.named_in_errors():
         encoding = Sinusoidal(hidden=hidden, layout="half", timescales="tensor2tensor", offset=OFFSET)
-    return decoder.plan(task, settings, encoding, decoder.Names(once=_ONCE, layer=_LAYER, stem="model.layers.{i}"))
+    return decoder.plan(
+        task, settings, encoding, decoder.Names(once=_ONCE, layer=fairseq.DECODER_LAYER, stem="model.layers.{i}")
+    )
 
 
 XGLM = decoder.family(
