@@ -32,7 +32,7 @@ from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
 from posexport.parity.report.median import LEAST_POINTS, LIMIT
 from posexport.parity.report.report import Report
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 
 ROOT = Path(__file__).parent.parent
@@ -120,7 +120,7 @@ def measured(model: Model) -> dict[str, Any]:
         elif model.name.startswith("vision-swin"):
             settings = settings[:1]
         options = LoadOptions(settings=settings)
-        lengths = lengths_of(load(argument, options))
+        lengths = lengths_of(load_source(argument, options))
         done = convert(
             argument, Path(folder) / "bundle", ConvertOptions(load=options, lengths=lengths, threads=model.threads)
         )

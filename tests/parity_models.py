@@ -26,7 +26,7 @@ SIZES = ("max_positions=20", "hidden=20", "feedforward=37", "vocab=61")
 def source(name: str = "encoder-absolute", *settings: str, task: str | None = None) -> Source:
     sizes = SIZES if name not in ("encoder-nope", "encoder-sinusoidal", "encoder-shaw-kv") else SIZES[1:]
     layers = () if any(given.startswith("layers=") for given in settings) else ("layers=1",)
-    return builtin.load(name, task=task, settings_given=(*sizes, *layers, *settings))
+    return builtin.builtin_source(name, task=task, settings_given=(*sizes, *layers, *settings))
 
 
 def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.ModelProto:

@@ -20,7 +20,7 @@ def source(encoding: str, *settings: str, task: str | None = None) -> Source:
     given = dict(pair.split("=", 1) for pair in (*SIZES, *settings))
     if encoding in ("sinusoidal", "nope", "shaw-k", "shaw-kv"):
         given.pop("max_positions")
-    return builtin.load(
+    return builtin.builtin_source(
         f"encoder-{encoding}", task=task, settings_given=tuple(f"{key}={value}" for key, value in given.items())
     )
 
@@ -45,7 +45,7 @@ def shared(name: str, *settings: str) -> tuple[str, ...]:
     if name.startswith("decoder-") and "head" not in name and not any("kv_heads" in pair for pair in settings):
         given += ("kv_heads=1",)
     try:
-        builtin.load(name, task=None, settings_given=(*given, "max_positions=200"))
+        builtin.builtin_source(name, task=None, settings_given=(*given, "max_positions=200"))
     except PosexportError:
         return given
     return (*given, "max_positions=200")

@@ -26,7 +26,7 @@ from posexport.nn.heads import Features
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import kept
 from posexport.parity.grid.point import GridPoint
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, frames, samples
 
@@ -278,7 +278,7 @@ def copy(tmp_path: Path):
 
 
 def read(directory: Path, task: str | None = None) -> Source:
-    return load(directory, task=task, allow_pickle=False)
+    return checkpoint_source(directory, task=task, allow_pickle=False)
 
 
 @pytest.mark.parametrize(

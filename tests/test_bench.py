@@ -22,7 +22,7 @@ from posexport.bench.recipes import OUT, Recipe, make
 from posexport.bench.records import Document, Point, figure, judge
 from posexport.bench.suites import SUITES, chosen
 from posexport.cli import group
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 
 TINY = {
     "vocab_size": 29,
@@ -350,7 +350,7 @@ def test_checkpoints_are_as_transformers_stores_them(name, monkeypatch, tmp_path
     tiny = {key: TINY.get(key, value) for key, value in config.items()}
     monkeypatch.setitem(checkpoints.CONFIGS, name, tiny)
     checkpoints.write(name, tmp_path)
-    source = load(str(tmp_path), LoadOptions())
+    source = load_source(str(tmp_path), LoadOptions())
     assert len(list(source.module.parameters())) >= 19
 
 

@@ -268,7 +268,7 @@ def test_reading_reads_what_a_step_reads() -> None:
     assert made.options == {"numbers": 12 * layer + 768 + 768 * 32000, "per_token": 12 * 2 * 4 * 64}
     options = {"numbers": 70, "per_token": 30}
     sizes = {"batch": 3, "past": 1, "new": 1, "runs": 1, "warmup": 0, "threads": 1, "vocab": 9}
-    reader = reading.load(Job(model="", answer="", options=options, **sizes))
+    reader = reading.reader(Job(model="", answer="", options=options, **sizes))
     assert np.allclose(reader.read(np.zeros((3, 1), np.int64)), np.full((3, 1), 0.1))
 
 

@@ -75,7 +75,7 @@ def test_edges_are_whole_numbers_where_a_logarithm_is_in_doubt() -> None:
 
 def test_t5_has_no_logarithm_in_its_graph(tmp_path: Path) -> None:
     path = tmp_path / "t5.onnx"
-    export(builtin.load("encoder-t5", task=None, settings_given=ONE_LAYER), path, opset=18, ir_version=10)
+    export(builtin.builtin_source("encoder-t5", task=None, settings_given=ONE_LAYER), path, opset=18, ir_version=10)
     model = onnx.load(path)
     used = {node.op_type for nodes in (model.graph.node, *(f.node for f in model.functions)) for node in nodes}
     assert "GreaterOrEqual" in used
@@ -169,7 +169,7 @@ def test_what_is_outside_the_window_has_no_weight_at_all(dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("lowering", ["formula", "blockwise"])
 def test_padded_outputs_of_a_window_are_finite_in_onnx_runtime(lowering: str, tmp_path: Path) -> None:
-    made = builtin.load("encoder-local-window", task=None, settings_given=(*ONE_LAYER, "left=1", "right=1"))
+    made = builtin.builtin_source("encoder-local-window", task=None, settings_given=(*ONE_LAYER, "left=1", "right=1"))
     path = tmp_path / "m.onnx"
     export(made, path, opset=18, ir_version=10, lowering=lowering)
     feeds = feeds_of(made, 30)
@@ -192,7 +192,9 @@ def test_the_first_token_of_tupe_is_reset() -> None:
 
 def test_attention_scales_by_the_number_of_terms() -> None:
     scales = {
-        name: builtin.load(f"encoder-{name}", task=None, settings_given=()).module.encoder.groups[0].attention.scale
+        name: builtin.builtin_source(f"encoder-{name}", task=None, settings_given=())
+        .module.encoder.groups[0]
+        .attention.scale
         for name in ("tupe", "t5")
     }
     assert scales == {"tupe": (2 * 12) ** -0.5, "t5": 12**-0.5}
@@ -297,7 +299,7 @@ def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 )
 def test_lowerings_agree_with_pytorch_past_a_block(name_and_settings: tuple[str, ...], tmp_path: Path, agree) -> None:
     name, *settings = name_and_settings
-    made = builtin.load(f"encoder-{name}", task=None, settings_given=(*ONE_LAYER, *settings))
+    made = builtin.builtin_source(f"encoder-{name}", task=None, settings_given=(*ONE_LAYER, *settings))
     feeds = feeds_of(made, 269)
     feeds["attention_mask"][1, 200:] = 0
     with torch.no_grad():

@@ -188,7 +188,7 @@ def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path
         settings = LoadOptions(settings=(*SIZES, f"max_positions={positions}"))
         target = tmp_path / str(positions)
         convert(name, target, ConvertOptions(load=settings, verify=False))
-        source = builtin.load(name, task=None, settings_given=settings.settings)
+        source = builtin.builtin_source(name, task=None, settings_given=settings.settings)
         nodes = control_flow(onnx.load(target / "model.onnx"))
         assert any(node.op_type == "Scan" for node in nodes) is tiles
         points = grid(source.envelope, source.inputs)
@@ -199,7 +199,7 @@ def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path
 
 
 def test_skipped_points_reach_nothing() -> None:
-    source = builtin.load("encoder-nope", task=None, settings_given=SIZES)
+    source = builtin.builtin_source("encoder-nope", task=None, settings_given=SIZES)
     point = grid(source.envelope, source.inputs)[0]
     branch = Branch("node", "then_branch")
     found = coverage.Coverage([branch], reached={branch: point})

@@ -17,7 +17,7 @@ from posexport.parity.run.calls import in_calls, whole
 from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import RunError, Runner
 from posexport.runtime.session import load
-from posexport.sources.builtin import load as builtin
+from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
 from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source

@@ -18,7 +18,7 @@ from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
 from posexport.nn.heads import Features
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 
@@ -163,7 +163,9 @@ def test_what_does_not_fit_is_refused() -> None:
 
 @pytest.mark.parametrize(("buckets", "positions", "limit"), [(37, 41, 37), (37, 30, 30)])
 def test_the_limit_is_the_smaller_of_the_two(tmp_path: Path, buckets: int, positions: int, limit: int) -> None:
-    source = load(_changed(tmp_path, {"max_position_embeddings": positions}), task=None, allow_pickle=False)
+    source = checkpoint_source(
+        _changed(tmp_path, {"max_position_embeddings": positions}), task=None, allow_pickle=False
+    )
     assert source.module.get_submodule("encoder.embeddings.encoding").table.shape[0] == buckets
     assert (source.envelope.minimum, source.envelope.limit) == (4, limit)
     assert max(source.envelope.boundaries) == limit
@@ -180,7 +182,7 @@ def test_the_limit_is_the_smaller_of_the_two(tmp_path: Path, buckets: int, posit
 )
 def test_a_configuration_that_does_not_fit(tmp_path: Path, change: dict[str, object], message: str) -> None:
     with pytest.raises(PosexportError, match=message):
-        load(_changed(tmp_path, change), task=None, allow_pickle=False)
+        checkpoint_source(_changed(tmp_path, change), task=None, allow_pickle=False)
 
 
 def _changed(tmp_path: Path, change: dict[str, object]) -> Path:

@@ -129,7 +129,7 @@ def session(bundle: Callable[..., Path]) -> Session:
 
 def greedy(prompt: list[int], start: list[int], steps: int) -> list[int]:
     """PyTorch's tokens: everything read again at every step, no cache."""
-    module = builtin.load("encoder-decoder-t5", task=None, settings_given=SIZES).module
+    module = builtin.builtin_source("encoder-decoder-t5", task=None, settings_given=SIZES).module
     ids = list(start)
     with torch.inference_mode():
         for _ in range(steps):

@@ -11,7 +11,7 @@ import torch
 import posexport
 from posexport.lowering import plan
 from posexport.lowering.formula import Formula
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.huggingface.families import FAMILIES, decoder, gptj
 
 GPTJ = Path(__file__).parent / "golden" / "gptj-forcausallm"
@@ -29,7 +29,9 @@ def test_a_family_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.copytree(GPTJ, tmp_path / "checkpoint")
     config = json.loads((GPTJ / "config.json").read_text()) | {"model_type": "gptj-like"}
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))
-    like, original = (load(path, task=None, allow_pickle=False) for path in (tmp_path / "checkpoint", GPTJ))
+    like, original = (
+        checkpoint_source(path, task=None, allow_pickle=False) for path in (tmp_path / "checkpoint", GPTJ)
+    )
     assert like.task == original.task == "text-generation"
     weights = dict(original.module.named_parameters())
     assert weights

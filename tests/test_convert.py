@@ -80,7 +80,7 @@ def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
 
 def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, folder: Path) -> None:
     """Converted, passed, in every row and padding there is; the file is valid and answers."""
-    source = builtin.load(name, task=None, settings_given=settings)
+    source = builtin.builtin_source(name, task=None, settings_given=settings)
     if source.plan.images or source.plan.lengths:
         lengths = None
     few = lengths and [n for n in lengths if source.envelope.limit is None or n <= source.envelope.limit]
@@ -219,7 +219,7 @@ def test_a_user_s_module_converts_with_its_operators_visible(tmp_path: Path) -> 
 def test_positions_matter_in_every_built_in_model() -> None:
     """The weights that a proof is made with must let a lost position show."""
     for name in (name for name in builtin.models() if name.startswith("encoder-") and "decoder" not in name):
-        module: nn.Module = builtin.load(name, task=None, settings_given=TINY).module.double()
+        module: nn.Module = builtin.builtin_source(name, task=None, settings_given=TINY).module.double()
         ids = torch.arange(1, 12)[None]
         order = torch.tensor([3, 1, 2, 0, *range(4, 11)])
         y, swapped = module(input_ids=ids)[0], module(input_ids=ids[:, order])[0]

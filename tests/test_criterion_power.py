@@ -35,7 +35,7 @@ Change = Callable[[nn.Module], None]
 
 
 def model(name: str, *settings: str) -> Source:
-    return builtin.load(name, task=None, settings_given=(*SIZES, *settings))
+    return builtin.builtin_source(name, task=None, settings_given=(*SIZES, *settings))
 
 
 def proof(right: Source, graph: onnx.ModelProto, **options: Any) -> Report:
@@ -309,6 +309,6 @@ def test_every_way_to_compute_attention_is_accepted(lowering: str, tmp_path: Pat
 
 def test_cope_of_the_default_size_is_accepted(tmp_path: Path) -> None:
     """Refused on some processors by the rule of twice PyTorch's error at each point, by a hair."""
-    right = builtin.load("decoder-cope", task=None, settings_given=())
+    right = builtin.builtin_source("decoder-cope", task=None, settings_given=())
     report = proof(right, exported(right, tmp_path), lengths=[64], threads=0)
     assert report.passed, report.describe()

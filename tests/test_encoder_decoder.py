@@ -39,7 +39,7 @@ LIMIT = 13
 
 
 def model(encoding: str, *settings: str, task: str | None = None) -> Source:
-    return builtin.load(f"encoder-decoder-{encoding}", task=task, settings_given=(*SIZES, *settings))
+    return builtin.builtin_source(f"encoder-decoder-{encoding}", task=task, settings_given=(*SIZES, *settings))
 
 
 def exported(source: Source, folder: Path) -> Path:
@@ -171,7 +171,9 @@ class Sounds(nn.Module):
 def sounds() -> Source:
     torch.manual_seed(0)
     config = DecoderConfig.of(hidden=20, heads=5, feedforward=37, vocab=61, layers=1, cross_attention=True, tied=False)
-    encoding = builtin.load("decoder-absolute", task=None, settings_given=("hidden=20", "max_positions=9")).module
+    encoding = builtin.builtin_source(
+        "decoder-absolute", task=None, settings_given=("hidden=20", "max_positions=9")
+    ).module
     decoder = Decoder(config, encoding.decoder.encodings[0])
     for parameter in decoder.parameters():
         nn.init.normal_(parameter, std=0.4)

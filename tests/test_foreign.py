@@ -422,7 +422,7 @@ def named(*inputs: str) -> Signature:
 def test_the_halves_of_an_encoder_decoder_compute_what_the_whole_does() -> None:
     """Each is what optimum's graph of these inputs is, and is given what the whole makes on the way."""
     sizes = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61")
-    source = builtin.load("encoder-decoder-t5", task=None, settings_given=sizes)
+    source = builtin.builtin_source("encoder-decoder-t5", task=None, settings_given=sizes)
     ids, new = torch.tensor([[5, 7, 9, 11]]), torch.tensor([[3, 8, 2]])
     whole = dict(
         zip([s.name for s in source.outputs], source.module(input_ids=ids, decoder_input_ids=new), strict=True)

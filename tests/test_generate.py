@@ -89,7 +89,7 @@ def tokens(made: Any) -> list[list[int]]:
 
 def full_passes(name: str, prompt: list[int], count: int) -> list[int]:
     """PyTorch's best tokens, each from a pass over everything before it, in float64."""
-    source = builtin.load(f"decoder-{name}", task=None, settings_given=(*SIZES, *MODELS[name]))
+    source = builtin.builtin_source(f"decoder-{name}", task=None, settings_given=(*SIZES, *MODELS[name]))
     module, row = source.module.double(), list(prompt)
     with torch.inference_mode():
         for _ in range(count):

@@ -14,7 +14,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.encodings.nope import NoPE
 from posexport.encodings.relative_table import RelativeTable
 from posexport.parity.criterion import tolerance
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec
 
@@ -100,7 +100,7 @@ def bound(name: str, dtype: torch.dtype) -> float:
 @functools.cache
 def read(name: str, task: str | None) -> Source:
     """A checkpoint, read once; its module's precision is what the last run asked for."""
-    return load(GOLDEN / name, task=task, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
+    return checkpoint_source(GOLDEN / name, task=task, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -181,7 +181,7 @@ def test_hidden_states(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", POOLED)
 def test_pooler_output(name: str) -> None:
-    source = load(GOLDEN / name, task="features", allow_pickle=False)
+    source = checkpoint_source(GOLDEN / name, task="features", allow_pickle=False)
     assert [spec.name for spec in source.outputs] == ["last_hidden_state", "pooler_output"]
     assert source.promises.reads_first_token
     assert not any("pooler" in remark for remark in source.remarks)
@@ -193,7 +193,7 @@ def test_pooler_output(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert-absolute", "electra-relative_key", "roformer-formaskedlm", "canine-model"])
 def test_without_a_pooler_that_is_read_there_is_no_pooler_output(name: str) -> None:
-    source = load(GOLDEN / name, task="features", allow_pickle=False)
+    source = checkpoint_source(GOLDEN / name, task="features", allow_pickle=False)
     assert [spec.name for spec in source.outputs] == ["last_hidden_state"]
 
 
@@ -235,7 +235,7 @@ def test_positions_matter(name: str) -> None:
 def test_what_the_source_says(family: str) -> None:
     after_padding = family in ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm")
     for kind in TYPES:
-        source = load(GOLDEN / f"{family}-{kind}", task=None, allow_pickle=False)
+        source = checkpoint_source(GOLDEN / f"{family}-{kind}", task=None, allow_pickle=False)
         limit = 31 if after_padding and kind == "absolute" else 33
         assert (source.envelope.trained, source.envelope.limit, source.envelope.beyond) == (limit, limit, "error")
         assert source.envelope.boundaries == [limit]
@@ -254,7 +254,7 @@ def test_what_the_source_says(family: str) -> None:
 @pytest.mark.parametrize("name", OWN)
 def test_what_the_source_says_of_positions_of_its_own(name: str) -> None:
     encoding, limit, shift_invariant = OWN[name]
-    source = load(GOLDEN / name, task=None, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
+    source = checkpoint_source(GOLDEN / name, task=None, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
     assert (source.envelope.limit, source.envelope.beyond) == (limit, "error")
     assert source.envelope.trained == limit
     assert limit is None or max(source.envelope.boundaries) == limit
@@ -265,7 +265,7 @@ def test_what_the_source_says_of_positions_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_layer_has_its_own_table(family: str) -> None:
-    source = load(GOLDEN / f"{family}-relative_key", task="features", allow_pickle=False)
+    source = checkpoint_source(GOLDEN / f"{family}-relative_key", task="features", allow_pickle=False)
     tables = [module.table for module in source.module.modules() if isinstance(module, RelativeTable)]
     assert len({id(table) for table in tables}) == 2
     assert not torch.equal(tables[0], tables[-1])
@@ -273,7 +273,7 @@ def test_every_layer_has_its_own_table(family: str) -> None:
 
 def test_mask_tokens_are_counted_among_real_tokens() -> None:
     """Where transformers 4.57.6 counts padding too (see ci/golden/make.py), the row alone is the truth."""
-    module = load(GOLDEN / "esm-formaskedlm", task="features", allow_pickle=False).module.double()
+    module = checkpoint_source(GOLDEN / "esm-formaskedlm", task="features", allow_pickle=False).module.double()
     alone = torch.tensor([[25, 9, 7, 11, 7, 15]])
     padded = torch.nn.functional.pad(alone, (0, 5), value=7)
     with torch.inference_mode():

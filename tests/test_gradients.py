@@ -32,7 +32,7 @@ def test_derivatives_are_those_of_small_differences(name):
 @pytest.mark.parametrize("name", [name for name, (kind, _) in builtin.models().items() if kind.name == "encoder"])
 def test_every_parameter_of_an_encoder_gets_a_gradient(name):
     settings = ("hidden=20", "heads=5", "layers=1", "feedforward=7", "vocab=31", "max_positions=23")
-    module = builtin.load(name, task="token-classification", settings_given=settings).module.train()
+    module = builtin.builtin_source(name, task="token-classification", settings_given=settings).module.train()
     ids = torch.arange(2 * 23).reshape(2, 23) % 31
     (logits,) = module(input_ids=ids, attention_mask=torch.ones_like(ids))
     logits.square().mean().backward()

@@ -32,7 +32,7 @@ SEEDS = [
 
 def decoder(name: str, settings: tuple[str, ...], seed: int) -> Source:
     """All weights of standard deviation 0.4, those of norms around 1."""
-    source = builtin.load(f"decoder-{name}", task=None, settings_given=(*SIZES, *settings))
+    source = builtin.builtin_source(f"decoder-{name}", task=None, settings_given=(*SIZES, *settings))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, parameter in source.module.named_parameters():

@@ -20,7 +20,7 @@ from posexport.bundle.read import read
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.sources import hub
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "bert-absolute"
@@ -91,7 +91,7 @@ def test_an_existing_path_comes_first(cache: Path) -> None:
     fill(cache, "config.json", "model.safetensors")
     shutil.copytree(GOLDEN, NAME)
     assert hub.parse(NAME) is None
-    assert load(NAME, LoadOptions()).revision is None
+    assert load_source(NAME, LoadOptions()).revision is None
 
 
 def test_a_cached_id_is_converted_without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +103,11 @@ def test_a_cached_id_is_converted_without_network(cache: Path, monkeypatch: pyte
     assert f"{NAME} is read from the Hugging Face cache at commit 0123456789ab" in done.stderr
     manifest = read(Path("out"))
     assert (manifest.source.name, manifest.source.revision, manifest.source.kind) == (NAME, COMMIT, "huggingface")
-    assert manifest.source.sha256 == load(str(GOLDEN), LoadOptions()).sha256
+    assert manifest.source.sha256 == load_source(str(GOLDEN), LoadOptions()).sha256
     # the same weights, through the links
     from_cache, plain = (
-        load(NAME, LoadOptions()).module.state_dict(),
-        load(str(GOLDEN), LoadOptions()).module.state_dict(),
+        load_source(NAME, LoadOptions()).module.state_dict(),
+        load_source(str(GOLDEN), LoadOptions()).module.state_dict(),
     )
     assert from_cache.keys() == plain.keys()
     assert all(torch.equal(from_cache[name], plain[name]) for name in plain)
@@ -141,7 +141,7 @@ def test_revisions(cache: Path) -> None:
     fill(cache, "config.json", "model.safetensors", commit=second)
     for revision, commit in (("v1", first), ("main", second), (first, first), (second, second)):
         assert hub.snapshot(hub.HubId(NAME, revision)).commit == commit
-    assert load(f"{NAME}@v1", LoadOptions()).revision == first
+    assert load_source(f"{NAME}@v1", LoadOptions()).revision == first
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_without_the_library_the_line_to_type(files: tuple[str, ...], cache: Pat
     if files:
         fill(cache, *files)
     with pytest.raises(PosexportError) as caught:
-        load(NAME if files else f"{NAME}@v2", LoadOptions())
+        load_source(NAME if files else f"{NAME}@v2", LoadOptions())
     revision = "" if files else " --revision v2"
     assert f"hf download {NAME}{revision} --local-dir tiny.bert_1 and convert that directory" in str(caught.value)
     assert "pip install 'posexport[hub]'" in str(caught.value)
@@ -174,7 +174,7 @@ def test_offline_forbids_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_are_refused_before_anything_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "snapshot", lambda *_, **__: pytest.fail("a download was begun"))
     with pytest.raises(PosexportError, match=f"--set is for built-in models; the sizes of {NAME} are in its config"):
-        load(NAME, LoadOptions(settings=("layers=2",)))
+        load_source(NAME, LoadOptions(settings=("layers=2",)))
 
 
 @pytest.mark.usefixtures("no_library")

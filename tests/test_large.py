@@ -24,8 +24,8 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.run.reference import Reference
 from posexport.parity.run.shared_weights import Reader, shareable
 from posexport.sources import mapped
-from posexport.sources.builtin import load as builtin_source
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.builtin import builtin_source
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.verification import verify
 
@@ -176,10 +176,10 @@ def stored_as(name: str, dtype: torch.dtype, folder: Path) -> Path:
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_mapped_weights_are_those_that_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(stored_as(name, torch.float32, tmp_path / "checkpoint"))
-    read = load(path, LoadOptions())
+    read = load_source(path, LoadOptions())
     monkeypatch.setattr(mapped, "LARGE", 0)
     monkeypatch.setattr(mapped, "LEAST", 64)
-    found = load(path, LoadOptions())
+    found = load_source(path, LoadOptions())
     wanted = dict(read.module.named_parameters())
     got = dict(found.module.named_parameters())
     assert list(got) == list(wanted)
@@ -194,7 +194,7 @@ def test_other_formats_go_through_a_temporary_file(
     dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stored_as("llama-forcausallm", dtype, tmp_path / "checkpoint")
-    wanted = load(str(path), LoadOptions()).module.state_dict()
+    wanted = load_source(str(path), LoadOptions()).module.state_dict()
     monkeypatch.setattr(mapped, "LARGE", 0)
     monkeypatch.setattr(mapped, "LEAST", 64)
     scratch = tmp_path / "scratch"
@@ -203,7 +203,7 @@ def test_other_formats_go_through_a_temporary_file(
     for room in (True, False):
         if not room:
             monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-        module = load(str(path), LoadOptions()).module
+        module = load_source(str(path), LoadOptions()).module
         assert all(pages(parameter) == (room and parameter.numel() >= 16) for parameter in module.parameters())
         for key, value in module.state_dict().items():
             torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)

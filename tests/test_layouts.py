@@ -32,7 +32,7 @@ from posexport.nn.caching import Caching, DynamicCache
 from posexport.recipe import LayoutName
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 from posexport.verification import verify
@@ -47,7 +47,7 @@ needs_optimum = pytest.mark.skipif(not OPTIMUM.exists(), reason="run ci/rivals/s
 
 
 def source(name: str, task: str | None = None) -> Source:
-    return load(GOLDEN / name, task=task, allow_pickle=False)
+    return checkpoint_source(GOLDEN / name, task=task, allow_pickle=False)
 
 
 def converted(name: str | Path, layout: LayoutName, target: Path, task: str | None = None, **options: Any) -> Path:

@@ -21,7 +21,7 @@ from posexport.models.encoder import EncoderConfig
 from posexport.models.longformer import BLOCK, Longformer, LongformerModel, WindowAttention, band, marked
 from posexport.nn.heads import Features, QuestionAnswering, SequenceClassification
 from posexport.runtime.feeds import prepare
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
 from posexport.sources.weights import draw
 
@@ -219,4 +219,4 @@ def test_a_configuration_that_does_not_fit(tmp_path: Path, change: dict[str, obj
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(PosexportError, match=message):
-        load(tmp_path, task=None, allow_pickle=False)
+        checkpoint_source(tmp_path, task=None, allow_pickle=False)

@@ -42,7 +42,7 @@ WHOLE = ("formula", "chunked", "blockwise", "attention", "multi-head")
 
 def source(name: str, *settings: str) -> Source:
     """With a table that holds the lengths, where there is one."""
-    return builtin.load(name, task=None, settings_given=shared(name, *settings))
+    return builtin.builtin_source(name, task=None, settings_given=shared(name, *settings))
 
 
 class Lowered:
@@ -221,7 +221,9 @@ def test_a_cache_of_fixed_size_for_every_head(name: str, tmp_path: Path, traces:
 
 
 def test_a_head_of_an_odd_size_is_refused_to_the_operator(tmp_path: Path, traces: Traces) -> None:
-    made = builtin.load("decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61"))
+    made = builtin.builtin_source(
+        "decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61")
+    )
     lowered = Lowered(cached(made, "static", "at-write"), 24, traces)
     assert lowered.check(tmp_path / "m.onnx", "auto", CALLS[:1]) == {"static"}
 

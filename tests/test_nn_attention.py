@@ -24,7 +24,7 @@ from posexport.runtime.session import load as load_bundle
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
 from posexport.sources.own_decoder import OwnDecoder
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
 from posexport.sources.with_cache import with_cache
@@ -676,7 +676,7 @@ def test_an_encoder_with_cross_attention_is_proven(tmp_path):
 @pytest.mark.all
 def test_a_file_s_task_is_asked_for_and_recorded(tmp_path):
     argument = written(tmp_path, "rope", layers=1)
-    assert load(argument, LoadOptions()).task == "text-generation"
-    assert load(argument, LoadOptions(task="features")).task == "features"
+    assert load_source(argument, LoadOptions()).task == "text-generation"
+    assert load_source(argument, LoadOptions(task="features")).task == "features"
     with pytest.raises(PosexportError, match="the task must be text-generation or features, got fill-mask"):
-        load(argument, LoadOptions(task="fill-mask"))
+        load_source(argument, LoadOptions(task="fill-mask"))

@@ -15,7 +15,7 @@ from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION
 from posexport.ops.attention import AttentionSpec
 from posexport.passes import pipeline
-from posexport.sources.builtin import load as builtin
+from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
 from posexport.targets.target import Target
 from tests.small import SHARED

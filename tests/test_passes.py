@@ -97,7 +97,7 @@ def graph(name: str, settings: tuple[str, ...], cache: str | None, opset: int) -
 
 def made(name: str, settings: Sequence[str], cache: str | None) -> Source:
     sizes = SIZES if name.endswith("absolute") else SIZES[1:]
-    found = builtin.load(name, task=None, settings_given=(*sizes, "layers=2", *settings))
+    found = builtin.builtin_source(name, task=None, settings_given=(*sizes, "layers=2", *settings))
     return found if cache is None else cached(found, cache, "at-write")  # type: ignore[arg-type]
 
 

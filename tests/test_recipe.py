@@ -126,7 +126,7 @@ def test_every_option_of_loading_is_recorded() -> None:
     assert known <= set(Recipe.__struct_fields__)
     from posexport.sources import builtin
 
-    source = builtin.load("encoder-rope", task=None, settings_given=())
+    source = builtin.builtin_source("encoder-rope", task=None, settings_given=())
     assert known == set(recorded(LoadOptions(), source))
     told = recorded(LoadOptions(settings=("b=2", "a=1")), source)
     assert (told["task"], list(told["settings"].items())) == (source.task, [("a", "1"), ("b", "2")])

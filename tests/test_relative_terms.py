@@ -39,7 +39,7 @@ def scores(encoding: Encoding, q: torch.Tensor, k: torch.Tensor, queries: Positi
 
 def source(encoding: str, *given: str) -> Source:
     sizes = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61")
-    return builtin.load(f"encoder-{encoding}", task=None, settings_given=(*sizes, *given))
+    return builtin.builtin_source(f"encoder-{encoding}", task=None, settings_given=(*sizes, *given))
 
 
 @pytest.mark.parametrize("entry", ENCODINGS.values(), ids=ENCODINGS)

@@ -16,7 +16,7 @@ from posexport.lowering import plan
 from posexport.lowering.rotation import LOWERINGS
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, RotationSpec
-from posexport.sources.builtin import load as builtin
+from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.resolve import LoadOptions
 from posexport.targets.target import Target, TargetName
 

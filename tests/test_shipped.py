@@ -25,7 +25,7 @@ from posexport.parity.run.reference import Reference, torch_threads
 from posexport.parity.run.subject import Runner
 from posexport.sources import builtin
 from posexport.sources.cached import cached
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -69,7 +69,7 @@ def points_of(source: Source) -> list[GridPoint]:
 def check(name: str, folder: Path, *options: str) -> None:
     bundle = convert(name, folder, *options)
     argument = str(GOLDEN / name) if name in CHECKPOINTS else name
-    source = load(argument, LoadOptions(settings=layers(name)))
+    source = load_source(argument, LoadOptions(settings=layers(name)))
     source = cached(source, "static" if "static" in options else "dynamic", "at-write")
     model = model_of(bundle, source.parts)
     points = points_of(source)

@@ -10,7 +10,7 @@ from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
-from posexport.sources.builtin import load as builtin
+from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.resolve import LoadOptions
 
 SMALL = ("vocab=61", "hidden=20", "heads=5", "feedforward=24", "layers=1", "max_positions=40")

@@ -9,7 +9,7 @@ import torch
 from posexport.errors import PosexportError
 from posexport.sources import builtin
 from posexport.sources.extend import extend
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 from tests.small import source
 
@@ -74,7 +74,7 @@ def user_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_file_with_named_outputs(user_file: Path) -> None:
-    made = load(f"{user_file}:own", LoadOptions())
+    made = load_source(f"{user_file}:own", LoadOptions())
     assert [(o.name, o.axes) for o in made.outputs] == [
         ("context", ["batch_size", "sequence_length", 12]),
         ("first", ["batch_size", 12]),
@@ -97,14 +97,14 @@ def test_a_file_with_named_outputs(user_file: Path) -> None:
 )
 def test_a_file_that_does_not_fit_says_why(user_file: Path, factory: str, sentence: str) -> None:
     with pytest.raises(PosexportError, match=re.escape(sentence)):
-        load(f"{user_file}:{factory}", LoadOptions())
+        load_source(f"{user_file}:{factory}", LoadOptions())
 
 
 def test_a_file_is_run_only_with_a_factory(user_file: Path) -> None:
     with pytest.raises(PosexportError, match="names no factory"):
-        load(str(user_file), LoadOptions())
+        load_source(str(user_file), LoadOptions())
     with pytest.raises(PosexportError, match="no such Python file"):
-        load("nowhere.py:make", LoadOptions())
+        load_source("nowhere.py:make", LoadOptions())
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_a_file_is_run_only_with_a_factory(user_file: Path) -> None:
 )
 def test_settings_that_do_not_fit_say_why(name: str, given: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(PosexportError, match=re.escape(sentence)):
-        builtin.load(name, task=None, settings_given=given)
+        builtin.builtin_source(name, task=None, settings_given=given)
 
 
 def test_settings_reach_the_definition() -> None:
-    made = builtin.load(
+    made = builtin.builtin_source(
         "encoder-shaw-kv",
         task="fill-mask",
         settings_given=("layers=3", "hidden=24", "heads=3", "vocab=37", "clip=5", "seed=4", "norm=pre", "types=0"),
@@ -206,7 +206,7 @@ def test_a_shorter_limit_is_a_guard_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("beyond", ["clip", "interpolate"])
 def test_a_limit_that_no_table_sets_is_named_as_such(beyond: str) -> None:
-    made = load("tests/golden/roformer-formaskedlm", LoadOptions())
+    made = load_source("tests/golden/roformer-formaskedlm", LoadOptions())
     assert made.envelope.limit is not None
     with pytest.raises(PosexportError, match="because its configuration says so"):
         extend(made, beyond, 2 * made.envelope.limit)  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ def test_a_limit_that_no_table_sets_is_named_as_such(beyond: str) -> None:
 def test_sublayers_can_be_switched_off_one_by_one(norm: str, residual: bool, feedforward: int) -> None:
     """One layer by hand, from its own parameters, in float64."""
     settings = (f"norm={norm}", f"residual={str(residual).lower()}", f"feedforward={feedforward}")
-    made = builtin.load(
+    made = builtin.builtin_source(
         "encoder-nope", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61", "types=0", *settings)
     )
     module = made.module.double()

@@ -29,7 +29,7 @@ LATER = "later tokens change nothing"
 
 
 def decoder(name: str, *settings: str, task: str | None = None) -> Source:
-    return builtin.load(f"decoder-{name}", task=task, settings_given=(*SIZES, *settings))
+    return builtin.builtin_source(f"decoder-{name}", task=task, settings_given=(*SIZES, *settings))
 
 
 def proof(source: Source, folder: Path, model_of: Source | None = None, lengths: tuple[int, ...] = (3, 17)) -> Report:

@@ -143,10 +143,10 @@ def test_a_bundle_gets_the_tokenizer_and_runs_texts(tmp_path: Path) -> None:
 def test_convert_refuses_what_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(train(corpus_of(TEXTBOOK, tmp_path), 25).data)
-    small = builtin.load("encoder-nope", task=None, settings_given=("layers=1", "vocab=24"))
+    small = builtin.builtin_source("encoder-nope", task=None, settings_given=("layers=1", "vocab=24"))
     with pytest.raises(PosexportError, match=r"numbers its tokens up to 24, .* takes ids below 24"):
         with_tokenizer(small, path)
-    fits = builtin.load("encoder-nope", task=None, settings_given=("layers=1", "vocab=25"))
+    fits = builtin.builtin_source("encoder-nope", task=None, settings_given=("layers=1", "vocab=25"))
     given_one = with_tokenizer(fits, path)
     assert given_one.files == {"tokenizer.json": path}
     with pytest.raises(PosexportError, match=r"brings its own tokenizer.json"):

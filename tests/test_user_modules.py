@@ -22,7 +22,7 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
 from posexport.runtime.session import load as load_bundle
 from posexport.sources import length_search
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.user_module import in_precision
 from posexport.spec import InputSpec, LengthContract, OutputSpec, Promises
 
@@ -277,7 +277,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 )
 def test_what_cannot_be_converted_is_known_before_the_export(models: Path, factory: str, words: str) -> None:
     with pytest.raises(PosexportError) as said:
-        load(f"{models}:{factory}", LoadOptions())
+        load_source(f"{models}:{factory}", LoadOptions())
     assert words in str(said.value)
     assert "\n" not in str(said.value)
 
@@ -290,7 +290,7 @@ def test_what_cannot_be_converted_is_known_before_the_export(models: Path, facto
     ],
 )
 def test_axes_may_have_any_names(models: Path, factory: str, remark: str) -> None:
-    source = load(f"{models}:{factory}", LoadOptions())
+    source = load_source(f"{models}:{factory}", LoadOptions())
     assert source.inputs[0].axes == ["batch_size", "sequence_length"]
     assert remark in source.remarks
 
@@ -381,7 +381,7 @@ def test_the_traceback_of_a_user_s_module_can_be_asked_for(
     ],
 )
 def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[str], reason: str) -> None:
-    source = load(f"{models}:{factory}", LoadOptions())
+    source = load_source(f"{models}:{factory}", LoadOptions())
     assert (source.envelope.limit, source.envelope.limited_axes) == (limit, axes)
     assert any(reason in remark for remark in source.remarks)
     assert source.plan.further == []
@@ -389,13 +389,13 @@ def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[s
 
 @pytest.mark.parametrize("factory", ["distances", "lone", "bag", "one_length", "trained"])
 def test_no_limit_is_made_up(models: Path, factory: str) -> None:
-    source = load(f"{models}:{factory}", LoadOptions())
+    source = load_source(f"{models}:{factory}", LoadOptions())
     assert source.envelope.limit is None
     assert {512, 1024} <= set(source.plan.further)
 
 
 def test_looking_for_the_limit_leaves_the_module_as_it_was(models: Path) -> None:
-    module = load(f"{models}:regrown", LoadOptions()).module.module
+    module = load_source(f"{models}:regrown", LoadOptions()).module.module
     assert module.waves.shape == (32, 12)
     assert module.cached == 32
 
@@ -447,7 +447,7 @@ def test_a_limit_can_be_made_smaller_not_larger(run: Command, models: Path, tmp_
 
 
 def test_training_mode_is_remarked(models: Path) -> None:
-    source = load(f"{models}:trained", LoadOptions())
+    source = load_source(f"{models}:trained", LoadOptions())
     assert source.remarks == ["the module was in training mode (Dropout 1); it is converted in eval mode"]
     assert not source.module.module.training
 
@@ -576,7 +576,7 @@ def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
         "    return Layer(), dict(q=x, k=x, v=x), dict(q=axes, k=axes, v=axes)\n"
     )
     monkeypatch.setattr("posexport.sources.length_search.available", lambda: 1 << 29)
-    source = load(f"{path}:make", LoadOptions())
+    source = load_source(f"{path}:make", LoadOptions())
     assert source.envelope.limit == 16384
     layer = next(part for part in source.module.modules() if type(part).__name__ == "Layer")
     assert 256 <= max(type(layer).forward.__globals__["LENGTHS"]) <= 2048

@@ -126,7 +126,7 @@ session = posexport.load({str(tmp_path / "b")!r}, threads=1)  # the process's fi
 assert are_kept()
 from posexport.runtime import chain
 from posexport.parity import prove
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 seen = dict()
 def watch(name, cls, method):
     inner = getattr(cls, method)
@@ -136,7 +136,7 @@ def watch(name, cls, method):
     setattr(cls, method, outer)
 watch("graph", chain.Link, "taken")
 session.run(dict(input_ids=[[5, 2, 7]]))
-source = load("encoder-alibi", LoadOptions(settings={TINY!r}))
+source = load_source("encoder-alibi", LoadOptions(settings={TINY!r}))
 watch("definition", type(source.module), "forward")
 report = prove.prove(source, Path({str(tmp_path / "b" / "model.onnx")!r}), lengths=[2, 17], threads=1)
 print(report.passed, seen["graph"], seen["definition"], are_kept())

@@ -24,7 +24,7 @@ from posexport.models.vision import Vision, VisionConfig
 from posexport.ops.grid_scores import GRID_SCORES
 from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -261,15 +261,15 @@ def test_bad_configurations(name, changes, message, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | changes))
     (tmp_path / "model.safetensors").write_bytes((GOLDEN / name / "model.safetensors").read_bytes())
     with pytest.raises(PosexportError, match=message):
-        load(tmp_path, task="features", allow_pickle=False)
+        checkpoint_source(tmp_path, task="features", allow_pickle=False)
 
 
 def test_what_checkpoints_say():
-    vit = load(GOLDEN / "vit-forimageclassification", task=None, allow_pickle=False)
+    vit = checkpoint_source(GOLDEN / "vit-forimageclassification", task=None, allow_pickle=False)
     assert vit.task == "image-classification"
     assert vit.encoding.name == "vit-interpolated"
     assert (15, 15) in vit.plan.images
-    both = load(GOLDEN / "beit-model", task=None, allow_pickle=False)
+    both = checkpoint_source(GOLDEN / "beit-model", task=None, allow_pickle=False)
     assert both.encoding.name == "beit"
     assert both.encoding.parameters["shared"] is True
     assert any("mask token" in remark for remark in both.remarks)

@@ -22,7 +22,7 @@ from posexport.models.windowed_block import WindowedConfig
 from posexport.models.windows import cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.resolve import LoadOptions
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -194,14 +194,16 @@ def test_pretrained_window_of_one_has_no_offsets() -> None:
 def test_names_and_settings() -> None:
     known = builtin.models()
     assert known["vision-swin"][0] is not known["vision-swinv2"][0]
-    source = builtin.load("vision-swin", task="image-classification", settings_given=("depths=1, 2", "heads=4,8"))
+    source = builtin.builtin_source(
+        "vision-swin", task="image-classification", settings_given=("depths=1, 2", "heads=4,8")
+    )
     assert [len(stage.blocks) for stage in source.module.stages] == [1, 2]
     assert source.outputs[0].axes == ["batch_size", 3]
     assert source.encoding.parameters == {"window": 4, "heads": 4}
     with pytest.raises(PosexportError, match=r"each of --set depths.* must be a whole number, got 'x'"):
-        builtin.load("vision-swin", task=None, settings_given=("depths=2,x",))
+        builtin.builtin_source("vision-swin", task=None, settings_given=("depths=2,x",))
     with pytest.raises(PosexportError, match=f"depths must be at most {builtin.LARGEST}"):
-        builtin.load("vision-swin", task=None, settings_given=("depths=2,99999999999",))
+        builtin.builtin_source("vision-swin", task=None, settings_given=("depths=2,99999999999",))
 
 
 def test_a_graph_for_any_image(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_a_graph_for_any_image(tmp_path: Path) -> None:
 
 
 def test_too_small_an_image_is_refused() -> None:
-    source = builtin.load("vision-swin", task=None, settings_given=())
+    source = builtin.builtin_source("vision-swin", task=None, settings_given=())
     assert source.envelope.smallest == {"height": 13, "width": 13}
     assert source.module(torch.zeros(1, 3, 13, 13))[0].shape == (1, 16, 40)
     assert prepare({"pixel_values": np.zeros((1, 3, 13, 99))}, source.inputs, source.envelope)
@@ -255,14 +257,16 @@ def changed(name: str, to: Path, config: dict[str, object], tensors: dict[str, t
 )
 def test_configurations_that_are_refused(name: str, config: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(PosexportError, match=message):
-        load(changed(name, tmp_path / "c", config), task=None, allow_pickle=False)
+        checkpoint_source(changed(name, tmp_path / "c", config), task=None, allow_pickle=False)
 
 
 def test_indices_must_be_the_formula_s(tmp_path: Path) -> None:
     name = "encoder.layers.0.blocks.0.attention.self.relative_position_index"
     index = load_file(GOLDEN / "swin-model" / "model.safetensors")[name]
     with pytest.raises(PosexportError, match=f"{name} differs from the family's formula"):
-        load(changed("swin-model", tmp_path / "c", {}, {name: index.T.contiguous()}), task=None, allow_pickle=False)
+        checkpoint_source(
+            changed("swin-model", tmp_path / "c", {}, {name: index.T.contiguous()}), task=None, allow_pickle=False
+        )
 
 
 def test_tables_of_older_checkpoints(tmp_path: Path) -> None:
@@ -270,14 +274,16 @@ def test_tables_of_older_checkpoints(tmp_path: Path) -> None:
     encoding = SwinV2(window=3, heads=1)
     name = "encoder.layers.1.blocks.1.attention.self.relative_coords_table"
     table = encoding.log_offsets(torch.float32)[None]
-    assert load(changed("swinv2-model", tmp_path / "c", {}, {name: table}), task=None, allow_pickle=False)
+    assert checkpoint_source(changed("swinv2-model", tmp_path / "c", {}, {name: table}), task=None, allow_pickle=False)
     with pytest.raises(PosexportError, match=f"{name} differs from the family's formula"):
-        load(changed("swinv2-model", tmp_path / "d", {}, {name: table * 1.1}), task=None, allow_pickle=False)
+        checkpoint_source(
+            changed("swinv2-model", tmp_path / "d", {}, {name: table * 1.1}), task=None, allow_pickle=False
+        )
 
 
 def test_masked_image_modelling_gives_its_features(tmp_path: Path) -> None:
     extra = {"swin.embeddings.mask_token": torch.zeros(1, 1, 10), "decoder.0.weight": torch.zeros(12, 20, 1, 1)}
     directory = changed("swin-forimageclassification", tmp_path / "c", {}, extra)
-    source = load(directory, task="features", allow_pickle=False)
+    source = checkpoint_source(directory, task="features", allow_pickle=False)
     assert any("mask token" in remark for remark in source.remarks)
     assert any("masked image modelling head" in remark for remark in source.remarks)

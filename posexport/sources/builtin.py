@@ -29,7 +29,7 @@ def models() -> dict[str, tuple[Kind, str]]:
     }
 
 
-def load(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Source:
+def builtin_source(name: str, *, task: str | None, settings_given: tuple[str, ...]) -> Source:
     """The model called ``name``, sized by ``--set`` pairs.
 
     Raises:

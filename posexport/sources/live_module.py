@@ -29,7 +29,7 @@ from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
 
 
-def load(module: nn.Module, inputs: Any, axes: Any = None) -> Source:
+def module_source(module: nn.Module, inputs: Any, axes: Any = None) -> Source:
     """A copy of ``module``, in eval mode and float32: the user's own is not changed.
 
     Raises:

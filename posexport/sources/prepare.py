@@ -11,7 +11,7 @@ from posexport.recipe import CacheName
 from posexport.sources import hub
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
-from posexport.sources.resolve import LoadOptions, load
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.settings import parse
 from posexport.sources.source import Source
 from posexport.spec import Beyond
@@ -34,7 +34,7 @@ def prepare(
     Raises:
         PosexportError: what is wrong with the source, or which option does not fit it, in one sentence.
     """
-    return cached(extend(load(argument, options), beyond, max_length), cache, rotation)
+    return cached(extend(load_source(argument, options), beyond, max_length), cache, rotation)
 
 
 def recorded(options: LoadOptions, source: Source) -> dict[str, Any]:

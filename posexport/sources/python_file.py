@@ -21,7 +21,7 @@ from posexport.sources.source import Source
 from posexport.sources.user_module import likely_line, not_the_module_s, quoted, raised
 
 
-def load(argument: str) -> Source:
+def python_source(argument: str) -> Source:
     """Run the file, call the factory, and find out what the module takes and gives.
 
     Raises:

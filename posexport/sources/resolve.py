@@ -29,7 +29,7 @@ class LoadOptions:
     axes: Any = None
 
 
-def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
+def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     """A built-in name, ``file.py:factory``, a checkpoint directory, a Hub id ``org/name``, or a module in memory.
 
     Raises:
@@ -57,7 +57,7 @@ def load(argument: "str | nn.Module", options: LoadOptions) -> "Source":
             f"no such directory: {argument}; give one with config.json and model.safetensors, a built-in model "
             "(posexport list models) or file.py:factory"
         )
-    return builtin.load(argument, task=options.task, settings_given=options.settings)
+    return builtin.builtin_source(argument, task=options.task, settings_given=options.settings)
 
 
 def _module(module: "nn.Module", options: LoadOptions) -> "Source":
@@ -66,7 +66,7 @@ def _module(module: "nn.Module", options: LoadOptions) -> "Source":
 
     if options.settings or options.as_transformers:
         raise PosexportError("settings are for built-in models, as_transformers is for checkpoints, not modules")
-    return with_cache(live_module.load(module, options.example_inputs, options.axes), options.task)
+    return with_cache(live_module.module_source(module, options.example_inputs, options.axes), options.task)
 
 
 def _factory(argument: str) -> bool:
@@ -83,13 +83,13 @@ def _python_file(argument: str, options: LoadOptions) -> "Source":
         raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")
     if options.settings:
         raise PosexportError(f"--set is for built-in models; {argument} decides for itself")
-    return with_cache(python_file.load(argument), options.task)
+    return with_cache(python_file.python_source(argument), options.task)
 
 
 def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "Source":
     """A checkpoint in a directory, or on the Hub."""
     from posexport.sources import hub
-    from posexport.sources.huggingface.checkpoint import load as load_checkpoint
+    from posexport.sources.huggingface.checkpoint import checkpoint_source
 
     if options.settings:
         raise PosexportError(f"--set is for built-in models; the sizes of {argument} are in its config.json")
@@ -99,9 +99,9 @@ def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "
         "as_transformers": options.as_transformers,
     }
     if isinstance(place, Path):
-        return load_checkpoint(place, **chosen)
+        return checkpoint_source(place, **chosen)
     snapshot = hub.snapshot(place, allow_pickle=options.allow_pickle)
-    source = load_checkpoint(snapshot.directory, **chosen)
+    source = checkpoint_source(snapshot.directory, **chosen)
     remark = f"{place.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
     return replace(
         source, name=str(place), label=place.name, revision=snapshot.commit, remarks=[remark, *source.remarks]

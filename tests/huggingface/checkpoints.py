@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from posexport.errors import PosexportError
-from posexport.sources.huggingface.checkpoint import load
+from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -18,7 +18,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def read(directory: Path, task: str | None = None, *, allow_pickle: bool = False) -> Source:
-    return load(directory, task=task, allow_pickle=allow_pickle)
+    return checkpoint_source(directory, task=task, allow_pickle=allow_pickle)
 
 
 def refusal(directory: Path, task: str | None = None, *, allow_pickle: bool = False) -> str:

@@ -16,9 +16,8 @@ from posexport.conversion import ConvertOptions, convert
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.runtime.session import load as open_bundle
-from posexport.sources.huggingface.checkpoint import load
-from posexport.sources.resolve import LoadOptions
-from posexport.sources.resolve import load as load_any
+from posexport.sources.huggingface.checkpoint import checkpoint_source
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 
 FALCON = "falcon-bfloat16-forcausallm"
@@ -26,7 +25,7 @@ Copy = Callable[[str], Path]
 
 
 def as_transformers(directory: Path) -> Source:
-    return load(directory, task=None, allow_pickle=False, as_transformers=True)
+    return checkpoint_source(directory, task=None, allow_pickle=False, as_transformers=True)
 
 
 def logits(source: Source, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -179,7 +178,7 @@ def test_what_t5_may_not_say(copy: Copy, given: dict[str, Any], said: str) -> No
 
 def test_it_is_for_checkpoints() -> None:
     with pytest.raises(PosexportError, match="--as-transformers is for checkpoint directories"):
-        load_any("decoder-alibi", LoadOptions(as_transformers=True))
+        load_source("decoder-alibi", LoadOptions(as_transformers=True))
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])

@@ -41,11 +41,11 @@ class Loop:
         return np.zeros(0)
 
 
-def load(job: Job) -> Reader:
+def reader(job: Job) -> Reader:
     if not Path(job.model, "genai_config.json").is_file():
         raise SystemExit(f"{job.model} has no genai_config.json")
     return Loop(job)
 
 
 if __name__ == "__main__":
-    main(load, ("onnxruntime-genai", "onnxruntime"))
+    main(reader, ("onnxruntime-genai", "onnxruntime"))

@@ -31,9 +31,9 @@ class Checkpoint:
         return np.asarray(out.logits[:, -1])
 
 
-def load(job: Job) -> Reader:
+def reader(job: Job) -> Reader:
     return Checkpoint(job)
 
 
 if __name__ == "__main__":
-    main(load, ("transformers", "torch"))
+    main(reader, ("transformers", "torch"))

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from posexport.bench.workers.job import Job, Reader, main
-from posexport.sources.resolve import LoadOptions
-from posexport.sources.resolve import load as load_source
+from posexport.sources.resolve import LoadOptions, load_source
 
 
 class Definition:
@@ -46,9 +45,9 @@ class Definition:
         return np.asarray(logits[:, -1])
 
 
-def load(job: Job) -> Reader:
+def reader(job: Job) -> Reader:
     return Definition(job)
 
 
 if __name__ == "__main__":
-    main(load, ("torch",))
+    main(reader, ("torch",))

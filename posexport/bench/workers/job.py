@@ -106,11 +106,11 @@ class _Calls:
         return {"peak": self._memory.whole(), "growth": growth, "held": held}
 
 
-def main(load: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
+def main(reader: Callable[[Job], Reader], libraries: tuple[str, ...]) -> None:
     """Answer each line of stdin, ``begin``, ``call`` or ``end``, by a line of JSON: the calls of the job given."""
     job = Job(**json.loads(sys.argv[1]))
     started = time.perf_counter()
-    calls = _Calls(job, load(job))
+    calls = _Calls(job, reader(job))
     loaded = time.perf_counter() - started
     for line in sys.stdin:
         command = line.strip()

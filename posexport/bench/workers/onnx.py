@@ -96,9 +96,9 @@ class Answer:
         return array[:, -1] if self._last else array
 
 
-def load(job: Job) -> Reader:
+def reader(job: Job) -> Reader:
     return Graph(job)
 
 
 if __name__ == "__main__":
-    main(load, ("onnxruntime-gpu", "onnxruntime", "numpy"))
+    main(reader, ("onnxruntime-gpu", "onnxruntime", "numpy"))

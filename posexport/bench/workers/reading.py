@@ -27,9 +27,9 @@ class Reading:
         return np.full((len(ids), 1), self._numbers.sum())
 
 
-def load(job: Job) -> Reader:
+def reader(job: Job) -> Reader:
     return Reading(job)
 
 
 if __name__ == "__main__":
-    main(load, ("torch",))
+    main(reader, ("torch",))

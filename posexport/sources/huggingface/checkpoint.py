@@ -19,7 +19,9 @@ from posexport.sources.source import Source
 from posexport.suggest import closest, did_you_mean
 
 
-def load(directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False) -> Source:
+def checkpoint_source(
+    directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False
+) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
     ``as_transformers``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
