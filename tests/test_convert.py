@@ -100,7 +100,7 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:
         onnx.checker.check_model(str(folder / "b" / graph), full_check=True)
     session = posexport.load(folder / "b", threads=1)
-    feeds = draw(next(p for p in grid(source.envelope, source.inputs) if p.batch == 3), source.inputs)
+    feeds = draw(next(p for p in grid(source.envelope, source.inputs, source.plan) if p.batch == 3), source.inputs)
     assert [array.shape[0] for array in session.run(feeds).values()] == [3] * len(source.outputs)
 
 

@@ -18,9 +18,9 @@ import torch
 from parity_models import exported
 from torch import Tensor, nn
 
-from posexport.models import decoder as decoder_file
-from posexport.models import encoder as encoder_file
+from posexport.nn import encoded_attention
 from posexport.nn.attention import attend
+from posexport.nn.feed_forward import FeedForward
 from posexport.parity.prove import prove
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
@@ -73,7 +73,7 @@ def epsilon(module: nn.Module) -> None:
 
 def tanh_gelu(module: nn.Module) -> None:
     for part in module.modules():
-        if isinstance(part, encoder_file.FeedForward):
+        if isinstance(part, FeedForward):
             part.activation = lambda x: nn.functional.gelu(x, approximate="tanh")
 
 
@@ -175,7 +175,7 @@ def test_a_wrong_number_is_found(name: str, settings: tuple[str, ...], change: C
 
 
 @contextmanager
-def attention(of: Any, change: Callable[..., dict[str, Any]]) -> Iterator[None]:
+def attention(change: Callable[..., dict[str, Any]]) -> Iterator[None]:
     """In the second layer, attention is called with what ``change`` gives for its arguments."""
     calls = []
 
@@ -185,7 +185,7 @@ def attention(of: Any, change: Callable[..., dict[str, Any]]) -> Iterator[None]:
             named |= change(q, k, v, **named)
         return attend(named.pop("q", q), named.pop("k", k), v, **named)
 
-    with mock.patch.object(of, "attend", called):
+    with mock.patch.object(encoded_attention, "attend", called):
         yield
     assert calls
 
@@ -218,27 +218,27 @@ def one_head_scaled(q: Tensor, *_: Tensor, **__: Any) -> dict[str, Any]:
 #: a mask that is off by one is found by far more than the smallest mistakes
 SCALED = ("encoder-absolute", scale_in_half)
 ATTENTION = [
-    ("encoder-absolute", encoder_file, scale_in_half),
-    ("encoder-t5", encoder_file, mask_off_by_one),
-    ("decoder-absolute", decoder_file, scale_in_half),
-    ("decoder-rope", decoder_file, causal_off_by_one),
-    ("decoder-rope", decoder_file, mask_off_by_one),
-    ("decoder-rope", decoder_file, keys_in_half),
-    ("encoder-absolute", encoder_file, one_head_scaled),
+    ("encoder-absolute", scale_in_half),
+    ("encoder-t5", mask_off_by_one),
+    ("decoder-absolute", scale_in_half),
+    ("decoder-rope", causal_off_by_one),
+    ("decoder-rope", mask_off_by_one),
+    ("decoder-rope", keys_in_half),
+    ("encoder-absolute", one_head_scaled),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "change"),
+    ("name", "change"),
     in_short(
         ATTENTION,
-        lambda name, _, change: change in (causal_off_by_one, one_head_scaled) or (name, change) == SCALED,
+        lambda name, change: change in (causal_off_by_one, one_head_scaled) or (name, change) == SCALED,
     ),
-    ids=[f"{name}-{change.__name__}" for name, _, change in ATTENTION],
+    ids=[f"{name}-{change.__name__}" for name, change in ATTENTION],
 )
-def test_wrong_attention_of_one_layer_is_found(name: str, file: Any, change: Any, tmp_path: Path) -> None:
+def test_wrong_attention_of_one_layer_is_found(name: str, change: Any, tmp_path: Path) -> None:
     right = model(name)
-    with attention(file, change):
+    with attention(change):
         graph = exported(right, tmp_path)
     report = proof(right, graph)
     assert not report.passed

@@ -137,7 +137,7 @@ def test_what_it_says_of_itself() -> None:
     assert source.envelope.limit == LIMIT
     assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
     assert (source.promises.causal, source.promises.positional, source.promises.shift_invariant) == (True, True, False)
-    assert model("t5").shift_invariant
+    assert model("t5").promises.shift_invariant
     assert [part.spec.file for part in source.parts] == ["encoder_model.onnx", "decoder_model.onnx"]
     encoder, decoder = (part.spec for part in source.parts)
     assert [spec.name for spec in encoder.outputs][:2] == ["last_hidden_state", "present.0.encoder.key"]

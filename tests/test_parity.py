@@ -34,7 +34,7 @@ from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.run import baseline_error
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)
 MASK = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="mask")
@@ -419,7 +419,12 @@ def test_a_module_that_returns_no_tuple_is_named() -> None:
     tokens = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61)
     outputs = [OutputSpec(name="y", axes=[BATCH, SEQUENCE, 20])]
     kept_source = dataclasses.replace(
-        source(), module=Kept(lambda x: x).eval(), inputs=[tokens], outputs=outputs, encoding=None
+        source(),
+        module=Kept(lambda x: x).eval(),
+        inputs=[tokens],
+        outputs=outputs,
+        encoding=None,
+        promises=Promises(),
     )
     model = exported_copy(kept_source)
     assert proven(kept_source, model, lengths=[1, 17]).passed
