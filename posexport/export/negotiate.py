@@ -17,18 +17,17 @@ STATIC_CACHE_OPSET = 24
 @functools.cache
 def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
     """Whether the installed ONNX Runtime opens a model of this opset and IR version."""
-    import onnx.parser
+    import onnx_ir as ir
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    text = (
-        f'<ir_version: {ir_version}, opset_import: ["" : {opset}]> g (float[1] x) => (float[1] y) {{ y = Identity(x) }}'
-    )
+    x = ir.val("x", ir.DataType.FLOAT, [1])
+    identity = ir.node("Identity", [x], outputs=[ir.val("y", ir.DataType.FLOAT, [1])])
+    graph = ir.Graph([x], identity.outputs, nodes=[identity], opset_imports={"": opset}, name="identity")
+    model = ir.to_proto(ir.Model(graph, ir_version=ir_version)).SerializeToString()
     try:
-        onnxruntime.InferenceSession(
-            onnx.parser.parse_model(text).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception:  # noqa: BLE001 (onnxruntime raises a different class for each reason; any of them is a no)
         return False
     return True
