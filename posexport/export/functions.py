@@ -88,18 +88,24 @@ def _plans(model: ir.Model, target: Target, lowering: str) -> list[_Planned]:
     groups: dict[NodeSpec, list[ir.Node]] = defaultdict(list)
     families: dict[NodeSpec, plan.Family] = {}
     biases: dict[NodeSpec, list[ir.Node]] = defaultdict(list)
+    head_sizes: dict[NodeSpec, set[int | None]] = defaultdict(set)
     for node in _nodes(model):
         known, bias = plan.family_of(node), BiasSpec.of(node)
         if known is not None:
             family, spec = known
+            if isinstance(spec, AttentionSpec):  # one function for heads of any size
+                head_sizes[replace(spec, head_size=None)].add(spec.head_size)
+                spec = replace(spec, head_size=None)
             groups[spec].append(node)
             families[spec] = family
         elif bias is not None:
             biases[bias].append(node)
     planned = []
-    for spec, nodes in groups.items():
+    for alike, nodes in groups.items():
+        size = head_sizes[alike].pop() if len(head_sizes[alike]) == 1 else None
+        spec = replace(alike, head_size=size) if isinstance(alike, AttentionSpec) else alike
         sized = _sized(target, spec, nodes)
-        choice = plan.choose(families[spec], spec, sized, lowering)
+        choice = plan.choose(families[alike], spec, sized, lowering)
         planned.append(_Planned(spec, nodes, choice.lowering, sized, choice.refused))
     return [*planned, *(_Planned(spec, nodes, SharedBias(), target) for spec, nodes in biases.items())]
 
