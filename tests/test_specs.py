@@ -5,7 +5,7 @@ from dataclasses import replace
 import onnx_ir as ir
 import pytest
 
-from posexport.export.functions import attach
+from posexport.export.functions import _unused, attach
 from posexport.ops import operator as registry
 from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.ops.operator import DOMAIN, OPERATORS
@@ -51,8 +51,8 @@ def test_a_record_replaces_that_of_the_node_before() -> None:
     assert BiasSpec.of(spec.node(inputs, like=causal)) == spec
 
 
-def test_names_of_one_graph_are_distinct() -> None:
-    """Attention of two head sizes has two functions, and every call declares what it says."""
+def test_functions_of_one_graph() -> None:
+    """Attention of two head sizes has one function, and every call declares what it says; names are distinct."""
     nodes = [node_of(AttentionSpec(mask="keys", head_size=size), scale=0.5, lowest=-1e30) for size in (8, 16, 8)]
     inputs = [value for node in nodes for value in node.inputs if value is not None]
     for number, value in enumerate(inputs):
@@ -60,9 +60,12 @@ def test_names_of_one_graph_are_distinct() -> None:
     graph = ir.Graph(inputs, [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": 18}, name="g")
     model = ir.Model(graph, ir_version=10)
     chosen = attach(model, Target("portable", 18), "formula")
-    assert [node.op_type for node in model.graph] == ["MaskedAttention", "MaskedAttention2", "MaskedAttention"]
-    assert {name: choice.nodes for name, choice in chosen.items()} == {"MaskedAttention": 2, "MaskedAttention2": 1}
+    assert [node.op_type for node in model.graph] == ["MaskedAttention"] * 3
+    assert {name: choice.nodes for name, choice in chosen.items()} == {"MaskedAttention": 3}
     assert [set(node.attributes) for node in model.graph] == [{"scale"}] * 3
+    (identifier,) = model.functions
+    taken = {"MaskedAttention": model.functions[identifier]}
+    assert _unused("MaskedAttention", taken) == "MaskedAttention2"
 
 
 def test_an_operator_that_is_registered_later_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
