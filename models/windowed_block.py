@@ -92,7 +92,7 @@ class WindowedConfig(Config):
 
 
 class WindowAttention(EncodedAttention):
-    """Multi-head attention among the places of a window, with the encoding's rotation and terms."""
+    """Multi-head attention among the tokens of a window, with the encoding's rotation and terms."""
 
     def __init__(self, config: WindowedConfig, stage: int, encoding: Encoding) -> None:
         width, heads = config.width(stage), config.heads[stage]
@@ -122,7 +122,7 @@ class Block(nn.Module):
         super().__init__()
         width = config.width(stage)
         self.pre = config.norm == "pre"
-        self.places = config.window_of(stage) ** 2
+        self.window_tokens = config.window_of(stage) ** 2
         self.attention_norm = nn.LayerNorm(width, eps=config.eps)
         self.attention = WindowAttention(config, stage, encoding)
         self.feedforward_norm = nn.LayerNorm(width, eps=config.eps)
@@ -141,7 +141,7 @@ class Block(nn.Module):
     def _attend(self, x_BTC: Tensor, cut: Cut, positions: Positions) -> Tensor:
         batch, width = x_BTC.shape[0], x_BTC.shape[2]
         # padding is a token of zeros after the last
-        windows_BPC = F.pad(x_BTC, (0, 0, 0, 1)).index_select(1, cut.tokens_Q).reshape(-1, self.places, width)
+        windows_BPC = F.pad(x_BTC, (0, 0, 0, 1)).index_select(1, cut.tokens_Q).reshape(-1, self.window_tokens, width)
         mask_B1PP = None if cut.mask_N1PP is None else cut.mask_N1PP[None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
         y_BPC = self.attention(windows_BPC, mask_B1PP, positions)
         y_BTC: Tensor = y_BPC.reshape(batch, -1, width).index_select(1, cut.places_T)

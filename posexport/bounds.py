@@ -33,8 +33,8 @@ class Bound(NamedTuple):
 
 def bounds_of(envelope: LengthContract) -> Sequence[Bound]:
     """What the graph of a model with this envelope must refuse."""
-    found = [] if envelope.limit is None else [Bound(axis, envelope.limit) for axis in envelope.limited_axes]
+    bounds = [] if envelope.limit is None else [Bound(axis, envelope.limit) for axis in envelope.limited_axes]
     if envelope.minimum > 1:
-        found.append(Bound(SEQUENCE, envelope.minimum, least=True))
-    found += [Bound(axis, least, least=True) for axis, least in envelope.smallest.items() if least > 1]
-    return found
+        bounds.append(Bound(SEQUENCE, envelope.minimum, least=True))
+    bounds += [Bound(axis, least, least=True) for axis, least in envelope.smallest.items() if least > 1]
+    return bounds

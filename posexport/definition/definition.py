@@ -114,7 +114,7 @@ def text_inputs(vocab: int, padding_id: int, types: int = 0) -> list[InputSpec]:
     """Token ids, their mask, and token types where there are several."""
     axes: list[Axis] = [BATCH, SEQUENCE]
     ids = InputSpec(name="input_ids", dtype="int64", axes=axes, role="tokens", size=vocab, padding=padding_id)
-    found = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
+    specs = [ids, InputSpec(name="attention_mask", dtype="int64", axes=axes, role="mask")]
     if types > 1:
-        found.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=types))
-    return found
+        specs.append(InputSpec(name="token_type_ids", dtype="int64", axes=axes, role="types", size=types))
+    return specs

@@ -49,11 +49,11 @@ def reads_numbers(encoding: Encoding) -> bool:
 
 def envelope_of_module(module: nn.Module) -> LengthContract:
     """What all encodings in a module allow together: the smallest limit, every boundary."""
-    found = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
+    contracts = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
     return LengthContract(
-        trained=_smallest(e.trained for e in found),
-        limit=_smallest(e.limit for e in found),
-        boundaries=sorted({b for e in found for b in e.boundaries}),
+        trained=_smallest(e.trained for e in contracts),
+        limit=_smallest(e.limit for e in contracts),
+        boundaries=sorted({b for e in contracts for b in e.boundaries}),
     )
 
 

@@ -145,13 +145,13 @@ def _part(opened: _Opened, arrays: Feeds, manifest: Manifest, provider: str) -> 
     for _ in range(WARMUP):
         call()
     runs = len(_timed(call))
-    found = calls(Path(session.end_profiling()), opened.origins)[WARMUP:]
-    rows = _rows(costs(found), opened.origins)
+    profiled = calls(Path(session.end_profiling()), opened.origins)[WARMUP:]
+    rows = _rows(costs(profiled), opened.origins)
     return Part(
         file=opened.file,
         runs=runs,
         ms=median(_timed(call)),
-        profiled_ms=median(each.us for each in found) / 1e3,
+        profiled_ms=median(each.us for each in profiled) / 1e3,
         kernels_ms=sum(row.ms for row in rows),
         decisions=_decisions(manifest, opened.origins),
         rows=rows,

@@ -21,8 +21,8 @@ def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.V
 def integers(graph: ir.Graph, values: Sequence[int]) -> ir.Value:
     """An initialiser of int64 numbers, one and the same for the same numbers."""
     name = "ints_" + "_".join(str(value).replace("-", "minus") for value in values)
-    found = graph.initializers.get(name)
-    return found or initializer(graph, name, ir.tensor(np.asarray(values, np.int64)))
+    stored = graph.initializers.get(name)
+    return stored or initializer(graph, name, ir.tensor(np.asarray(values, np.int64)))
 
 
 def put(node: ir.Node, before: ir.Node, like: Iterable[ir.Node]) -> None:

@@ -18,8 +18,8 @@ def number(value: ir.Value | None) -> float | None:
 
 def is_near(value: ir.Value | None, wanted: float) -> bool:
     """Whether ``value`` is the constant ``wanted``, as near as float32 has it."""
-    found = number(value)
-    return found is not None and abs(found - wanted) <= _NEAR * abs(wanted)
+    actual = number(value)
+    return actual is not None and abs(actual - wanted) <= _NEAR * abs(wanted)
 
 
 def constant(value: ir.Value | None, most: int = 16) -> NDArray[Any] | None:
@@ -52,8 +52,8 @@ def sizes(value: ir.Value | None) -> tuple[int | str, ...] | None:
     """All sizes, numbers or names, where they are known."""
     if value is None or value.shape is None:
         return None
-    found = [size if isinstance(size, int) else size.value for size in value.shape]
-    return None if None in found else tuple(size for size in found if size is not None)
+    known_sizes = [size if isinstance(size, int) else size.value for size in value.shape]
+    return None if None in known_sizes else tuple(size for size in known_sizes if size is not None)
 
 
 def axis(node: ir.Node, default: int) -> int:

@@ -29,8 +29,8 @@ def oracle(x: Array, cos: Array, sin: Array, *, layout: Layout) -> Array:
     pairs = cos.shape[-1]
     for i in range(pairs):
         a, b = (i, i + pairs) if layout == "half" else (2 * i, 2 * i + 1)
-        turned = (x[..., a] + 1j * x[..., b]) * (cos[..., i] + 1j * sin[..., i])
-        out[..., a], out[..., b] = turned.real, turned.imag
+        rotated = (x[..., a] + 1j * x[..., b]) * (cos[..., i] + 1j * sin[..., i])
+        out[..., a], out[..., b] = rotated.real, rotated.imag
     return out
 
 
@@ -103,5 +103,5 @@ def turn(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> 
     else:
         first, second = wide[..., 0::2], wide[..., 1::2]
     both = (first * cos_B1TF - second * sin_B1TF, second * cos_B1TF + first * sin_B1TF)
-    turned = (torch.cat(both, -1) if layout == "half" else torch.stack(both, -1).flatten(-2)).to(x_BHTD.dtype)
-    return turned if 2 * pairs == x_BHTD.shape[-1] else torch.cat((turned, x_BHTD[..., 2 * pairs :]), -1)
+    rotated = (torch.cat(both, -1) if layout == "half" else torch.stack(both, -1).flatten(-2)).to(x_BHTD.dtype)
+    return rotated if 2 * pairs == x_BHTD.shape[-1] else torch.cat((rotated, x_BHTD[..., 2 * pairs :]), -1)

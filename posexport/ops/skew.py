@@ -51,8 +51,8 @@ def WholeSkew(by_column: FLOAT[...], keys: INT64[...]) -> FLOAT[...]:
     columns = op.Shape(by_column, start=-1)
     chunks = op.Reshape(by_column, op.Concat([-1], T * columns / 32, [32], axis=0))
     first = (op.Unsqueeze(op.Range(0, op.Squeeze(T, [0]), 1), [1]) * (columns - 1) + T) / 32
-    found = op.Gather(chunks, first + op.Range(0, op.Squeeze(keys / 32, [0]), 1), axis=1)
-    return op.Reshape(found, op.Concat(op.Shape(by_column, end=-2), T, keys, axis=0))
+    rows = op.Gather(chunks, first + op.Range(0, op.Squeeze(keys / 32, [0]), 1), axis=1)
+    return op.Reshape(rows, op.Concat(op.Shape(by_column, end=-2), T, keys, axis=0))
 
 
 # Terms of a key go by blocks of keys, each against the distances that the queries have from it. Whole blocks have 32

@@ -5,6 +5,7 @@ attributes beside those of its function say which one is meant; `posexport.expor
 function for each record and names the nodes for it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
@@ -19,26 +20,26 @@ _PREFIX = "spec_"
 
 
 @dataclass(frozen=True)
-class NodeSpec:
+class NodeSpec(ABC):
     """Base of the records; their fields are strings, integers and bools."""
 
     #: of the nodes in a traced graph
     op_type: ClassVar[str]
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """What its function is called in a finished graph, by what it computes."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def inputs(self) -> list[str]:
         """Names of the node's inputs, in order."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def outputs(self) -> list[str]:
         """Names of the node's outputs, in order."""
-        raise NotImplementedError
 
     @property
     def head_shapes(self) -> dict[str, str]:

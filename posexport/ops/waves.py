@@ -44,8 +44,8 @@ def waves(positions: Tensor, frequencies: Sequence[float], size: int, layout: La
     frequency_F = torch.tensor(frequencies, dtype=wide, device=positions.device)
     angle = positions[..., None].to(wide) * frequency_F
     both = (angle.sin(), angle.cos())
-    found = torch.stack(both, -1).flatten(-2) if layout == "interleaved" else torch.cat(both, -1)
-    return found[..., :size]
+    features = torch.stack(both, -1).flatten(-2) if layout == "interleaved" else torch.cat(both, -1)
+    return features[..., :size]
 
 
 @dataclass(frozen=True)

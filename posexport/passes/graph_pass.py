@@ -76,5 +76,5 @@ def by_rules(rules: Mapping[str, Rule], model: ir.Model) -> PassResult:
 
         return pattern.RewriteRule(rule.pattern, rule.replacement, applies, name=name)
 
-    found = pattern.RewriteRuleSet([compiled(*each) for each in rules.items()], commute=True).apply_to_model(model)
-    return PassResult.of([*[None] * found, *refused.values()])
+    applied = pattern.RewriteRuleSet([compiled(*each) for each in rules.items()], commute=True).apply_to_model(model)
+    return PassResult.of([*[None] * applied, *refused.values()])

@@ -1,4 +1,4 @@
-"""What a rotation does to scores: the mean score of a vector with itself, at every distance, and one vector turned.
+"""What a rotation does to scores: the mean score of a vector with itself, at every distance, and one vector rotated.
 
 Su et al., "RoFormer" (arXiv:2104.09864), section 3.4.3: products fade with the distance.
 """
@@ -29,7 +29,7 @@ def groups(subject: Subject) -> list[Group]:
     product_NT = (q[:, 0, -1:] * k[:, 0]).sum(-1).flip(-1)
     score_NT: Array = (product_NT / (x_NHD**2).sum(-1)).numpy()
     ones = torch.ones(1, 1, length, alone.head_size, dtype=torch.float64)
-    turned_TD = rotated(alone, ones, ones, 0)[0][0, 0].numpy()
+    rotated_TD = rotated(alone, ones, ones, 0)[0][0, 0].numpy()
 
     def draw_decay(axes: "Axes") -> None:
         low, high = np.quantile(score_NT, [0.1, 0.9], axis=0)
@@ -48,12 +48,12 @@ def groups(subject: Subject) -> list[Group]:
         whole_ticks(axes, "x")
         legend_beside(axes)
 
-    def draw_turned(axes: "Axes") -> None:
-        heat_map(axes, turned_TD, "value")
+    def draw_rotated(axes: "Axes") -> None:
+        heat_map(axes, rotated_TD, "value")
         axes.set(xlabel="dimension of the head", ylabel="position", title="A query of ones, rotated to its position")
         whole_ticks(axes)
 
-    row = Row([Panel("decay", draw_decay), Panel("rotated vector", draw_turned)])
+    row = Row([Panel("decay", draw_decay), Panel("rotated vector", draw_rotated)])
     return [Group([row], caption(score_NT.mean(0)))]
 
 

@@ -166,7 +166,7 @@ def _said(subject: Subject, maps: list[Maps]) -> str:
 
 
 def _decay(subject: Subject) -> list[Group]:
-    """The mean score of a vector with itself, from the patch in the middle; and a vector of ones, turned."""
+    """The mean score of a vector with itself, from the patch in the middle; and a vector of ones, rotated."""
     alone = subject.alone
     rows, columns = grid(alone, subject.length)
     middle = _middle(rows, columns)
@@ -178,10 +178,10 @@ def _decay(subject: Subject) -> list[Group]:
     score_NP = (q[:, 0, middle, None] * k[:, 0]).sum(-1) / (x_NHD**2).sum(-1)
     mean_P = score_NP.mean(0).numpy()
     ones = torch.ones(1, 1, rows * columns, alone.head_size, dtype=torch.float64)
-    turned_PD = layer.rotate(ones, at, "query")[0, 0].numpy()
+    rotated_PD = layer.rotate(ones, at, "query")[0, 0].numpy()
 
-    def turned(axes: "Axes") -> None:
-        heat_map(axes, turned_PD, "value")
+    def draw_rotated(axes: "Axes") -> None:
+        heat_map(axes, rotated_PD, "value")
         axes.set(
             xlabel="dimension of the head", ylabel="patch, row by row", title="A query of ones, rotated to its patch"
         )
@@ -199,7 +199,7 @@ def _decay(subject: Subject) -> list[Group]:
     caption = (
         f"{verdict}: a vector's score with itself is {number(near)} around the middle patch and {number(far)} beyond."
     )
-    return [Group([Row([mean, Panel("rotated vector", turned)])], caption)]
+    return [Group([Row([mean, Panel("rotated vector", draw_rotated)])], caption)]
 
 
 def _middle(rows: int, columns: int) -> int:

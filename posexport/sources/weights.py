@@ -37,8 +37,8 @@ def draw(module: nn.Module, seed: int) -> None:
 
 def digest(module: nn.Module) -> str:
     """sha256 of all parameters and buffers, by name."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
-        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        sha256.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return sha256.hexdigest()

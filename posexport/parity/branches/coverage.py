@@ -143,9 +143,9 @@ class _Search:
             ["none", *envelope.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
         )
         for padding in paddings:
-            found = [p for p in self._points if p.padding == padding and not (p.calls or p.numbered)]
-            if found:
-                yield max(found, key=lambda point: (-point.batch, point.length))
+            candidates = [p for p in self._points if p.padding == padding and not (p.calls or p.numbered)]
+            if candidates:
+                yield max(candidates, key=lambda point: (-point.batch, point.length))
 
     def _grow(self, point: GridPoint) -> None:
         """Longer inputs up to the limit, then more rows of the longest, each time back to the smallest that reaches."""
