@@ -10,6 +10,7 @@ from posexport.bundle import manifest as bundle
 from posexport.parity.report import points as records
 from posexport.recipe import Recipe
 from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
+from posexport.targets.precision_options import PrecisionOptions
 
 #: by type and field as the code has them; a field without a meaning is an error, and so is a meaning without a field
 MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
@@ -25,6 +26,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "outputs": "the outputs in the graph's order",
         "parts": "the graphs of a model that has several (encoder and decoder), in the order in which they run",
         "precision": "precision of weights and activations",
+        "stored": "class of tensors and what they are stored in; empty: all as `precision` says",
         "target": "`portable`: standard operators only; `cpu`, `cuda`: also ONNX Runtime's own operators",
         "recipe": "every resolved option of the conversion; `verify --against` rebuilds the same definition from it",
         "opset": "version of the standard operators",
@@ -85,6 +87,16 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "opset": "as in the manifest",
         "inline": "the graph was written without functions",
         "layout": "which files were written beside the model",
+        "precision": "the options about precision",
+    },
+    PrecisionOptions: {
+        "name": "as `precision` in the manifest",
+        "io": "element type of real-valued inputs and outputs: float32, or the model's own",
+        "keep_float": "patterns of weights that were not quantized",
+        "weight_only": "int8 weights, activations in floating point",
+        "block_size": "weights that share a scale, where only weights are quantized",
+        "quantizer": "how weights were rounded, where only weights are quantized",
+        "calibration": "sha256 of the texts that static scales were measured on; null: a scale for every row",
     },
     Limits: {
         "minimum": "tokens of the shortest input",
@@ -171,6 +183,7 @@ def _type(annotation: object) -> str:
 TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.Manifest: "manifest",
     Recipe: "recipe",
+    PrecisionOptions: "precision options",
     Limits: "limits",
     EncodingSpec: "encoding",
     InputSpec: "input",

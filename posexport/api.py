@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from posexport.parity.report.report import Report
     from posexport.recipe import LayoutName
     from posexport.runtime.session import Session
+    from posexport.targets.precisions import PrecisionName
     from posexport.targets.target import TargetName
 
 #: told what is done, of how many, and what is being done
@@ -40,6 +41,13 @@ def convert(
     layout: "LayoutName" = "bundle",
     lowering: str = "auto",
     inline: bool = False,
+    precision: "PrecisionName" = "fp32",
+    io: Literal["float32", "half"] = "float32",
+    keep_float: Sequence[str] = (),
+    weight_only: bool = False,
+    block_size: int = 32,
+    quantizer: Literal["rtn", "gptq", "hqq"] = "rtn",
+    calibrate: StrPath | None = None,
     tokenizer: Any = None,
     provider: str | None = None,
     lengths: Sequence[int] | None = None,
@@ -71,6 +79,13 @@ def convert(
         layout: which files are written, and their names: ``bundle``, ``genai`` and others (``convert --help``).
         lowering: how attention with positions is computed; ``auto`` chooses by the target.
         inline: write the graph without functions.
+        precision: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``int4``, or ``int4-fp16``: weights and activations.
+        io: of real-valued inputs and outputs: ``float32``, or ``half`` for the model's own precision.
+        keep_float: glob patterns of weights that are not quantised.
+        weight_only: int8 weights, activations in floating point.
+        block_size: weights of a channel that share a scale, 32 or 128, where only weights are quantised.
+        quantizer: how weights of few bits are rounded: to nearest, or by GPTQ or HQQ.
+        calibrate: a file of texts, one a line, for static scales of int8 activations; default: a scale for every row.
         tokenizer: a ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.
         provider: where to prove, ``cpu`` or ``cuda``; default: the target's where that loads, else ``cpu``.
         lengths: check these lengths in tokens in place of the grid's; the bundle is then "checked", not "proven".
@@ -98,6 +113,7 @@ def convert(
     from posexport.conversion import ConvertOptions
     from posexport.conversion import convert as run
     from posexport.sources.resolve import LoadOptions
+    from posexport.targets.precision_options import PrecisionOptions
 
     options = ConvertOptions(
         load=LoadOptions(
@@ -117,6 +133,15 @@ def convert(
         target=target,
         lowering=lowering,
         inline=inline,
+        precision=PrecisionOptions(
+            name=precision,
+            io=io,
+            keep_float=list(keep_float),
+            weight_only=weight_only,
+            block_size=block_size,
+            quantizer=quantizer,
+        ),
+        calibrate=None if calibrate is None else Path(calibrate),
         tokenizer=tokenizer,
         provider=provider,
         lengths=lengths,

@@ -23,6 +23,7 @@ from posexport.runtime.providers import check_loads
 from posexport.sources.resolve import LoadOptions
 from posexport.spec import SEQUENCE, Beyond, Limits
 from posexport.suggest import check_choice
+from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
 from posexport.targets.target import TARGETS
 from posexport.tokenizer import with_tokenizer
@@ -68,6 +69,9 @@ class ConvertOptions:
     target: "TargetName" = "portable"
     lowering: str = "auto"
     inline: bool = False
+    precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    #: texts, one a line, that static scales of activations are measured on
+    calibrate: Path | None = None
     #: a ``tokenizer.json`` for a source that brings none, or the tokenizer object of a transformers model
     tokenizer: Any = None
     #: that it is proven on; None: the one of the target where that loads, else the CPU
@@ -81,6 +85,7 @@ class ConvertOptions:
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
+        self.precision.check()
 
 
 @dataclass(frozen=True)
@@ -274,6 +279,7 @@ def _write(
             target=options.target,
             lowering=options.lowering,
             inline=options.inline,
+            precision=options.precision,
             recipe=recipe,
             store=store,
         )
@@ -328,6 +334,7 @@ def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
         opset=opset,
         inline=options.inline,
         layout=options.layout,
+        precision=options.precision,
     )
 
 
@@ -349,6 +356,8 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         ir_version=built[0].ir_version,
         functions=sorted({name for graph in built for name in graph.functions}),
         target=recipe.target,
+        precision=recipe.precision.name,
+        stored={name: words for graph in built for name, words in graph.precision.classes.items()},
         recipe=recipe,
         lowerings=_lowerings(built),
         passes=_passes(built),

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from posexport.spec import Beyond
+from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import PORTABLE, TargetName
 
 CacheName = Literal["dynamic", "static"]
@@ -42,3 +43,4 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     opset: int
     inline: bool = False
     layout: LayoutName = "bundle"
+    precision: PrecisionOptions = PrecisionOptions()

@@ -100,9 +100,9 @@ def test_answers_name_commands_and_options_that_exist() -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["convert", "x", "--fp16"], "float32 models only"),
-        (["convert", "x", "--dtype", "int8"], "float32 models only"),
-        (["convert", "x", "--quantize=int8"], "posexport verify Q.onnx --against SOURCE --tolerance"),
+        (["convert", "x", "--fp16"], "posexport convert SOURCE -o DIR --precision fp16"),
+        (["convert", "x", "--dtype", "int8"], "posexport convert SOURCE -o DIR --precision fp16"),
+        (["convert", "x", "--quantize=int8"], "posexport convert SOURCE -o DIR --precision fp16"),
         (["convert", "--model", "x"], "type posexport convert SOURCE"),
         (["convert", "-m", "x"], "type posexport convert SOURCE"),
         (["run", "--model_name", "x"], "type posexport run DIR"),

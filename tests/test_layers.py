@@ -25,6 +25,7 @@ LAYERS = [
     {"sources"},
     {"lowering"},
     {"passes"},
+    {"precision"},
     {"export"},
     {"bundle", "runtime"},
     {"parity"},

@@ -151,6 +151,15 @@ def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
         "opset": 24,
         "inline": False,
         "layout": "bundle",
+        "precision": {
+            "name": "fp32",
+            "io": "float32",
+            "keep_float": [],
+            "weight_only": False,
+            "block_size": 32,
+            "quantizer": "rtn",
+            "calibration": None,
+        },
     }
     model = onnx.load(str(tmp_path / "b" / "model.onnx"))
     (stored,) = (entry.value for entry in model.metadata_props if entry.key == "posexport.recipe")

@@ -22,7 +22,8 @@ from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
 from posexport.spec import MODEL as MODEL
-from posexport.targets.dtypes import MODEL_DTYPE, BundlePrecision
+from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.target import PORTABLE, TargetName
 
 FORMAT_VERSION = 3
@@ -34,7 +35,13 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 #: what JSON calls fields of the manifest
-_NAMES = {"envelope": "limits", "reached": "covered_by", "refused": "rejected", "longest": "longest_passed"}
+_NAMES = {
+    "envelope": "limits",
+    "reached": "covered_by",
+    "refused": "rejected",
+    "longest": "longest_passed",
+    "stored": "precision_by_class",
+}
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_NAMES):
@@ -124,7 +131,9 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
-    precision: BundlePrecision = MODEL_DTYPE.precision
+    precision: PrecisionName = MODEL_DTYPE.precision
+    #: class of tensors -> what they are stored in, such as ``int8 per channel``; none: all as ``precision`` says
+    stored: dict[str, str] = {}
     target: TargetName = PORTABLE
     recipe: Recipe
     opset: int

@@ -13,6 +13,8 @@ from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
 from posexport.recipe import CacheName, LayoutName, RotationName
 from posexport.spec import Beyond
+from posexport.targets.precision_options import BLOCK_SIZES, IOName, QuantizerName
+from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import PROVIDERS
 from posexport.targets.target import TARGETS
 
@@ -20,6 +22,7 @@ _GROUPS = {
     "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
     "Lengths and KV cache": ("max_length", "beyond", "cache", "rotation"),
     "Graph": ("target", "lowering", "opset", "inline"),
+    "Precision": ("precision", "io", "keep_float", "weight_only", "block_size", "quantizer", "calibrate"),
     "Output": ("output", "layout", "force", "keep"),
     "Proof": ("no_verify", "lengths", *options.RUNTIME),
 }
@@ -75,6 +78,47 @@ _GROUPS = {
     help="How attention is implemented in the graph, see posexport list lowerings.",
 )
 @click.option("--inline", is_flag=True, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
+@click.option(
+    "--precision",
+    type=click.Choice(tuple(PRECISIONS)),
+    default="fp32",
+    show_default=True,
+    help="Of weights and activations; positions are computed in float32 whatever is chosen.",
+)
+@click.option(
+    "--io",
+    type=click.Choice(get_args(IOName)),
+    default="float32",
+    show_default=True,
+    help="Real-valued inputs and outputs of an fp16 or bf16 model: float32, or half for the model's own precision.",
+)
+@click.option(
+    "--keep-float",
+    multiple=True,
+    metavar="PATTERN",
+    help="Do not quantize weights whose names match, e.g. '*v_proj*' (repeatable).",
+)
+@click.option("--weight-only", is_flag=True, help="With int8: quantize weights only, in blocks.")
+@click.option(
+    "--block-size",
+    type=int,
+    default=BLOCK_SIZES[0],
+    show_default=True,
+    help="Weights that share a scale, where only weights are quantized: 32 or 128.",
+)
+@click.option(
+    "--quantizer",
+    type=click.Choice(get_args(QuantizerName)),
+    default="rtn",
+    show_default=True,
+    help="How weights are rounded, where only weights are quantized: to nearest, or by GPTQ or HQQ.",
+)
+@click.option(
+    "--calibrate",
+    type=click.Path(path_type=Path),
+    metavar="TEXTS",
+    help="With int8: static scales of activations, measured on these texts, one a line. Default: a scale per row.",
+)
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),

@@ -1,10 +1,6 @@
 """Words of other exporters, and what to type here in their place. Imports nothing."""
 
-_FLOAT32 = "posexport writes float32 models only, fp16, bf16, int8 and int4 are not there yet"
-_QUANTIZE = (
-    f"{_FLOAT32}; onnxruntime.quantization takes the model.onnx of a bundle, "
-    "and posexport verify Q.onnx --against SOURCE --tolerance 0.1 checks its result"
-)
+_PRECISION = "type posexport convert SOURCE -o DIR --precision fp16, bf16, int8 or int4"
 
 #: commands
 COMMANDS = {
@@ -22,7 +18,7 @@ COMMANDS = {
     "optimize": "there is none for graphs of other tools yet; posexport convert --target cpu optimizes its own",
     "predict": 'type posexport run DIR --text "..."',
     "profile": "type posexport explain DIR",
-    "quantize": _QUANTIZE,
+    "quantize": _PRECISION,
     "report": "there is no report page yet; posexport verify DIR prints the proof, posexport explain DIR the kernels",
     "serve": "there is no server; in one of yours, posexport.load(DIR) in Python opens a bundle once for all requests",
     "test": "type posexport verify DIR",
@@ -33,8 +29,8 @@ COMMANDS = {
 
 #: options, on any command that does not have them
 OPTIONS = {
-    **dict.fromkeys(("--fp16", "--bf16", "--half", "--dtype", "--precision"), _FLOAT32),
-    **dict.fromkeys(("--int8", "--int4", "--quantize", "--quantization"), _QUANTIZE),
+    **dict.fromkeys(("--fp16", "--bf16", "--half", "--dtype"), _PRECISION),
+    **dict.fromkeys(("--int8", "--int4", "--quantize", "--quantization"), _PRECISION),
     **dict.fromkeys(
         ("--atol", "--rtol"),
         "posexport verify has --tolerance; without it the tolerance comes from PyTorch's float32 error",
@@ -46,7 +42,7 @@ OPTIONS = {
     "--device": "type --provider cpu or --provider cuda",
     "--ep": "type --provider cpu or --provider cuda",
     "--framework": "the source is always PyTorch; leave it out",
-    "--fp32": "posexport writes float32 models; leave it out",
+    "--fp32": "posexport convert writes float32 unless --precision says otherwise; leave it out",
     "--optimize": "posexport convert optimizes by --target: portable, cpu or cuda",
     "--optimization-level": "posexport convert optimizes by --target: portable, cpu or cuda",
     **dict.fromkeys(("--out", "--output-dir", "--output-path", "--save-dir"), "type -o PATH"),

@@ -13,21 +13,24 @@ from posexport.export.trace import trace
 from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
+from posexport.precision.apply import PrecisionResult, apply
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
+from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target, TargetName
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a file has: functions of our domain, what each pass did, what each type of node was lowered to, versions."""
+    """What a file has: functions, what each pass did, what nodes were lowered to, versions, precision."""
 
     functions: list[str]
     passes: dict[str, PassResult]
     chosen: dict[str, Chosen]
     opset: int
     ir_version: int
+    precision: PrecisionResult
 
 
 def build(
@@ -39,16 +42,18 @@ def build(
     target: TargetName = "portable",
     lowering: str = "auto",
     inline: bool = False,
+    precision: PrecisionOptions | None = None,
     recipe: Recipe | None = None,
     store: Store | None = None,
 ) -> Built:
-    """Trace, run the graph passes for the target, guard, attach functions, say in the metadata what it is, save, check.
+    """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
     ``recipe``: what to say there about the options. ``store``: where weights go (`posexport.export.save`).
 
     The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
     inline them.
     """
+    options = precision or PrecisionOptions()
     model = trace(source, opset)
     model.ir_version = ir_version
     unknown_sizes.settle(model, source.inputs)
@@ -58,6 +63,7 @@ def build(
         flat=inline,
         steps=any(spec.role == "cache" for spec in source.inputs),
         longest=_longest(source),
+        dtype=options.precision.dtype,
     )
     passes = pipeline.run(model, made_for, lowering)
     guard.insert(model, source.inputs, bounds_of(source.envelope))
@@ -65,12 +71,13 @@ def build(
     if inline:
         inline_functions(model)
     name_control_flow(model)
+    stored = apply(model, source, made_for, options)
     metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()}, recipe)
     provenance.strip(model)
     unknown_sizes.forget(model, source.inputs)
     save(model, path, source.module, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
-    return Built(names, passes, chosen, opset=model.opset_imports[""], ir_version=model.ir_version)
+    return Built(names, passes, chosen, opset=model.opset_imports[""], ir_version=model.ir_version, precision=stored)
 
 
 def _longest(source: Source) -> int | None:

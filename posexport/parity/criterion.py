@@ -13,20 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.spec import BATCH, TOKENS, Axis
-from posexport.targets.dtypes import BY_PRECISION, Precision
+from posexport.targets.dtypes import BY_PRECISION
+from posexport.targets.precisions import PrecisionName
 
 Array = NDArray[Any]
 #: which tokens are no padding, [B, T]; None: all
 RealTokens = NDArray[np.bool_] | None
 
 #: unit in the last place of 1.0
-EPS: Mapping[Precision, float] = {precision: dtype.eps for precision, dtype in BY_PRECISION.items()}
+EPS: Mapping[PrecisionName, float] = {precision: dtype.eps for precision, dtype in BY_PRECISION.items()}
 #: an error may be so many times PyTorch's
 FACTOR = 8
 #: an error this small passes whatever PyTorch's is, in eps
-FLOOR: Mapping[Precision, int] = {"fp32": 64, "fp16": 4, "bf16": 4}
+FLOOR: Mapping[PrecisionName, int] = {"fp32": 64, "fp16": 4, "bf16": 4}
 #: (precision, output) -> (floor in eps, reason). Every exception has its reason; there is none now.
-EXCEPTIONS: Mapping[tuple[Precision, str], tuple[int, str]] = {}
+EXCEPTIONS: Mapping[tuple[PrecisionName, str], tuple[int, str]] = {}
 
 
 #: the note where the reference has no value to compare with
@@ -41,13 +42,13 @@ class Measured(NamedTuple):
     note: str = ""
 
 
-def floor(precision: Precision, output: str) -> float:
+def floor(precision: PrecisionName, output: str) -> float:
     """The smallest tolerance, relative to scale."""
     eps, _ = EXCEPTIONS.get((precision, output), (FLOOR[precision], ""))
     return eps * EPS[precision]
 
 
-def tolerance(precision: Precision, output: str, baseline: float, *, chosen: float | None = None) -> float:
+def tolerance(precision: PrecisionName, output: str, baseline: float, *, chosen: float | None = None) -> float:
     """The largest error allowed, ``baseline`` being PyTorch's largest error over the points of that length.
 
     ``chosen``: the user's own tolerance, which then takes the criterion's place.

@@ -31,7 +31,8 @@ from posexport.parity.run.setup import Progress, Setup, heads_of
 from posexport.parity.run.subject import Runner
 from posexport.runtime.placement import placement, strays
 from posexport.sources.source import Source
-from posexport.targets.dtypes import MODEL_DTYPE, Precision
+from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: invariants are looked at here, and at the longest length
@@ -45,7 +46,7 @@ def prove(
     model: Path | bytes,
     *,
     provider: str = DEFAULT_PROVIDER,
-    precision: Precision = MODEL_DTYPE.precision,
+    precision: PrecisionName = MODEL_DTYPE.precision,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     memory_limit: int | None = None,

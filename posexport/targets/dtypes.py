@@ -51,8 +51,24 @@ MODEL_DTYPE = FLOAT32
 DTYPES = (
     INT64,
     FLOAT32,
-    DType(name="float16", onnx="FLOAT16", ort="float16", safetensors="F16", precision="fp16", eps=2.0**-10),
-    DType(name="bfloat16", onnx="BFLOAT16", ort="bfloat16", safetensors="BF16", precision="bf16", eps=2.0**-7),
+    DType(
+        name="float16",
+        onnx="FLOAT16",
+        ort="float16",
+        safetensors="F16",
+        in_bundles=True,
+        precision="fp16",
+        eps=2.0**-10,
+    ),
+    DType(
+        name="bfloat16",
+        onnx="BFLOAT16",
+        ort="bfloat16",
+        safetensors="BF16",
+        in_bundles=True,
+        precision="bf16",
+        eps=2.0**-7,
+    ),
     DType(name="float64", onnx="DOUBLE", ort="double", safetensors="F64", eps=2.0**-52),
     DType(name="int32", onnx="INT32", ort="int32", safetensors="I32"),
     DType(name="bool", onnx="BOOL", ort="bool", safetensors="BOOL"),
@@ -63,12 +79,8 @@ BY_ORT_TYPE = {dtype.ort_type: dtype for dtype in DTYPES}
 #: the floating-point types that a model may be compared in, by what reports call it then
 BY_PRECISION = {dtype.precision: dtype for dtype in FLOATS if dtype.precision}
 
-if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by them
+if TYPE_CHECKING:  # mypy takes no computed Literal; msgspec validates by it
     PortType = str
-    Precision = str
-    BundlePrecision = str
 else:
     #: the type of a bundle's input
     PortType = Literal[tuple(dtype.name for dtype in DTYPES if dtype.in_bundles)]
-    Precision = Literal[tuple(BY_PRECISION)]
-    BundlePrecision = Literal[tuple(precision for precision, dtype in BY_PRECISION.items() if dtype.in_bundles)]

@@ -22,7 +22,7 @@ from posexport.parity.run.refusal import Answer
 from posexport.parity.run.subject import RunError, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec
-from posexport.targets.dtypes import Precision
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Beyond:
     run: Run
     definition: Callable[[], Sequence[Run]]
     outputs: Sequence[OutputSpec]
-    precision: Precision
+    precision: PrecisionName
     #: the user's, in place of the criterion
     tolerance: float | None = None
 

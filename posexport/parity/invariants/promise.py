@@ -20,7 +20,8 @@ from posexport.spec import (
     OutputSpec,
     Promises,
 )
-from posexport.targets.dtypes import MODEL_DTYPE, Precision
+from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.targets.precisions import PrecisionName
 
 Run = Callable[[Feeds], list[Array]]
 #: which tokens of an output are real
@@ -45,7 +46,7 @@ class Promise:
     outputs: Sequence[OutputSpec]
     envelope: LengthContract
     promises: Promises
-    precision: Precision = MODEL_DTYPE.precision
+    precision: PrecisionName = MODEL_DTYPE.precision
     #: the user's, in place of the criterion
     tolerance: float | None = None
     exact: Run | None = None

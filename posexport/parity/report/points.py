@@ -9,7 +9,7 @@ import msgspec
 
 from posexport.parity.grid.point import POINT_NAMES, GridPoint
 from posexport.spec import Padding
-from posexport.targets.dtypes import Precision
+from posexport.targets.precisions import PrecisionName
 
 Outcome = Literal["pass", "fail", "skipped", "rejected"]
 #: how a sequence was read; None: either way
@@ -44,7 +44,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     numbered: bool = False
     padding: Padding
     provider: str
-    precision: Precision
+    precision: PrecisionName
     output: str
     error: float | None
     #: PyTorch's at this point, and its largest at this length, which the tolerance is made of

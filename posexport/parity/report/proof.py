@@ -7,7 +7,7 @@ import msgspec
 
 from posexport.bundle.manifest import BranchRun, ParitySummary
 from posexport.parity.report.points import NAMES, Invariant, MedianRatio, Point
-from posexport.targets.dtypes import Precision
+from posexport.targets.precisions import PrecisionName
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
@@ -15,7 +15,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
 
     scope: Literal["grid", "sample"]
     provider: str
-    precision: Precision
+    precision: PrecisionName
     points: list[Point]
     #: empty where no group has enough points
     medians: list[MedianRatio] = []

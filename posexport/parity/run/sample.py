@@ -29,7 +29,8 @@ from posexport.parity.run.calls import in_calls
 from posexport.parity.run.refusal import refused
 from posexport.parity.run.subject import RunError, Runner
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
-from posexport.targets.dtypes import MODEL_DTYPE, Precision
+from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Header(msgspec.Struct, kw_only=True):
     """The sample's description: ``truths`` has, for each point, one entry an output."""
 
     version: int = 1
-    precision: Precision
+    precision: PrecisionName
     limit: int | None
     inputs: list[InputSpec]
     outputs: list[OutputSpec]

@@ -11,7 +11,8 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import Runner
 from posexport.sources.source import Source
-from posexport.targets.dtypes import BY_PRECISION, Precision
+from posexport.targets.dtypes import BY_PRECISION
+from posexport.targets.precisions import PrecisionName
 
 #: done, of how many, what is being done
 Progress = Callable[[int, int, str], None]
@@ -30,7 +31,7 @@ class Setup:
     source: Source
     subject: Runner
     provider: str
-    precision: Precision
+    precision: PrecisionName
     progress: Progress
     heads: int = 16
     memory_limit: int | None = None

@@ -1,0 +1,38 @@
+"""Bring a finished float32 graph to the precision that was asked for."""
+
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from posexport.errors import PosexportError
+from posexport.spec import Interface
+from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import FP32
+from posexport.targets.target import Target
+
+
+@dataclass(frozen=True)
+class PrecisionResult:
+    """What the graph's tensors are stored in now.
+
+    Attributes:
+        classes: class of tensors, such as ``linear weights`` -> their precision in words.
+        remarks: sentences for the user.
+    """
+
+    classes: dict[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def apply(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> PrecisionResult:
+    """Change ``model`` in place: guarded, with its functions attached.
+
+    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards.
+
+    Raises:
+        PosexportError: the target cannot compute that precision.
+    """
+    if options.name == FP32.name:
+        return PrecisionResult()
+    graph, inputs = model.graph.name, len(interface.inputs)
+    raise PosexportError(f"{graph}: {inputs} inputs for {target.name} cannot be brought to {options.name} yet")
