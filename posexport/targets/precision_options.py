@@ -95,6 +95,9 @@ def options_of(names: Sequence[PrecisionName], **options: Any) -> list[Precision
             f"--{option.replace('_', '-')} needs {_NEEDS[option]}; got --precision {' --precision '.join(names)}"
         )
     default = PrecisionOptions()
-    return [
+    fitting = [
         msgspec.structs.replace(one, **{option: getattr(default, option) for option in one.unfit()}) for one in each
     ]
+    for one in fitting:
+        one.check()
+    return fitting
