@@ -27,6 +27,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "parts": "the graphs of a model that has several (encoder and decoder), in the order in which they run",
         "precision": "precision of weights and activations",
         "stored": "class of tensors and what they are stored in; empty: all as `precision` says",
+        "variants": "further precisions in this directory, each with a manifest such as `posexport.int8.json`",
         "target": "`portable`: standard operators only; `cpu`, `cuda`: also ONNX Runtime's own operators",
         "recipe": "every resolved option of the conversion; `verify --against` rebuilds the same definition from it",
         "opset": "version of the standard operators",

@@ -1,6 +1,7 @@
-"""The CUDA suite: every built-in model and golden checkpoint, converted as users do and proven on CUDA in float32.
+"""The CUDA suite: every built-in model and golden checkpoint, converted as users do and proven on CUDA.
 
-Options stand behind a model's name: ``NAME --cache static``, ``NAME --for cuda``.
+Options stand behind a model's name: ``NAME --cache static``, ``NAME --for cuda``. A run is about one precision, and
+has a file of its own.
 """
 
 import argparse
@@ -31,6 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--provider", default="cuda", help="cpu runs the same suite without a GPU, and writes nothing")
+    parser.add_argument("--precision", default="fp32", help="of all models; default: fp32")
     parser.add_argument("--only", nargs="*", help="these models, not all")
     args = parser.parse_args()
 
@@ -39,7 +41,7 @@ def main() -> int:
 
     quiet()  # what ONNX Runtime logs when CUDA does not load is in the sentence below
     try:
-        rows = list(suite(args.provider, args.only))
+        rows = list(suite(args.provider, args.precision, args.only))
     except PosexportError as err:
         print(f"ci/gpu: {err}", file=sys.stderr)
         return 2
@@ -53,16 +55,18 @@ def main() -> int:
             "device": device,
             "versions": versions(),
             "commit": commit(),
+            "precision": args.precision,
         }
         args.directory.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^a-z0-9]+", "-", device["name"].lower()).strip("-")
-        path = args.directory / f"cuda-{name}.json"
+        kind = "" if args.precision == "fp32" else f"-{args.precision}"
+        path = args.directory / f"cuda-{name}{kind}.json"
         path.write_text(json.dumps({**record, "models": rows}, indent=1) + "\n")
         print(f"wrote {path}")
     return 0 if all(row["verdict"] == "proven" for row in rows) else 1
 
 
-def suite(provider: str, only: list[str] | None) -> Any:
+def suite(provider: str, precision: str, only: list[str] | None) -> Any:
     """A row per model."""
     from posexport.runtime.providers import check_loads
     from posexport.sources import builtin
@@ -75,18 +79,19 @@ def suite(provider: str, only: list[str] | None) -> Any:
     workers = max(1, (os.cpu_count() or 1) // 2)  # most of the time is tracing and float64, on the host
     ends = time.monotonic() + BUDGET
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        rows = [(name, pool.submit(one, name, provider, ends)) for name in only or names]
+        rows = [(name, pool.submit(one, name, provider, precision, ends)) for name in only or names]
         for name, row in rows:
             yield {"model": name, **row.result()}
 
 
-def one(name: str, provider: str, ends: float) -> dict[str, Any]:
+def one(name: str, provider: str, precision: str, ends: float) -> dict[str, Any]:
     """Convert one model and prove it on the provider, if that begins before the monotonic clock says ``ends``."""
     if time.monotonic() > ends:
         return {"verdict": "left out", "note": f"the suite's {BUDGET} s were over", "seconds": 0.0}
     from posexport.conversion import ConvertOptions, convert
     from posexport.sources import builtin
     from posexport.sources.resolve import LoadOptions
+    from posexport.targets.precision_options import PrecisionOptions
 
     started = time.perf_counter()
     name, *options = name.split(" --")
@@ -97,6 +102,7 @@ def one(name: str, provider: str, ends: float) -> dict[str, Any]:
         load=LoadOptions(settings=("layers=2",) if layered else ()),
         cache="static" if chosen.get("cache") == "static" else "dynamic",
         target="cuda" if chosen.get("for") == "cuda" else "portable",
+        precision=PrecisionOptions(name=precision),
         provider=provider,
     )
     with tempfile.TemporaryDirectory() as folder:

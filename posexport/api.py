@@ -41,7 +41,7 @@ def convert(
     layout: "LayoutName" = "bundle",
     lowering: str = "auto",
     inline: bool = False,
-    precision: "PrecisionName" = "fp32",
+    precision: "PrecisionName | Sequence[PrecisionName]" = "fp32",
     io: Literal["float32", "half"] = "float32",
     keep_float: Sequence[str] = (),
     weight_only: bool = False,
@@ -79,7 +79,8 @@ def convert(
         layout: which files are written, and their names: ``bundle``, ``genai`` and others (``convert --help``).
         lowering: how attention with positions is computed; ``auto`` chooses by the target.
         inline: write the graph without functions.
-        precision: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``int4``, or ``int4-fp16``: weights and activations.
+        precision: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``int4``, or ``int4-fp16``: weights and
+            activations; several for ``layout="transformers.js"``.
         io: of real-valued inputs and outputs: ``float32``, or ``half`` for the model's own precision.
         keep_float: glob patterns of weights that are not quantised.
         weight_only: int8 weights, activations in floating point.
@@ -113,8 +114,17 @@ def convert(
     from posexport.conversion import ConvertOptions
     from posexport.conversion import convert as run
     from posexport.sources.resolve import LoadOptions
-    from posexport.targets.precision_options import PrecisionOptions
+    from posexport.targets.precision_options import options_of
 
+    names = [precision] if isinstance(precision, str) else list(precision)
+    precisions = options_of(
+        names,
+        io=io,
+        keep_float=list(keep_float),
+        weight_only=weight_only,
+        block_size=block_size,
+        quantizer=quantizer,
+    )
     options = ConvertOptions(
         load=LoadOptions(
             task=task,
@@ -133,14 +143,8 @@ def convert(
         target=target,
         lowering=lowering,
         inline=inline,
-        precision=PrecisionOptions(
-            name=precision,
-            io=io,
-            keep_float=list(keep_float),
-            weight_only=weight_only,
-            block_size=block_size,
-            quantizer=quantizer,
-        ),
+        precision=precisions[0],
+        variants=tuple(precisions[1:]),
         calibrate=None if calibrate is None else Path(calibrate),
         tokenizer=tokenizer,
         provider=provider,
@@ -158,6 +162,7 @@ def verify(
     against: "StrPath | nn.Module | None" = None,
     *,
     tolerance: float | None = None,
+    precision: "PrecisionName | None" = None,
     example_inputs: Any = None,
     axes: Mapping[str, Sequence[str | int]] | None = None,
     task: str | None = None,
@@ -177,6 +182,7 @@ def verify(
         against: what it was converted from, as in `convert`. The whole grid is computed by PyTorch in float64.
         tolerance: the largest error ``max |y - y64| / max |y64|`` that passes, in place of the criterion. The verdict
             is then "within 0.001", never "proven".
+        precision: of a bundle with several, which one; default: its first.
         example_inputs, axes, task, settings, allow_pickle, as_transformers: about ``against``, as in `convert`.
         provider: ``cpu`` or ``cuda``; one that does not load is an error.
         lengths: check these lengths in tokens, not the grid's.
@@ -214,6 +220,7 @@ def verify(
         against=None if against is None else _named(against),
         options=loading,
         tolerance=tolerance,
+        precision=precision,
         provider=provider,
         lengths=lengths,
         threads=threads,
@@ -222,11 +229,19 @@ def verify(
     )
 
 
-def load(bundle: StrPath, *, provider: str = "cpu", threads: int = 0, check: bool = True) -> "Session":
+def load(
+    bundle: StrPath,
+    *,
+    precision: "PrecisionName | None" = None,
+    provider: str = "cpu",
+    threads: int = 0,
+    check: bool = True,
+) -> "Session":
     """Open a bundle, ready to run arrays or texts, and to generate. Needs no PyTorch.
 
     Args:
         bundle: its directory.
+        precision: of a bundle with several, which one; default: its first.
         provider: ``cpu`` or ``cuda``; one that does not load is an error.
         threads: of one operator; 0 lets ONNX Runtime choose.
         check: compare every file with its sha256 first.
@@ -244,7 +259,7 @@ def load(bundle: StrPath, *, provider: str = "cpu", threads: int = 0, check: boo
     require("posexport.load", "onnxruntime")
     from posexport.runtime.session import load as open_bundle
 
-    return open_bundle(bundle, provider=provider, threads=threads, check=check)
+    return open_bundle(bundle, precision=precision, provider=provider, threads=threads, check=check)
 
 
 def list_encodings() -> list[dict[str, Any]]:

@@ -8,13 +8,14 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import msgspec
 
 from posexport import __version__
 from posexport.bundle.copied import copy_without_paths
-from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, SourceInfo, model_of
+from posexport.bundle.manifest import SAMPLE, LoweringSpec, Manifest, PassSpec, SourceInfo, model_of
+from posexport.bundle.variants import variant_file
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
 from posexport.files import size_text
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from posexport.nn.caching import Rotate
     from posexport.parity.report.report import Report
     from posexport.sources.source import Source
+    from posexport.targets.precisions import PrecisionName
     from posexport.targets.target import TargetName
 
 PARITY = "parity.json"
@@ -70,6 +72,8 @@ class ConvertOptions:
     lowering: str = "auto"
     inline: bool = False
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    #: further precisions, for a layout whose directories hold several
+    variants: tuple[PrecisionOptions, ...] = ()
     #: texts, one a line, that static scales of activations are measured on
     calibrate: Path | None = None
     #: a ``tokenizer.json`` for a source that brings none, or the tokenizer object of a transformers model
@@ -85,7 +89,38 @@ class ConvertOptions:
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
-        self.precision.check()
+        _check_precisions([self.precision, *self.variants], self.layout)
+
+
+def _check_precisions(precisions: Sequence[PrecisionOptions], layout: LayoutName) -> None:
+    """PosexportError where options contradict each other, or the layout holds one precision."""
+    from posexport.export.layouts import LAYOUTS
+
+    for each in precisions:
+        each.check()
+    names = [each.name for each in precisions]
+    if len(set(names)) < len(names):
+        raise PosexportError(f"each precision once, got --precision {' --precision '.join(names)}")
+    several = [name for name, each in LAYOUTS.items() if each.names_precision]
+    if len(names) > 1 and layout not in several:
+        raise PosexportError(
+            f"--precision {' and '.join(names)} in one directory need --layout {' or '.join(several)}, got --layout "
+            f"{layout}; convert once for each precision otherwise"
+        )
+
+
+class Written(NamedTuple):
+    """What was written for one precision: its manifest, before files are listed, and its proof if it was proven."""
+
+    manifest: Manifest
+    report: "Report | None"
+
+    @property
+    def verdict(self) -> str:
+        """The proof in words, as `Conversion.verdict` has it."""
+        from posexport.parity.report.verdict import verdict
+
+        return verdict(self.report).words
 
 
 @dataclass(frozen=True)
@@ -97,17 +132,20 @@ class Conversion:
         manifest: what the bundle is; None where parity was missed and nothing was written.
         report: the proof; None where nothing was verified.
         remarks: sentences about the source and the proof, as the command line prints them on stderr.
+        variants: manifest and proof of every further precision, by its name.
     """
 
     output: Path
     manifest: Manifest | None
     report: "Report | None"
     remarks: tuple[str, ...] = ()
+    variants: "dict[str, Written]" = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
         """Proven, or not asked to be."""
-        return self.report is None or self.report.passed
+        reports = [self.report, *(variant.report for variant in self.variants.values())]
+        return all(report is None or report.passed for report in reports)
 
     @property
     def verdict(self) -> str:
@@ -126,6 +164,10 @@ class Conversion:
                 "remarks": self.remarks,
                 "manifest": msgspec.to_builtins(self.manifest),
                 "parity": msgspec.to_builtins(self.report),
+                "variants": {
+                    name: {"manifest": msgspec.to_builtins(each.manifest), "parity": msgspec.to_builtins(each.report)}
+                    for name, each in self.variants.items()
+                },
             }
         )
 
@@ -140,6 +182,7 @@ class Conversion:
             size = sum(entry.size for entry in self.manifest.files.values())
             limits = _up_to(self.manifest)
             lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}{limits}")
+            lines += [f"  {name}: {each.verdict}" for name, each in self.variants.items()]
         return "\n".join(lines)
 
 
@@ -171,22 +214,27 @@ def convert(
         PosexportError: what cannot be done and why, in one sentence.
     """
     options = options or ConvertOptions()
+    variants: dict[str, Written] = {}
     provider, missing = _provider(options)  # or that it does not load would be known only after the export
     remarks: list[str] = []
 
     def tell(sentence: str) -> None:
-        remarks.append(sentence)
-        remark(sentence)
+        # several precisions of one source say the same of it
+        if sentence not in remarks:
+            remarks.append(sentence)
+            remark(sentence)
 
     try:
         with staged(output, force=options.force) as directory:
-            manifest, report = _into(directory, argument, replace(options, provider=provider), progress, tell)
+            first, *others = _into(directory, argument, replace(options, provider=provider), progress, tell)
+            manifest = seal(directory, first.manifest, [each.manifest for each in others], (PARITY, SAMPLE))
+            report, variants = first.report, {each.manifest.precision: each for each in others}
     except _MissedError as missed:
         manifest, report = None, missed.report
     if missing and report is not None:
         proof = "proven" if manifest is not None and manifest.proven else "checked"
         tell(f"{proof} on {provider}; {missing}")
-    return Conversion(output, manifest, report, tuple(remarks))
+    return Conversion(output, manifest, report, tuple(remarks), variants)
 
 
 def _provider(options: ConvertOptions) -> tuple[str, str]:
@@ -220,15 +268,19 @@ def _into(
     options: ConvertOptions,
     progress: Progress | None,
     remark: Callable[[str], None],
-) -> tuple[Manifest, "Report | None"]:
-    """All of a bundle's files, in ``directory``."""
+) -> list[Written]:
+    """All of a bundle's files, in ``directory``, for every precision in turn."""
     from posexport.sources.transformers_model import as_checkpoint, name_of
 
     with as_checkpoint(argument, options.tokenizer) as named:
-        if named is argument:
-            return _write(directory, named, options, progress, remark)
-        options = replace(options, tokenizer=None) if hasattr(options.tokenizer, "save_pretrained") else options
-        return _write(directory, named, options, progress, remark, name=name_of(argument))
+        if named is not argument and hasattr(options.tokenizer, "save_pretrained"):
+            options = replace(options, tokenizer=None)
+        name = None if named is argument else name_of(argument)
+        written = [_write(directory, named, options, progress, remark, name=name)]
+        for each in options.variants:
+            variant = replace(options, precision=each, variants=())
+            written.append(_write(directory, named, variant, progress, remark, name=name, variant=each.name))
+        return written
 
 
 def _write(
@@ -239,8 +291,12 @@ def _write(
     remark: Callable[[str], None],
     *,
     name: str | None = None,
-) -> tuple[Manifest, "Report | None"]:
-    """The files of the bundle of a source that `prepare` takes; ``name``: what to call it, if not its own."""
+    variant: "PrecisionName | None" = None,
+) -> Written:
+    """The files of the bundle of a source that `prepare` takes; ``name``: what to call it, if not its own.
+
+    ``variant``: the precision, where files of another one are in ``directory``.
+    """
     from posexport.export import layouts, negotiate
     from posexport.export.build import build
     from posexport.lowering import plan
@@ -263,7 +319,7 @@ def _write(
     if name is not None:
         source = replace(source, name=name)
     layout = layouts.LAYOUTS[options.layout]
-    source = layout.arrange(source)
+    source = layout.arranged(source, options.precision.precision)
     for sentence in source.remarks:
         remark(sentence)
     if options.tokenizer is not None:
@@ -280,6 +336,7 @@ def _write(
             lowering=options.lowering,
             inline=options.inline,
             precision=options.precision,
+            clients_have=layout.microsoft,
             recipe=recipe,
             store=store,
         )
@@ -289,7 +346,7 @@ def _write(
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
     check_axes(source, model_of(directory, source.parts))
-    report = _prove(source, directory, options, progress) if options.verify else None
+    report = _prove(source, directory, options, progress, variant) if options.verify else None
     if report is not None and not report.passed and not options.keep:
         raise _MissedError(report)
     for name, path in source.files.items():
@@ -297,10 +354,16 @@ def _write(
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_without_paths(path, copy)
     layout.write(directory, source)
-    return seal(directory, _manifest(source, built, recipe, report)), report
+    return Written(_manifest(source, built, recipe, report), report)
 
 
-def _prove(source: "Source", directory: Path, options: ConvertOptions, progress: Progress | None) -> "Report":
+def _prove(
+    source: "Source",
+    directory: Path,
+    options: ConvertOptions,
+    progress: Progress | None,
+    variant: "PrecisionName | None" = None,
+) -> "Report":
     """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
     from posexport.parity.prove import prove
     from posexport.parity.run.sample import SampleWriter
@@ -315,8 +378,8 @@ def _prove(source: "Source", directory: Path, options: ConvertOptions, progress:
         progress=progress,
         sample=sample,
     )
-    (directory / PARITY).write_bytes(report.to_json())
-    sample.save(directory)
+    (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
+    sample.save(directory, variant_file(SAMPLE, variant))
     return report
 
 

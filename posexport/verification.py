@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from posexport.bundle.manifest import MANIFEST, MODEL, Manifest, SourceInfo, model_of
+from posexport.bundle.manifest import MANIFEST, MODEL, SAMPLE, Manifest, SourceInfo, model_of
 from posexport.bundle.read import check_hashes, read
+from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from posexport.parity.report.report import Report
     from posexport.sources.resolve import LoadOptions
+    from posexport.targets.precisions import PrecisionName
 
 _T = TypeVar("_T")
 
@@ -28,6 +30,7 @@ def verify(
     against: "str | nn.Module | None" = None,
     options: "LoadOptions | None" = None,
     tolerance: float | None = None,
+    precision: "PrecisionName | None" = None,
     provider: str = DEFAULT_PROVIDER,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
@@ -44,11 +47,13 @@ def verify(
     manifest = None
     if target.is_dir():
         _check_bundle(target)
-        manifest = read(target)
+        manifest = read(target, precision)
         check_hashes(target, manifest)
         _agree(target, manifest)
     elif not target.is_file():
         raise PosexportError(f"no such bundle or .onnx file: {target}")
+    elif precision is not None:
+        raise PosexportError(f"{target} is one .onnx: --precision chooses among those of a bundle; leave it out")
     if against is None:
         if manifest is None:
             raise PosexportError(_without_source(target))
@@ -56,7 +61,15 @@ def verify(
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
         from posexport.parity.run.sample import check_sample
 
-        return check_sample(target, parts=manifest.parts, provider=provider, threads=threads, tolerance=tolerance)
+        own = None if precision == read(target).precision else precision
+        return check_sample(
+            target,
+            parts=manifest.parts,
+            file=variant_file(SAMPLE, own),
+            provider=provider,
+            threads=threads,
+            tolerance=tolerance,
+        )
 
     from posexport.sources.transformers_model import as_checkpoint
 
@@ -110,7 +123,7 @@ def _prove(
                 cache=recipe.cache,
                 rotation=recipe.rotation,
             )
-            source = layouts.arranged(source, recipe.layout, alone=manifest is None)
+            source = layouts.arranged(source, recipe.layout, recipe.precision.precision, alone=manifest is None)
         except PosexportError as err:  # options that fitted the bundle's own source, and do not fit this one
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise

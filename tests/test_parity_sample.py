@@ -10,11 +10,12 @@ import onnx
 import pytest
 from parity_models import exported, source, with_weights
 
+from posexport.bundle.manifest import SAMPLE
 from posexport.errors import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.prove import prove
-from posexport.parity.run.sample import FILE, LARGEST, SampleWriter, check_sample
+from posexport.parity.run.sample import LARGEST, SampleWriter, check_sample
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, LengthContract
 
@@ -42,7 +43,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Source]:
 
 
 def copy_of(bundle: Path, folder: Path) -> Path:
-    for name in ("model.onnx", FILE):
+    for name in ("model.onnx", SAMPLE):
         (folder / name).write_bytes((bundle / name).read_bytes())
     return folder
 
@@ -59,7 +60,7 @@ def test_the_sample_passes_and_says_that_it_is_one(bundle: tuple[Path, Source]) 
     assert [p.verdict for p in report.points if p.length == 21] == ["rejected"]
     assert {p.batch for p in report.points} == {1, 3}
     assert len({p.padding for p in report.points}) >= 3
-    assert (bundle[0] / FILE).stat().st_size <= LARGEST
+    assert (bundle[0] / SAMPLE).stat().st_size <= LARGEST
 
 
 def test_it_runs_without_torch(bundle: tuple[Path, Source]) -> None:
@@ -130,8 +131,8 @@ def test_a_missing_or_damaged_sample_is_one_sentence(bundle: tuple[Path, Source]
     with pytest.raises(PosexportError, match="carries no sample, verify it with --against SOURCE"):
         check_sample(tmp_path)
     folder = copy_of(bundle[0], tmp_path)
-    whole = (folder / FILE).read_bytes()
+    whole = (folder / SAMPLE).read_bytes()
     for damaged in (whole[:100], b"", whole.replace(b'"precision', b'"pREcision'), whole + b"\0" * LARGEST):
-        (folder / FILE).write_bytes(damaged)
+        (folder / SAMPLE).write_bytes(damaged)
         with pytest.raises(PosexportError, match=r"not a parity sample|at most 2000000"):
             check_sample(folder)

@@ -24,13 +24,14 @@ from click.testing import CliRunner
 
 # The runs of pytest inside this process unload what they import: everything heavy is imported here.
 import posexport.testing.parity
+from posexport.bundle.manifest import SAMPLE
 from posexport.bundle.write import seal, staged
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.report.junit import junit, junit_error
-from posexport.parity.run.sample import FILE, Header, SampleWriter
+from posexport.parity.run.sample import Header, SampleWriter
 from posexport.runtime import providers
 from posexport.testing import assert_parity, plugin
 
@@ -265,7 +266,7 @@ def test_verify_writes_junit_whatever_the_verdict(good: Path, bad: Path, tmp_pat
 def test_verify_writes_junit_where_nothing_could_be_checked(good: Path, tmp_path: Path) -> None:
     file, broken = tmp_path / "parity.xml", tmp_path / "broken"
     shutil.copytree(good, broken)
-    (broken / FILE).write_bytes(b"cut")
+    (broken / SAMPLE).write_bytes(b"cut")
     done = CliRunner().invoke(group, ["verify", str(broken), "--junit", str(file)])
     assert isinstance(done.exception, PosexportError)
     error = suite(file.read_bytes()).find("testcase/error")

@@ -5,7 +5,7 @@ import * as ort from "onnxruntime-node";
 import { encode, generate } from "./onnx.mjs";
 
 const job = JSON.parse(readFileSync(process.argv[2], "utf8"));
-const answer = { embeddings: [], external: [], tokens: [], logits: [], encodings: {} };
+const answer = { embeddings: [], external: [], tokens: [], logits: [], encodings: {}, precisions: {} };
 
 const encoder = await ort.InferenceSession.create(`${job.encoder}/model.onnx`);
 for (const { input_ids, attention_mask } of job.batches) {
@@ -33,6 +33,14 @@ for (const name of Object.keys(job.encodings)) {
     answer.encodings[name].push(Array.from(last_hidden_state.data));
   }
   await small.release();
+}
+// further precisions of the encoder
+for (const [dtype, file] of Object.entries(job.dtypes)) {
+  const smaller = await ort.InferenceSession.create(`${job.encoder_js}/${file}`);
+  const { input_ids, attention_mask } = job.tokenized;
+  const { sentence_embedding } = await encode(ort, smaller, input_ids, attention_mask);
+  answer.precisions[dtype] = Array.from(sentence_embedding.data);
+  await smaller.release();
 }
 const { version } = createRequire(import.meta.url)("onnxruntime-node/package.json");
 answer.versions = { node: process.versions.node, "onnxruntime-node": version };

@@ -17,6 +17,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 import posexport
+from posexport.bundle.read import read
+from posexport.targets.precisions import PRECISIONS as RECORDS
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -40,6 +42,13 @@ NEW_TOKENS = 24
 PROMPTS = 3
 
 
+#: of the encoder for transformers.js; all but the first are compared by cosine
+PRECISIONS = ("fp32", "fp16", "int8", "int4", "int4-fp16")
+#: of a client's embedding and Python's in the same precision: kernels of other processors (WebAssembly's of 128 bits,
+#: other versions) round at other places, and a value at the edge of a step of int8 takes the next one
+COSINE = 0.999
+
+
 @dataclass(frozen=True)
 class Client:
     """``command``: what answers a job. ``bundles``: of those in `BUNDLES` that it runs."""
@@ -53,7 +62,7 @@ class Client:
 BUNDLES = {
     "encoder": (ENCODER, ()),
     "decoder": (DECODER, ()),
-    "encoder_js": (ENCODER, ("--layout", "transformers.js")),
+    "encoder_js": (ENCODER, ("--layout", "transformers.js", *(f"--precision={name}" for name in PRECISIONS))),
     "decoder_js": (DECODER, ("--layout", "transformers.js")),
     "encoder_inline": (ENCODER, ("--inline",)),
     "decoder_inline": (DECODER, ("--inline",)),
@@ -61,9 +70,9 @@ BUNDLES = {
 }
 NODE = CLIENTS / "node"
 CLIENT = {
-    "onnxruntime-node": Client("node", ("node", str(NODE / "node.mjs")), ("encoder", "decoder")),
+    "onnxruntime-node": Client("node", ("node", str(NODE / "node.mjs")), ("encoder", "encoder_js", "decoder")),
     "@huggingface/transformers": Client("node", ("node", str(NODE / "transformers.mjs")), ("encoder_js", "decoder_js")),
-    "onnxruntime-web": Client("web", (sys.executable, str(HERE / "web.py")), ("encoder", "decoder")),
+    "onnxruntime-web": Client("web", (sys.executable, str(HERE / "web.py")), ("encoder", "encoder_js", "decoder")),
     "openvino": Client(
         "openvino",
         (str(CLIENTS / "openvino" / "bin" / "python"), str(HERE / "with_openvino.py")),
@@ -142,11 +151,17 @@ def expected(job: dict[str, Any]) -> dict[str, Any]:
     embeddings = [encoder.run(batch)["sentence_embedding"] for batch in job["batches"]]
     rollouts = [greedy(decoder, prompt) for prompt in job["prompts"]]
     texts = encoder.encode(job["texts"])["sentence_embedding"]
+    precisions = {}
+    if "encoder_js" in job:
+        for name in PRECISIONS[1:]:
+            smaller = posexport.load(job["encoder_js"], precision=name)
+            precisions[client_dtype(name)] = smaller.encode(job["texts"])["sentence_embedding"]
     return {
         "embeddings": embeddings,
         "external": embeddings,
         "texts": texts,
         "pipeline": texts,
+        "precisions": precisions,
         "encodings": {
             name: [posexport.load(bundle).run(batch)["last_hidden_state"] for batch in job["small_batches"]]
             for name, bundle in job["encodings"].items()
@@ -154,6 +169,20 @@ def expected(job: dict[str, Any]) -> dict[str, Any]:
         "tokens": [tokens for tokens, _ in rollouts],
         "logits": [logits for _, logits in rollouts],
     }
+
+
+def client_dtype(precision: str) -> str:
+    """What transformers.js calls a precision."""
+    return RECORDS[precision].client_dtype
+
+
+def cosine(answer: list[float], reference: NDArray[Any]) -> float:
+    """The smallest cosine of rows; 0 where a value is not finite."""
+    rows = np.asarray(answer, dtype=np.float64).reshape(reference.shape)
+    if not np.isfinite(rows).all():
+        return 0.0
+    norms = np.linalg.norm(rows, axis=-1) * np.linalg.norm(reference, axis=-1)
+    return float(((rows * reference).sum(-1) / norms).min())
 
 
 def difference(answer: list[Any], reference: list[Any] | NDArray[Any]) -> float:
@@ -182,8 +211,12 @@ def compare(answer: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]
     if each:
         differences["encodings"] = max(each.values())
         worst = {"worst_encoding": max(each, key=lambda name: each[name]), "encodings": len(each)}
+    cosines = {name: cosine(rows, reference["precisions"][name]) for name, rows in answer.get("precisions", {}).items()}
+    if cosines:
+        worst["cosines"] = {name: round(value, 6) for name, value in cosines.items()}
     tokens = answer["tokens"] == reference["tokens"]
     agrees = tokens and all(value <= TOLERANCE for value in differences.values())
+    agrees = agrees and all(value >= COSINE for value in cosines.values())
     rounded = {key: float(f"{value:.1e}") for key, value in differences.items()}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {
@@ -239,6 +272,12 @@ def measure(parts: list[str]) -> dict[str, Any]:
             source, options = BUNDLES[name]
             print(f"posexport convert {source.name} {' '.join(options)}".rstrip(), flush=True)
             convert(source, folder / name, *options)
+        job["dtypes"] = {}
+        if "encoder_js" in needed:
+            parts = {name: read(folder / "encoder_js", name).parts for name in PRECISIONS[1:]}
+            job["dtypes"] = {client_dtype(name): files[0].file for name, files in parts.items()}
+        tokenized = posexport.load(folder / "encoder").tokenize(TEXTS)
+        job["tokenized"] = {name: tokenized[name].tolist() for name in ("input_ids", "attention_mask")}
         with_external_data(folder / "encoder", folder / "external")
         sizes = {
             name: json.loads((source / "config.json").read_text())["vocab_size"]
@@ -276,6 +315,7 @@ def main() -> int:
     before = json.loads(arguments.output.read_text())["clients"] if arguments.output.exists() else {}
     document = {
         "tolerance": TOLERANCE,
+        "cosine": COSINE,
         "new_tokens": NEW_TOKENS,
         "shapes": SHAPES,
         "python": {"onnxruntime": onnxruntime.__version__, "onnx": onnx.__version__},

@@ -8,7 +8,7 @@ const job = JSON.parse(readFileSync(process.argv[2], "utf8"));
 env.allowRemoteModels = false;
 env.localModelPath = `${dirname(job.encoder_js)}/`;
 const [encoder, decoder] = [basename(job.encoder_js), basename(job.decoder_js)];
-const answer = { texts: [], pipeline: [], tokens: [] };
+const answer = { texts: [], pipeline: [], tokens: [], precisions: {} };
 
 // the bundle's own pooling
 const tokenizer = await AutoTokenizer.from_pretrained(encoder);
@@ -16,6 +16,12 @@ const model = await AutoModel.from_pretrained(encoder, { dtype: "fp32" });
 const inputs = await tokenizer(job.texts, { padding: true });
 const { sentence_embedding } = await model(inputs);
 answer.texts = Array.from(sentence_embedding.data);
+// further precisions in the same directory
+for (const dtype of Object.keys(job.dtypes)) {
+  const smaller = await AutoModel.from_pretrained(encoder, { dtype });
+  answer.precisions[dtype] = Array.from((await smaller(inputs)).sentence_embedding.data);
+  await smaller.dispose();
+}
 // the pipeline's pooling, of last_hidden_state
 const extractor = await pipeline("feature-extraction", encoder, { dtype: "fp32" });
 const embeddings = await extractor(job.texts, { pooling: "mean", normalize: true });

@@ -6,7 +6,7 @@ ort.env.wasm.wasmPaths = "/ort/";
 ort.env.wasm.numThreads = 1; // more need the headers of a cross-origin isolated page
 
 async function run(job) {
-  const answer = { embeddings: [], external: [], tokens: [], logits: [], encodings: {} };
+  const answer = { embeddings: [], external: [], tokens: [], logits: [], encodings: {}, precisions: {} };
   const encoder = await ort.InferenceSession.create("/encoder/model.onnx", { executionProviders: ["wasm"] });
   for (const { input_ids, attention_mask } of job.batches) {
     const { sentence_embedding } = await encode(ort, encoder, input_ids, attention_mask);
@@ -38,6 +38,14 @@ async function run(job) {
       answer.encodings[name].push(Array.from(last_hidden_state.data));
     }
     await small.release();
+  }
+  // further precisions of the encoder
+  for (const [dtype, file] of Object.entries(job.dtypes)) {
+    const smaller = await ort.InferenceSession.create(`/encoder_js/${file}`, { executionProviders: ["wasm"] });
+    const { input_ids, attention_mask } = job.tokenized;
+    const { sentence_embedding } = await encode(ort, smaller, input_ids, attention_mask);
+    answer.precisions[dtype] = Array.from(sentence_embedding.data);
+    await smaller.release();
   }
   answer.versions = { chromium: navigator.userAgent.match(/Chrome\/([\d.]+)/)[1], "onnxruntime-web": ort.env.versions.web };
   return answer;

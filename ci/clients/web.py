@@ -67,7 +67,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def run(job: dict[str, object]) -> dict[str, object]:
     """What the page answers to a job."""
-    folders = {name: Path(str(job[name])) for name in ("encoder", "external", "decoder", "encodings_folder")}
+    folders = {
+        name: Path(str(job[name])) for name in ("encoder", "encoder_js", "external", "decoder", "encodings_folder")
+    }
     folders["encodings"] = folders.pop("encodings_folder")
     folders["ort"] = CLIENTS / "node" / "node_modules" / "onnxruntime-web" / "dist"
     server = Server(folders, {"job.json": json.dumps(job).encode()})

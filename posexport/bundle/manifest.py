@@ -28,6 +28,8 @@ from posexport.targets.target import PORTABLE, TargetName
 
 FORMAT_VERSION = 3
 MANIFEST = "posexport.json"
+#: inputs and truths for a check without PyTorch (`posexport.parity.run.sample`)
+SAMPLE = "parity.safetensors"
 LARGEST = 4 * 1024 * 1024
 
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -134,6 +136,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     precision: PrecisionName = MODEL_DTYPE.precision
     #: class of tensors -> what they are stored in, such as ``int8 per channel``; none: all as ``precision`` says
     stored: dict[str, str] = {}
+    #: further precisions of the model in this directory (`posexport.bundle.variants`)
+    variants: list[PrecisionName] = []
     target: TargetName = PORTABLE
     recipe: Recipe
     opset: int

@@ -6,18 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from posexport.bundle.manifest import LARGEST, MANIFEST, Manifest, decode, decode_names
+from posexport.bundle.variants import manifest_of
 from posexport.errors import PosexportError
+from posexport.targets.precisions import PrecisionName
 
 T = TypeVar("T")
 
 
-def read(directory: Path) -> Manifest:
-    """The manifest of the bundle in ``directory``.
+def read(directory: Path, precision: PrecisionName | None = None) -> Manifest:
+    """The manifest of the bundle in ``directory``; ``precision``: of that variant (None: its first precision).
 
     Raises PosexportError if there is no bundle, if its manifest is damaged or if another posexport's format has it.
     """
-    return _decoded(directory, decode)
+    first = _decoded(directory, decode)
+    try:
+        name = manifest_of(first, precision)
+    except PosexportError as err:
+        raise PosexportError(f"{directory}: {err}") from None
+    if name == MANIFEST:
+        return first
+    check_hashes(directory, msgspec.structs.replace(first, files={name: first.files[name]}))
+    return _decoded(directory, decode, name)
 
 
 def names(directory: Path) -> set[str]:
@@ -25,23 +37,23 @@ def names(directory: Path) -> set[str]:
     return _decoded(directory, decode_names)
 
 
-def _decoded(directory: Path, decode: Callable[[bytes], T]) -> T:
+def _decoded(directory: Path, decode: Callable[[bytes], T], name: str = MANIFEST) -> T:
     if not directory.exists():
         raise PosexportError(f"{directory} does not exist; give a directory that posexport convert wrote")
     if not directory.is_dir():
         raise PosexportError(f"{directory} is a file; give a directory that posexport convert wrote")
     if not (directory / MANIFEST).is_file():
         raise PosexportError(f"{directory} is not a bundle: it has no {MANIFEST}; make one with posexport convert")
-    path = locate(directory, MANIFEST)
+    path = locate(directory, name)
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as err:
-        raise PosexportError(f"cannot read {directory / MANIFEST}: {err.strerror}") from err
+        raise PosexportError(f"cannot read {directory / name}: {err.strerror}") from err
     try:
         return decode(data)
     except PosexportError as err:
-        raise PosexportError(f"cannot use {directory / MANIFEST}: {err}") from err
+        raise PosexportError(f"cannot use {directory / name}: {err}") from err
 
 
 def check_hashes(directory: Path, manifest: Manifest) -> None:

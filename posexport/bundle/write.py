@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -18,6 +18,7 @@ from posexport.bundle import leftovers, swap
 from posexport.bundle.manifest import MANIFEST, FileEntry, Manifest, decode, encode
 from posexport.bundle.read import sha256
 from posexport.bundle.target import check_target
+from posexport.bundle.variants import files_of, variant_file
 from posexport.errors import PosexportError
 
 #: failures of the disk, wherever in a conversion they show
@@ -52,8 +53,26 @@ def staged(target: Path, *, force: bool) -> Iterator[Path]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def seal(directory: Path, manifest: Manifest) -> Manifest:
-    """Hash every file of ``directory`` and write ``posexport.json`` with them; gives the manifest as written."""
+def seal(
+    directory: Path, manifest: Manifest, variants: Sequence[Manifest] = (), proofs: Sequence[str] = ()
+) -> Manifest:
+    """Hash every file of ``directory`` and write ``posexport.json`` with them; returns the manifest as written.
+
+    ``variants``: manifests of further precisions, written beside it. ``proofs``: files that each has for itself.
+    """
+    files = _hashed(directory)
+    listed = files_of(manifest, variants, files, proofs)
+    for variant, names in zip(variants, listed, strict=True):
+        own = msgspec.structs.replace(variant, files={name: files[name] for name in sorted(names)})
+        _write(directory, variant_file(MANIFEST, variant.precision), own)
+    if variants:
+        manifest = msgspec.structs.replace(manifest, variants=[variant.precision for variant in variants])
+        files = _hashed(directory)
+    return _write(directory, MANIFEST, msgspec.structs.replace(manifest, files=files))
+
+
+def _hashed(directory: Path) -> dict[str, FileEntry]:
+    """Every file of ``directory``, by its name there."""
     files = {}
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
@@ -61,11 +80,14 @@ def seal(directory: Path, manifest: Manifest) -> Manifest:
             raise ValueError(f"{name} is a link or no regular file, it cannot be part of a bundle")
         if path.is_file() and name != MANIFEST:
             files[name] = FileEntry(size=path.stat().st_size, sha256=sha256(path))
-    manifest = msgspec.structs.replace(manifest, files=files)
+    return files
+
+
+def _write(directory: Path, name: str, manifest: Manifest) -> Manifest:
     data = encode(manifest)
     if decode(data) != manifest:
         raise ValueError("the manifest holds a number that JSON has no form for (NaN or infinity)")
-    (directory / MANIFEST).write_bytes(data)
+    (directory / name).write_bytes(data)
     return manifest
 
 

@@ -81,9 +81,10 @@ _GROUPS = {
 @click.option(
     "--precision",
     type=click.Choice(tuple(PRECISIONS)),
-    default="fp32",
+    multiple=True,
+    default=("fp32",),
     show_default=True,
-    help="Of weights and activations; positions are computed in float32 whatever is chosen.",
+    help="Of weights and activations; positions stay float32. Repeatable with --layout transformers.js.",
 )
 @click.option(
     "--io",

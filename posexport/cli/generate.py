@@ -62,6 +62,7 @@ _RENAMED = {"--stop": "--stop-strings", "--chunk": "--prefill-chunk-size"}
     is_flag=True,
     help="Reject prompts for which a longrope model would compute its cached keys again.",
 )
+@options.variant_option
 @options.provider_option
 @options.threads_option
 @options.verbosity_options
@@ -76,6 +77,7 @@ def command(
     do_sample: bool,
     stream: bool,
     no_recompute: bool,
+    precision: str | None,
     provider: str,
     threads: int,
     as_json: bool,
@@ -108,6 +110,7 @@ def command(
         inputs=inputs,
         chat=chat,
         system=system,
+        precision=precision,
         provider=provider,
         threads=threads,
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,

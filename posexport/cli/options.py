@@ -8,6 +8,7 @@ import click
 
 from posexport.cli import complete
 from posexport.cli.progress import set_verbosity
+from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 
@@ -37,6 +38,11 @@ provider_option = click.option(
     default=DEFAULT_PROVIDER,
     show_default=True,
     help=f"Execution provider: {' or '.join(PROVIDERS)}. Fails if it is not available.",
+)
+variant_option = click.option(
+    "--precision",
+    type=click.Choice(tuple(PRECISIONS)),
+    help="Of a bundle with several precisions, the one to use; default: its first.",
 )
 threads_option = click.option(
     "--threads",

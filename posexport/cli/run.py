@@ -23,6 +23,7 @@ from posexport.cli.command import Command
 )
 @click.option("-o", "--save", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@options.variant_option
 @options.provider_option
 @options.threads_option
 @options.json_option

@@ -14,7 +14,7 @@ from posexport.cli.progress import bar, remark
 
 _GROUPS = {
     "Source to compare with": ("against", "task", "settings", "allow_pickle", "as_transformers"),
-    "Proof": ("lengths", "tolerance", *options.RUNTIME),
+    "Proof": ("lengths", "tolerance", "precision", *options.RUNTIME),
 }
 
 
@@ -36,6 +36,7 @@ _GROUPS = {
     metavar="ERROR",
     help="Pass where max |y - y64| / max |y64| is at most this, such as 1e-3; the verdict is then not 'proven'.",
 )
+@options.variant_option
 @options.provider_option
 @options.length_option
 @options.threads_option

@@ -43,6 +43,7 @@ def build(
     lowering: str = "auto",
     inline: bool = False,
     precision: PrecisionOptions | None = None,
+    clients_have: frozenset[str] = frozenset(),
     recipe: Recipe | None = None,
     store: Store | None = None,
 ) -> Built:
@@ -64,6 +65,7 @@ def build(
         steps=any(spec.role == "cache" for spec in source.inputs),
         longest=_longest(source),
         dtype=options.precision.dtype,
+        clients_have=clients_have,
     )
     passes = pipeline.run(model, made_for, lowering)
     guard.insert(model, source.inputs, bounds_of(source.envelope))

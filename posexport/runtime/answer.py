@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
 from posexport.runtime.session import load
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 EMBEDDING = "sentence_embedding"
@@ -63,6 +64,7 @@ def answer(
     texts: Sequence[str] = (),
     inputs: Path | None = None,
     outputs: Sequence[str] = (),
+    precision: PrecisionName | None = None,
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     truncate: bool = False,
@@ -78,7 +80,7 @@ def answer(
     if truncate and not texts:
         raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
     arrays = None if inputs is None else read_arrays(inputs)
-    session = load(directory, provider=provider, threads=threads)
+    session = load(directory, precision=precision, provider=provider, threads=threads)
     feeds = session.tokenize(texts, truncate=truncate) if arrays is None else arrays
     result = session.run(feeds, outputs=list(outputs) or None)
     if save is not None:

@@ -12,6 +12,7 @@ from posexport.runtime.arrays import read_arrays
 from posexport.runtime.generate import Generation
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.runtime.session import load
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 
@@ -110,6 +111,7 @@ def continue_texts(
     inputs: Path | None = None,
     chat: bool = False,
     system: str | None = None,
+    precision: PrecisionName | None = None,
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     tell: Callable[[str], None] | None = None,
@@ -130,7 +132,7 @@ def continue_texts(
     if (chat and inputs is not None) or (system is not None and not chat):
         raise PosexportError("--chat is about --prompt, and --system about --chat; leave the other out")
     arrays = None if inputs is None else read_arrays(inputs)
-    session = load(directory, provider=provider, threads=threads)
+    session = load(directory, precision=precision, provider=provider, threads=threads)
     if arrays is not None:
         rows = max((len(np.atleast_1d(array)) for array in arrays.values()), default=0)
         prompts = [f"row {row}" for row in range(rows)]

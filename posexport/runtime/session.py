@@ -26,22 +26,29 @@ from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec
 from posexport.targets.dtypes import BY_ORT_TYPE
+from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 
 def load(
-    directory: str | os.PathLike[str], *, provider: str = DEFAULT_PROVIDER, threads: int = 0, check: bool = True
+    directory: str | os.PathLike[str],
+    *,
+    precision: PrecisionName | None = None,
+    provider: str = DEFAULT_PROVIDER,
+    threads: int = 0,
+    check: bool = True,
 ) -> "Session":
     """Open the bundle in ``directory`` on ``provider`` (``posexport list providers``).
 
-    ``threads``: of one operator (0: ONNX Runtime decides). ``check``: compare every file with its sha256 first. Numbers
-    below 1.2e-38 are taken as 0 (`make_session`, ``denormals``).
+    ``precision``: of a bundle with several, which one; None: the first. ``threads``: of one operator (0: ONNX Runtime
+    decides). ``check``: compare every file with its sha256 first. Numbers below 1.2e-38 are taken as 0
+    (`make_session`, ``denormals``).
 
     Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load, or if
     the model is not the one that the manifest describes.
     """
     path = Path(directory)
-    manifest = read(path)
+    manifest = read(path, precision)
     if check:
         check_hashes(path, manifest)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]

@@ -1,6 +1,7 @@
 """How a model is brought to its precision: what ``posexport convert`` may be told about it. Imports no torch."""
 
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -11,6 +12,16 @@ from posexport.targets.precisions import FP32, PRECISIONS, Precision, PrecisionN
 IOName = Literal["float32", "half"]
 QuantizerName = Literal["rtn", "gptq", "hqq"]
 BLOCK_SIZES = (32, 128)
+_BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
+_BLOCKED = "--precision int4, or --precision int8 --weight-only"
+#: option -> what it needs
+_NEEDS = {
+    "io": "a precision of 16 bits, such as --precision fp16",
+    "keep_float": "--precision int8 or int4",
+    "weight_only": "--precision int8",
+    "block_size": _BLOCKED,
+    "quantizer": _BLOCKED,
+}
 
 
 class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,31 +51,53 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def blocked(self) -> bool:
         """Only weights are quantised, in blocks."""
-        return self.precision.weight_bits == 4 or (self.precision.quantized and self.weight_only)
+        bits = self.precision.weight_bits
+        return bits == _BITS_OF_INT4 or (bits == _BITS_OF_INT8 and self.weight_only)
 
     def check(self) -> None:
         """PosexportError where options contradict each other."""
-        precision = precision_named(self.name)
+        precision_named(self.name)
         check_choice("io", self.io, get_args(IOName))
         check_choice("quantizer", self.quantizer, get_args(QuantizerName))
         if self.block_size not in BLOCK_SIZES:
             sizes = " or ".join(map(str, BLOCK_SIZES))
             raise PosexportError(f"--block-size must be {sizes}, got {self.block_size}")
-        needs = {
-            "--io half": (self.io == "half", precision.half, "a precision of 16 bits, such as --precision fp16"),
-            "--keep-float": (bool(self.keep_float), precision.quantized, "--precision int8 or int4"),
-            "--weight-only": (self.weight_only, precision.weight_bits == 8, "--precision int8"),
-            "--block-size": (
-                self.block_size != BLOCK_SIZES[0],
-                self.blocked,
-                "--precision int4, or --precision int8 --weight-only",
-            ),
-            "--quantizer": (
-                self.quantizer != "rtn",
-                self.blocked,
-                "--precision int4, or --precision int8 --weight-only",
-            ),
+        for name in self.unfit():
+            raise PosexportError(f"--{name.replace('_', '-')} needs {_NEEDS[name]}; got --precision {self.name}")
+
+    def unfit(self) -> list[str]:
+        """The options that were given and do not fit the precision."""
+        precision = self.precision
+        fits = {
+            "io": precision.half,
+            "keep_float": precision.quantized,
+            "weight_only": precision.weight_bits == _BITS_OF_INT8,
+            "block_size": self.blocked,
+            "quantizer": self.blocked,
         }
-        for option, (used, fits, needed) in needs.items():
-            if used and not fits:
-                raise PosexportError(f"{option} needs {needed}; got --precision {self.name}")
+        default = PrecisionOptions()
+        return [name for name, good in fits.items() if not good and getattr(self, name) != getattr(default, name)]
+
+
+def options_of(names: Sequence[PrecisionName], **options: Any) -> list[PrecisionOptions]:
+    """The same options for each of several precisions; one that does not fit all of them is for those that it fits.
+
+    Raises:
+        PosexportError: a name is unknown, or an option fits none of the precisions.
+    """
+    if not names:
+        raise PosexportError(f"no precision was named; known: {', '.join(PRECISIONS)}")
+    for name in names:
+        precision_named(name)
+    each = [PrecisionOptions(name=name, **options) for name in names]
+    for option in set.intersection(*(set(one.unfit()) for one in each)):
+        raise PosexportError(
+            f"--{option.replace('_', '-')} needs {_NEEDS[option]}; got --precision {' --precision '.join(names)}"
+        )
+    default = PrecisionOptions()
+    fitting = [
+        msgspec.structs.replace(one, **{option: getattr(default, option) for option in one.unfit()}) for one in each
+    ]
+    for one in fitting:
+        one.check()
+    return fitting

@@ -16,7 +16,7 @@ class Precision:
         dtype: of activations, and of weights that are not quantised; errors are measured against PyTorch's in it.
         weight_bits: of the weights of linear projections where these are quantised to integers.
         suffix: of the model's file name in the layout of transformers.js.
-        client_dtype: what transformers.js calls it.
+        client_dtype: what transformers.js calls it; empty for what it does not know.
     """
 
     name: str
@@ -42,7 +42,7 @@ PRECISIONS: dict[str, Precision] = {
     for precision in (
         FP32,
         Precision(name="fp16", dtype=BY_PRECISION["fp16"], suffix="_fp16", client_dtype="fp16"),
-        Precision(name="bf16", dtype=BY_PRECISION["bf16"], suffix="_bf16", client_dtype="bf16"),
+        Precision(name="bf16", dtype=BY_PRECISION["bf16"], client_dtype=""),
         Precision(name="int8", weight_bits=8, suffix="_quantized", client_dtype="q8"),
         Precision(name="int4", weight_bits=4, suffix="_q4", client_dtype="q4"),
         Precision(name="int4-fp16", dtype=BY_PRECISION["fp16"], weight_bits=4, suffix="_q4f16", client_dtype="q4f16"),

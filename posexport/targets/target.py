@@ -34,6 +34,7 @@ class Target:
         longest, shortest: the most (None: any number) and the fewest queries of a row, so that no branch is written for
             other numbers.
         dtype: of the floating-point weights and activations.
+        clients_have: ONNX Runtime's own operators that every client of the layout has, whatever the target.
     """
 
     name: TargetName = PORTABLE
@@ -43,6 +44,7 @@ class Target:
     longest: int | None = None
     shortest: int = 1
     dtype: DType = MODEL_DTYPE
+    clients_have: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.name not in (PORTABLE, *PROVIDERS):
@@ -62,6 +64,10 @@ class Target:
     def waits_to_branch(self) -> bool:
         """A condition that the device computes makes the host wait for it."""
         return self.provider is not None and self.provider.waits_to_branch
+
+    def may_use(self, operator: str) -> bool:
+        """Whether ONNX Runtime's own ``operator`` may be in the graph."""
+        return self.microsoft or operator in self.clients_have
 
     def needs(self, opset: int, what: str) -> str | None:
         """Why an operator of a later opset cannot be used; None where it can."""

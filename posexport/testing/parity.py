@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.parity.report.report import Report
+    from posexport.targets.precisions import PrecisionName
 
 
 def assert_parity(
@@ -17,6 +18,7 @@ def assert_parity(
     lengths: Sequence[int] | None = None,
     providers: Sequence[str] = ("cpu",),
     tolerance: float | None = None,
+    precision: "PrecisionName | None" = None,
     example_inputs: Any = None,
     axes: Mapping[str, Sequence[str | int]] | None = None,
     task: str | None = None,
@@ -34,6 +36,7 @@ def assert_parity(
         lengths: sequence lengths in tokens, in place of the whole grid; with ``against`` only.
         providers: of ONNX Runtime: ``cpu``, ``cuda``.
         tolerance: the largest relative error that passes, in place of the criterion.
+        precision: of a bundle with several, which one; default: its first.
         example_inputs, axes, task, settings, threads, allow_pickle, as_transformers: as in `posexport.verify`.
 
     Returns:
@@ -61,6 +64,7 @@ def assert_parity(
             bundle,
             against,
             tolerance=tolerance,
+            precision=precision,
             example_inputs=example_inputs,
             axes=axes,
             task=task,

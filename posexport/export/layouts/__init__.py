@@ -8,6 +8,7 @@ from posexport.export.layouts.optimum import OPTIMUM
 from posexport.export.layouts.transformers_js import TRANSFORMERS_JS
 from posexport.recipe import LayoutName
 from posexport.sources.source import Source
+from posexport.targets.precisions import FP32, Precision
 
 LAYOUTS: dict[LayoutName, Layout] = {
     "bundle": Layout(),
@@ -17,11 +18,11 @@ LAYOUTS: dict[LayoutName, Layout] = {
 }
 
 
-def arranged(source: Source, name: LayoutName, *, alone: bool = False) -> Source:
+def arranged(source: Source, name: LayoutName, precision: Precision = FP32, *, alone: bool = False) -> Source:
     """``source`` as the layout ``name`` cuts it. ``alone``: for a lone .onnx, which is no part of a directory.
 
     Raises:
         PosexportError: the layout is not for such a model.
     """
-    source = LAYOUTS[name].arrange(source)
+    source = LAYOUTS[name].arranged(source, precision)
     return replace(source, parts=[]) if alone and len(source.parts) == 1 else source

@@ -1,7 +1,8 @@
-"""``--layout transformers.js``: what ``from_pretrained`` of transformers.js (4.3) loads, with ``dtype: "fp32"``.
+"""``--layout transformers.js``: what ``from_pretrained`` of transformers.js (4.3) loads, in one precision or several.
 
-Graphs stand in ``onnx/``, each with a data file of its own where weights are large, which config.json has to announce
-(src/models/session.js and src/utils/model-loader.js there). Of an encoder-decoder it runs ``encoder_model.onnx`` and
+Graphs stand in ``onnx/``, named by their precision (``dtype: "q8"`` reads ``model_quantized.onnx``), each with a data
+file of its own where weights are large, which config.json has to announce (src/models/session.js, src/utils/dtypes.js
+and src/utils/model-loader.js there). Of an encoder-decoder it runs ``encoder_model.onnx`` and
 ``decoder_model_merged.onnx``, to which it gives no mask of the decoder's tokens.
 """
 
@@ -28,18 +29,24 @@ def arrange(source: Source) -> Source:
     return in_one_part(replace(source, inputs=fed(source.inputs)), MODEL)
 
 
-def write(directory: Path, source: Source) -> None:
+def write(directory: Path, _source: Source) -> None:
     """Say in ``config.json`` which graphs have a data file."""
     path = directory / CONFIG
     config = read_json(path)
     own = config.get(_OWN)
     own = {key: value for key, value in own.items() if key != _EXTERNAL} if isinstance(own, dict) else {}
-    files = [directory / part.spec.file for part in source.parts]
-    apart = {file.name: 1 for file in dict.fromkeys(files) if file.with_name(file.name + _SUFFIX).is_file()}
+    # of every precision that the directory has by now
+    apart = {file.name.removesuffix(_SUFFIX): 1 for file in sorted((directory / FOLDER).glob(f"*.onnx{_SUFFIX}"))}
     own |= {_EXTERNAL: apart} if apart else {}
     if own != config.get(_OWN, {}):
         config = {key: value for key, value in config.items() if key != _OWN} | ({_OWN: own} if own else {})
         path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-TRANSFORMERS_JS = Layout(arrange=arrange, store=lambda _: OwnFile(_SUFFIX), write=write)
+TRANSFORMERS_JS = Layout(
+    arrange=arrange,
+    store=lambda _: OwnFile(_SUFFIX),
+    write=write,
+    names_precision=True,
+    microsoft=frozenset({"MatMulNBits"}),
+)

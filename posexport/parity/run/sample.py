@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.bounds import Bound
-from posexport.bundle.manifest import model_of
+from posexport.bundle.manifest import SAMPLE, model_of
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array, floor
 from posexport.parity.grid.inputs import Feeds, draw, size_of
@@ -36,7 +36,6 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 if TYPE_CHECKING:
     from posexport.sources.source import Source
 
-FILE = "parity.safetensors"
 POINTS = 8
 PICKS = 64
 LARGEST = 2_000_000
@@ -138,9 +137,9 @@ class SampleWriter:
             raise RuntimeError(f"the sample has {len(data)} bytes, at most {LARGEST} were planned")
         return data
 
-    def save(self, directory: Path) -> Path:
-        """Write `FILE` into ``directory``."""
-        path = directory / FILE
+    def save(self, directory: Path, file: str = SAMPLE) -> Path:
+        """Write ``file`` into ``directory``."""
+        path = directory / file
         path.write_bytes(self.encoded())
         return path
 
@@ -149,6 +148,7 @@ def check_sample(
     directory: Path,
     *,
     parts: Sequence[PartSpec] = (),
+    file: str = SAMPLE,
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     tolerance: float | None = None,
@@ -159,7 +159,7 @@ def check_sample(
 
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
     """
-    header, tensors = _read(directory / FILE)
+    header, tensors = _read(directory / file)
     runner = Runner.of(header, model_of(directory, parts), parts, provider=provider, threads=threads)
     at = partial(Point.at, provider=provider, precision=header.precision)
     points: list[Point] = []
