@@ -110,15 +110,15 @@ class OutputAgreement(_Strict, frozen=True, kw_only=True):
 
 
 class TextAgreement(_Strict, frozen=True, kw_only=True):
-    """Agreement with the same graph in float32 on the user's own texts, whose tokens are ``shortest`` to ``longest``.
+    """Agreement with the same graph in float32 on the user's own texts, of ``fewest_tokens`` to ``most_tokens``.
 
     ``perplexity_ratio``: of a decoder, what a token costs more; None for other models.
     """
 
     texts: Count
     sha256: Sha256
-    shortest: Count
-    longest: Count
+    fewest_tokens: Count
+    most_tokens: Count
     outputs: dict[str, OutputAgreement]
     perplexity_ratio: float | None = None
 

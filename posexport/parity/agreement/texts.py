@@ -91,8 +91,8 @@ def on_texts(
     return TextAgreement(
         texts=len(rows),
         sha256=hashlib.sha256(texts.read_bytes()).hexdigest(),
-        shortest=min(lengths),
-        longest=max(lengths),
+        fewest_tokens=min(lengths),
+        most_tokens=max(lengths),
         outputs={name: summary for name, parts in found.items() if (summary := _summary(total(parts))) is not None},
         perplexity_ratio=_ratio(loss),
     )
