@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.precision.rows.quantize import quantize_rows
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32
@@ -34,5 +35,7 @@ def apply(model: ir.Model, interface: Interface, target: Target, options: Precis
     """
     if options.name == FP32.name:
         return PrecisionResult()
+    if options.precision.weight_bits == 8 and not options.blocked:
+        return PrecisionResult(quantize_rows(model, interface, target, options))
     graph, inputs = model.graph.name, len(interface.inputs)
     raise PosexportError(f"{graph}: {inputs} inputs for {target.name} cannot be brought to {options.name} yet")
