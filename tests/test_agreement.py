@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +16,10 @@ from posexport.bench.recipes import Export, Recipe
 from posexport.bench.records import Point as BenchPoint
 from posexport.bundle.manifest import SAMPLE
 from posexport.bundle.read import read
+from posexport.compare.comparison_table import measured_at, to_csv, to_text
+from posexport.compare.costs import measure
+from posexport.compare.one import one
+from posexport.compare.records import Document, Setup, TaskInfo
 from posexport.errors import PosexportError
 from posexport.parity.agreement.agree import agree, compare
 from posexport.parity.agreement.cosine import cosines
@@ -361,3 +366,23 @@ def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, mo
     assert 0.999 < near.cosine < 1
     assert not far.right
     assert not references.compared(first, point, tmp_path / "b.npy").right  # type: ignore[union-attr]
+
+
+def test_an_encoding_is_compared_in_every_precision(tmp_path: Path) -> None:
+    setup = Setup(steps=2, hidden=20, heads=5, feedforward=28, rows=6, asked_rows=12, timed_rows=2, timed_runs=2)
+    setup = msgspec.structs.replace(setup, precisions=["int8"])
+    path = tmp_path / "rope.onnx"
+    result = one("rope", setup, path)
+    cost = measure(path, path, setup)
+    (row,) = measured_at(msgspec.structs.replace(result, cost=cost))
+    assert (row.encoding, row.precision) == ("rope", "int8")
+    assert row.file_bytes == (tmp_path / "rope.int8.onnx").stat().st_size
+    assert row.accuracy.keys() == result.accuracy.keys()
+    assert row.cosine is not None
+    assert 0.99 < row.cosine < 1 - 1e-9
+    assert row.latency_to_float32 is not None
+    assert row.latency_to_float32 > 0
+    asked = [TaskInfo(name=name, question="", answers=2, chance=0.5) for name in row.accuracy]
+    shown = Document(setup=setup, lengths=[64, 128, 256], tasks=asked, rows=[], precisions=[row])
+    assert "rope int8" in to_text(shown)
+    assert b"int8" in to_csv(shown)

@@ -8,6 +8,7 @@ import click
 from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
+from posexport.targets.precisions import FP32, PRECISIONS
 
 
 @click.command("compare", cls=Command)
@@ -25,6 +26,13 @@ from posexport.cli.progress import bar, remark
 @click.option(
     "--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Seed of weights and data."
 )
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice([name for name in PRECISIONS if name != FP32.name]),
+    multiple=True,
+    help="Also export every model in this precision, and compare it with float32 (repeatable).",
+)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory for the tables.")
 @click.option(
     "--jobs",
@@ -38,7 +46,14 @@ from posexport.cli.progress import bar, remark
 @options.verbosity_options
 @options.json_option
 def command(
-    chosen: tuple[str, ...], steps: int, seed: int, output: Path, jobs: int, force: bool, as_json: bool
+    chosen: tuple[str, ...],
+    steps: int,
+    seed: int,
+    precisions: tuple[str, ...],
+    output: Path,
+    jobs: int,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Train and export the same small model with every encoding.
 
@@ -54,6 +69,7 @@ def command(
     \b
     Example:
         posexport compare -o comparison
+        posexport compare --precision int8 --precision int4 -o comparison
         posexport compare --encodings sinusoidal,t5,rope,relative-key --steps 500 -o comparison
     """
     from posexport.compare.comparison import compare
@@ -71,7 +87,7 @@ def command(
             document = compare(
                 output,
                 names,
-                Setup(steps=steps, seed=seed),
+                Setup(steps=steps, seed=seed, precisions=list(precisions)),
                 jobs=jobs,
                 force=force,
                 progress=progress,

@@ -8,6 +8,7 @@ import numpy as np
 from posexport.compare import tasks
 from posexport.compare.records import LIMIT, Cell, Setup
 from posexport.errors import PosexportError
+from posexport.parity.agreement.cosine import cosine
 from posexport.runtime.providers import make_session
 from posexport.runtime.session import refusal
 
@@ -34,6 +35,14 @@ def accuracies(model: Path, setup: Setup, limit: int | None) -> dict[str, dict[s
         for task, cell in zip(tasks.TASKS, cells, strict=True):
             cells_by_task[task.name][str(length)] = cell  # type: ignore[assignment]
     return cells_by_task
+
+
+def agreement(model: Path, float32: Path, setup: Setup) -> float:
+    """The mean cosine of a token's logits with those of the model in float32, at the trained length."""
+    tokens, _ = tasks.draw(np.random.default_rng([setup.seed, 2]), ROWS, setup.length)
+    outputs = [make_session(path, threads=1).run(["logits"], feeds(tokens))[0] for path in (model, float32)]
+    rows, expected = (logits.reshape(-1, logits.shape[-1]) for logits in outputs)
+    return float(cosine(rows, expected).mean())
 
 
 def feeds(tokens: tasks.Ints) -> dict[str, tasks.Ints]:

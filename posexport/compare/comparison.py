@@ -8,7 +8,7 @@ import msgspec
 
 import posexport
 from posexport.compare import tasks
-from posexport.compare.comparison_table import measured, noise, to_csv
+from posexport.compare.comparison_table import measured, measured_at, noise, to_csv
 from posexport.compare.costs import measure
 from posexport.compare.folder import Folder, opened
 from posexport.compare.one import one
@@ -17,6 +17,7 @@ from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
 from posexport.extras import require
+from posexport.targets.precisions import FP32, precision_named
 
 BASELINE = "nope"
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
@@ -56,7 +57,12 @@ def compare(
         rows = _rows(names, unfit, finished, failed)
         infos = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
         document = Document(
-            setup=setup, lengths=list(setup.lengths), tasks=infos, rows=rows, noise=noise(finished[BASELINE])
+            setup=setup,
+            lengths=list(setup.lengths),
+            tasks=infos,
+            rows=rows,
+            precisions=[row for name in names if name in finished for row in measured_at(finished[name])],
+            noise=noise(finished[BASELINE]),
         )
         folder.write("compare.json", document.to_json() + b"\n")
         folder.write("compare.csv", to_csv(document))
@@ -141,6 +147,11 @@ def _checked(setup: Setup) -> Setup:
     for key in ("steps", "hidden", "layers", "heads", "feedforward", "rows", "asked_rows", "timed_rows", "timed_runs"):
         if getattr(setup, key) < 1:
             raise PosexportError(f"{key} must be at least 1, got {getattr(setup, key)}")
+    for name in setup.precisions:
+        precision_named(name)
+    if FP32.name in setup.precisions or len(set(setup.precisions)) < len(setup.precisions):
+        given = ", ".join(setup.precisions)
+        raise PosexportError(f"precisions are those beside fp32, each once; got {given}: leave the others out")
     if setup.seed < 0:
         raise PosexportError(f"seed must be 0 or more, got {setup.seed}")
     if setup.length < tasks.SHORTEST:

@@ -10,7 +10,7 @@ import numpy as np
 
 from posexport.compare import tasks
 from posexport.compare.accuracy import feeds
-from posexport.compare.records import Cost, Setup
+from posexport.compare.records import Cost, Setup, at_precision
 from posexport.runtime.providers import make_session
 
 if TYPE_CHECKING:
@@ -50,7 +50,20 @@ def measure(model: Path, nope: Path, setup: Setup) -> Cost:
         for seconds, each in zip(times, (session, baseline), strict=True):
             seconds.append(_seconds(each, inputs))
     ms, nope_ms = (1e3 * statistics.median(seconds) for seconds in times)
-    return Cost(ms=ms, nope_ms=nope_ms, growth=None if before is None or after is None else after - before)
+    return Cost(
+        ms=ms,
+        nope_ms=nope_ms,
+        growth=None if before is None or after is None else after - before,
+        precisions={name: _ratio(at_precision(model, name), session, inputs, setup) for name in setup.precisions},
+    )
+
+
+def _ratio(path: Path, float32: "InferenceSession", inputs: dict[str, tasks.Ints], setup: Setup) -> float:
+    """The median time of a model's calls relative to float32's, in turn."""
+    session = make_session(path, threads=1)
+    session.run(None, inputs)
+    pairs = [(_seconds(session, inputs), _seconds(float32, inputs)) for _ in range(setup.timed_runs)]
+    return statistics.median(mine for mine, _ in pairs) / statistics.median(other for _, other in pairs)
 
 
 def _seconds(session: "InferenceSession", inputs: dict[str, tasks.Ints]) -> float:

@@ -2,8 +2,14 @@
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from posexport.compare.records import Result, Setup
+from posexport.compare.records import AtPrecision, Result, Setup, at_precision
+from posexport.targets.precision_options import PrecisionOptions
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
+    from posexport.targets.precisions import PrecisionName
 
 
 def one(encoding: str, setup: Setup, path: Path) -> Result:
@@ -34,4 +40,26 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
         loss=loss,
         accuracy=accuracies(path, setup, limit),
         seconds=time.perf_counter() - start,
+        precisions={name: _at(name, source, path, setup) for name in setup.precisions},
+    )
+
+
+def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setup) -> AtPrecision:
+    """The trained model in another precision, beside the one in float32."""
+    from posexport.compare.accuracy import accuracies, agreement
+    from posexport.export import negotiate
+    from posexport.export.build import build
+
+    path = at_precision(float32, precision)
+    build(
+        source,
+        path,
+        opset=negotiate.DEFAULT_OPSET,
+        ir_version=negotiate.IR_VERSION,
+        precision=PrecisionOptions(name=precision),
+    )
+    return AtPrecision(
+        file_bytes=path.stat().st_size,
+        accuracy=accuracies(path, setup, source.envelope.limit),
+        cosine=agreement(path, float32, setup),
     )

@@ -1,8 +1,11 @@
 """What a comparison is asked for and what comes of it, as it is written to disk. Imports no torch."""
 
+from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from posexport.targets.precisions import FP32, PrecisionName
 
 LIMIT = "limit"
 #: an accuracy this far above guessing is no accident
@@ -30,6 +33,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timed_rows: int = 64
     #: calls of each of the two models, in turn
     timed_runs: int = 15
+    #: that every model is exported in too, beside float32
+    precisions: list[PrecisionName] = []
     #: versions of what trains, exports and runs
     tools: dict[str, str] = {}
 
@@ -48,6 +53,16 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ms: float
     nope_ms: float
     growth: int | None
+    #: by precision, the time of a call relative to the same model's in float32
+    precisions: dict[str, float] = {}
+
+
+class AtPrecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trained model in a precision below float32; ``cosine``: mean, of each token's logits with those in float32."""
+
+    file_bytes: int
+    accuracy: dict[str, dict[str, Cell]]
+    cosine: float
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +77,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     accuracy: dict[str, dict[str, Cell]]
     seconds: float
     cost: Cost | None = None
+    precisions: dict[str, AtPrecision] = {}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,12 +98,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     memory_to_nope: float | None = None
     loss: float | None = None
     seconds: float | None = None
+    precision: PrecisionName = FP32.name
+    #: of a precision below float32: with the model in float32, and the time of a call relative to its
+    cosine: float | None = None
+    latency_to_float32: float | None = None
 
     def mean(self, length: int) -> float | None:
         """The mean over the tasks at a length; None where there is none."""
         cells = [of_task.get(str(length)) for of_task in self.accuracy.values()]
         numbers = [cell for cell in cells if cell is not None and not isinstance(cell, str)]
         return sum(numbers) / len(numbers) if numbers and len(numbers) == len(cells) else None
+
+
+def at_precision(model: Path, precision: PrecisionName) -> Path:
+    """Where a model in another precision stands: ``rope.onnx`` -> ``rope.int8.onnx``."""
+    return model.with_name(f"{model.stem}.{precision}{model.suffix}")
 
 
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +131,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     lengths: list[int]
     tasks: list[TaskInfo]
     rows: list[Row]
+    #: the same models in further precisions
+    precisions: list[Row] = []
     #: by what share two sessions of ``nope`` differed in latency
     noise: float | None = None
 
