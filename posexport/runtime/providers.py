@@ -132,6 +132,8 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
     options.graph_optimization_level = known[name]
     options.intra_op_num_threads = threads
     options.log_severity_level = _FATAL
+    # on x64 without VNNI products of uint8 and int8 are summed in 16 bits, which saturate; this way they do not
+    options.add_session_config_entry("session.x64quantprecision", "1")
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if profile is not None:
