@@ -14,6 +14,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
 from posexport.precision.apply import PrecisionResult, apply
+from posexport.precision.half.ports import with_precision
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
@@ -73,8 +74,9 @@ def build(
     if inline:
         inline_functions(model)
     name_control_flow(model)
-    stored = apply(model, source, made_for, options)
-    metadata.fill(model, source, {name: found.lowering for name, found in chosen.items()}, recipe)
+    finished = with_precision(source, options)
+    stored = apply(model, finished, made_for, options)
+    metadata.fill(model, finished, {name: found.lowering for name, found in chosen.items()}, recipe)
     provenance.strip(model)
     unknown_sizes.forget(model, source.inputs)
     save(model, path, source.module, store)
