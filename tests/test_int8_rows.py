@@ -10,6 +10,7 @@ import pytest
 from onnxruntime import GraphOptimizationLevel
 
 import posexport
+from posexport import machine
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
 from posexport.precision.linear import projections
@@ -237,3 +238,24 @@ def test_position_projections_stay_and_tied_embeddings_are_stored_once(tmp_path)
 def test_unknown_pattern(tmp_path):
     with pytest.raises(PosexportError, match=r"--keep-float '\*nothing' matches none of \d+ weights"):
         converted("encoder-learned", tmp_path / "a", keep_float=["*nothing"])
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("fpu avx2", True), ("fpu avx2 avx_vnni", False)])
+def test_saturation_is_known_by_the_processor(flags, expected, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    assert machine.saturates.__wrapped__() is expected
+
+
+def test_a_weight_of_several_layers():
+    """ALBERT's layers share theirs."""
+    text = f"""HEAD g (float[r, {K}] x, float w) => (float y) {{ a = MatMul(x, w)  y = MatMul(a, w) }}"""
+    w, x = matrix(K, K), matrix(5, K)
+    model = graph(text, w=w)
+    apply(model, X, Target("cpu", 23), INT8)
+    stored = [value for value in model.graph.initializers.values() if value.const_value.dtype == ir.DataType.INT8]
+    assert len(stored) == 1
+    wanted = rows_of(rows_of(x) @ channels_of(w)) @ channels_of(w)
+    for (y,) in answers(model, x=x):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
