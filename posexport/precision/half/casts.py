@@ -28,18 +28,18 @@ class Casts:
 
     flow: Flow
     dtype: ir.DataType
-    _written: dict[tuple[ir.Value, bool, ir.Graph | ir.Function], ir.Value] = field(default_factory=dict)
+    _written: dict[tuple[ir.Value, bool, ir.Graph], ir.Value] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
 
     def write(self, root: ir.Graph | ir.Function) -> None:
         """The main graph, or a function's body; a call's function first."""
         outer = self._names
         self._names = _names(root)
-        self._scope(root, [])
+        self._scope(root.graph if isinstance(root, ir.Function) else root, [])
         self._names = outer
 
     def _scope(
-        self, graph: ir.Graph | ir.Function, around: list[ir.Graph | ir.Function], user: ir.Node | None = None
+        self, graph: ir.Graph, around: list[ir.Graph], user: ir.Node | None = None
     ) -> None:
         scopes = [*around, graph]
         for node in list(graph):
@@ -59,10 +59,10 @@ class Casts:
                 self._node(node, scopes)
             self._type(node.outputs)
         self._type(graph.inputs)
-        if user is not None and isinstance(graph, ir.Graph):
+        if user is not None:
             self._branch_outputs(graph, user, scopes)
 
-    def _loop(self, node: ir.Node, scopes: list[ir.Graph | ir.Function]) -> None:
+    def _loop(self, node: ir.Node, scopes: list[ir.Graph]) -> None:
         body = node.attributes["body"].as_graph()
         inner, outer = loop_inputs(node, body)
         skipped = len(node.inputs) - len(outer)
@@ -87,7 +87,7 @@ class Casts:
                 return True
         return False
 
-    def _branch_outputs(self, graph: ir.Graph, user: ir.Node, scopes: list[ir.Graph | ir.Function]) -> None:
+    def _branch_outputs(self, graph: ir.Graph, user: ir.Node, scopes: list[ir.Graph]) -> None:
         if user.op_type == "If":
             targets: list[ir.Value] = list(user.outputs)
         else:
@@ -99,7 +99,7 @@ class Casts:
             if value in self.flow.info and (value in self.flow.half) != (target in self.flow.half):
                 graph.outputs[index] = self._cast(value, target in self.flow.half, scopes, None)
 
-    def _node(self, node: ir.Node, scopes: list[ir.Graph | ir.Function]) -> None:
+    def _node(self, node: ir.Node, scopes: list[ir.Graph]) -> None:
         half = self.flow.node_half.get(node, False)
         if node.op_type in ("Constant", "ConstantOfShape") and node.outputs[0] in self.flow.info:
             self._constant(node, half)
@@ -120,14 +120,14 @@ class Casts:
         node.resize_inputs(1)
         assert result in self.flow.info
 
-    def _read(self, node: ir.Node, half_of: dict[int, bool], scopes: list[ir.Graph | ir.Function]) -> None:
+    def _read(self, node: ir.Node, half_of: dict[int, bool], scopes: list[ir.Graph]) -> None:
         for index, half in half_of.items():
             value = node.inputs[index] if index < len(node.inputs) else None
             if value is not None and value in self.flow.info and (value in self.flow.half) != half:
                 node.replace_input_with(index, self._cast(value, half, scopes, node))
 
     def _cast(
-        self, value: ir.Value, half: bool, scopes: list[ir.Graph | ir.Function], before: ir.Node | None
+        self, value: ir.Value, half: bool, scopes: list[ir.Graph], before: ir.Node | None
     ) -> ir.Value:
         """``value`` in the other type; ``before``: the reader, None for an output of the innermost scope."""
         for scope in scopes:

@@ -43,6 +43,7 @@ class Flow:
         kernels: which operators there are kernels for in 16 bits.
         types: element types before the change.
         info: of every float32 value.
+        contents: integers that depend on tokens, not on their positions alone: what they index is an activation.
         needs: what the readers of a value need.
         half: values that have 16 bits in the end.
         node_half: for a node that computes, whether it does in 16 bits.
@@ -53,6 +54,7 @@ class Flow:
     largest: float
     types: dict[ir.Value, ir.DataType] = field(default_factory=dict)
     info: dict[ir.Value, Info] = field(default_factory=dict)
+    contents: set[ir.Value] = field(default_factory=set)
     needs: defaultdict[ir.Value, set[Need]] = field(default_factory=lambda: defaultdict(set))
     half: set[ir.Value] = field(default_factory=set)
     node_half: dict[ir.Node, bool] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class Flow:
                 self.types[parameter] = self.types[argument]
             if argument in self.info:
                 self.info[parameter] = self.info[argument]
+            if argument in self.contents:
+                self.contents.add(parameter)
 
     def _leave(self, outer: Sequence[ir.Value], inner: Sequence[Sequence[ir.Value]]) -> None:
         """Outputs of a node are those of its bodies."""
@@ -112,6 +116,8 @@ class Flow:
             known = [self.types[result] for result in results if result in self.types]
             if known:
                 self.types[value] = known[0]
+            if any(result in self.contents for result in results):
+                self.contents.add(value)
             if floats := [self.info[result] for result in results if result in self.info]:
                 self.info[value] = _join(floats)
 
@@ -136,6 +142,8 @@ class Flow:
         for value, dtype in zip(node.outputs, types, strict=True):
             if dtype is not None:
                 self.types[value] = dtype
+        if node.op_type not in _SIZES and any(value in self.contents for value in node.inputs if value is not None):
+            self.contents.update(node.outputs)
         result = self._result(node)
         for value in node.outputs:
             if self.types.get(value) == ir.DataType.FLOAT:
@@ -155,8 +163,12 @@ class Flow:
             kind = Kind.ACTIVATION
         if kind != Kind.ACTIVATION:
             size = max(operand.size for operand in operands)
-            tabled = node.op_type == "Gather" and kind == Kind.WEIGHT and node.inputs[1].const_value is None  # type: ignore[union-attr]
-            return Info(Kind.TABLE if tabled else kind, size=size, large=large)
+            if node.op_type == "Gather" and kind == Kind.WEIGHT:
+                if node.inputs[1] in self.contents:
+                    self.node_half[node] = self.kernels.has_half(node)
+                    return Info(Kind.ACTIVATION, half=self.node_half[node])
+                kind = Kind.TABLE
+            return Info(kind, size=size, large=large)
         half, statistic = self._of_activation(node, operands)
         self.node_half[node] = half
         return Info(kind, half=half, statistic=statistic, large=large)
@@ -328,6 +340,10 @@ class Flow:
         if half:
             return "half"
         return "exact" if "exact" in self.needs[value] else "wide"
+
+
+#: what these return of tokens does not depend on which ones they are
+_SIZES = frozenset(("Shape", "Size"))
 
 
 def data_inputs(node: ir.Node) -> Sequence[ir.Value | None]:

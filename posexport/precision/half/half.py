@@ -28,9 +28,12 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     largest = float(ml_dtypes.finfo(numpy_type(dtype)).max)  # type: ignore[no-untyped-call]
     flow = Flow(calls, kernels, largest)
     held = {spec.name for spec in interface.inputs if spec.dtype == options.precision.dtype.name}
+    ids = {spec.name for spec in interface.inputs if spec.role in ("tokens", "types", "flags")}
     for value in model.graph.inputs:
         if value.dtype is not None:
             flow.types[value] = value.dtype
+        if value.name in ids:
+            flow.contents.add(value)
         if value.dtype == WIDE:
             flow.info[value] = Info(Kind.ACTIVATION, half=value.name in held)
     flow.forward(model.graph)
