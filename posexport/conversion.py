@@ -321,6 +321,7 @@ def _write(
     from posexport.export.build import build
     from posexport.lowering import plan
     from posexport.parity.axes import check_axes
+    from posexport.precision.half.ports import with_precision
     from posexport.sources.mapped import drop
     from posexport.sources.prepare import prepare
 
@@ -367,6 +368,7 @@ def _write(
         )
         for file, graph in source.graphs.items()
     ]
+    source = with_precision(source, options.precision)
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())

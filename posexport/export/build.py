@@ -17,6 +17,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
 from posexport.precision.apply import PrecisionResult, apply
+from posexport.precision.half.ports import with_precision
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
@@ -79,8 +80,9 @@ def build(
     before = weight_bytes(model)
     if float32 is not None:
         _save(model.clone(), source, float32, lowered.lowerings)
-    stored = apply(model, source, made_for, options)
-    _save(model, source, path, lowered.lowerings, recipe, store)
+    finished = with_precision(source, options)
+    stored = apply(model, finished, made_for, options)
+    _save(model, finished, path, lowered.lowerings, recipe, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(
         names,

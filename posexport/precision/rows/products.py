@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from posexport.graph.edits import replace
 from posexport.precision.derived import DerivedTensors
-from posexport.precision.linear import Projection
+from posexport.precision.linear import Projection, with_bodies
 from posexport.precision.rows.activations import Activations, Rows
 from posexport.precision.rows.insert import Insert
 from posexport.precision.rows.weights import by_channel, by_row
@@ -28,8 +28,14 @@ class Products:
         self._target = target
         self._tied = tied
         self._activations = Activations(tensors, target)
-        if target.microsoft:
-            model.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)
+        self._model = model
+
+    def import_operators(self) -> None:
+        """Say in the model and in functions that they have ONNX Runtime's own operators, where they do."""
+        for graph in (self._model.graph, *(function.graph for function in self._model.functions.values())):
+            if any(node.domain == MICROSOFT for body in with_bodies(graph) for node in body):
+                graph.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)
+                self._model.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)
 
     def replace(self, projection: Projection) -> None:
         """Put integers in the place of a float projection."""

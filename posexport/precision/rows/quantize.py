@@ -37,6 +37,7 @@ def quantize_rows(model: ir.Model, interface: Interface, target: Target, options
     products = Products(model, tensors, target, tied)
     for projection in chosen:
         products.replace(projection)
+    products.import_operators()
     for lookup in tables:
         embeddings.quantize(lookup, tensors)
     tensors.finish()
