@@ -238,6 +238,7 @@ def measure(checkpoint: Path, texts: Path, only: Sequence[str]) -> dict[str, Any
         model.remember()
         limit = model.source.envelope.limit
         return {
+            "kind": "decoder" if model.decoder else "encoder",
             "name": model.source.public_name,
             "task": model.source.task,
             "encoding": model.source.encoding.name if model.source.encoding else None,

@@ -1,11 +1,13 @@
 """The tables of README.md and docs/, made from the registries and from recorded results (``ci/results``)."""
 
 import csv
+import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -182,6 +184,53 @@ def _percent(cell: str) -> str:
     return cell if cell == "limit" else f"{float(cell):.0%}"
 
 
+def costs(kind: str) -> str:
+    """What every precision costs on a real model, as ``ci/costs`` measured it last; ``kind``: encoder or decoder."""
+    path = RESULTS / "costs.json"
+    document = json.loads(path.read_bytes()) if path.exists() else {"models": []}
+    model = next((each for each in document["models"] if each["kind"] == kind), None)
+    if model is None:
+        return "Not measured yet: `ci/costs`."
+    first, *_ = model["rows"]
+    sizes = list(first["ratio"])
+    heads = ["", "file", *(f"time, {size}" for size in sizes), "memory", "cosine, least", *_AGREEMENT[kind]]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    notes: list[str] = []
+    for row in model["rows"]:
+        if "failed" in row:
+            notes.append(f"{row['name']}: {row['failed']}")
+            continue
+        lines.append(f"| {' | '.join(_cost_cells(row, first, sizes, kind))} |")
+    where = document["machine"]
+    measured = (
+        f"`ci/costs` on {where['cpu']}, {where['cores']} cores, {document['threads']} threads, ONNX Runtime "
+        f"{document['versions']['onnxruntime']}, target {document['target']}, {document['sentences']} sentences, "
+        f"{document['created'][:10]}, commit {document['commit']}."
+    )
+    left_out = [f"Not measured: {note.replace('|', ' ')}." for note in notes]
+    return "\n\n".join(["\n".join(lines), measured, *left_out])
+
+
+#: columns of agreement beside the cosine
+_AGREEMENT = {"encoder": [], "decoder": ["top-1", "perplexity"]}
+
+
+def _cost_cells(row: dict[str, Any], first: dict[str, Any], sizes: Sequence[str], kind: str) -> list[str]:
+    """A row of the table, relative to the first one."""
+    is_first = row is first
+    size = f"{row['bytes'] / 1e6:.1f} MB" if is_first else f"{row['bytes'] / first['bytes']:.0%}"
+    times = [f"{row['ms'][each]:.1f} ms" if is_first else f"{row['ratio'][each]:.2f}" for each in sizes]
+    peak = "" if row["peak"] is None else f"{row['peak'] / 1e6:.0f} MB"
+    agreement = row["agreement"]
+    if agreement is None:
+        return [row["name"], size, *times, peak, "1", *("1" for _ in _AGREEMENT[kind])]
+    outputs = agreement["outputs"]
+    found = outputs.get("sentence_embedding") or outputs.get("logits") or next(iter(outputs.values()))
+    cosine = f"{found['cosine']:.4f}, {found['least_cosine']:.4f}"
+    further = [f"{found['top_1']:.3f}", f"{agreement['perplexity_ratio']:.3f}"] if kind == "decoder" else []
+    return [row["name"], size, *times, peak, cosine, *further]
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "encodings": encodings,
     "encoding-names": encoding_names,
@@ -190,4 +239,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "compared": compared,
     "profiles": profiles,
     "speed": speed_short,
+    "costs-encoder": partial(costs, "encoder"),
+    "costs-decoder": partial(costs, "decoder"),
 } | {suite: partial(speed, suite) for suite in SUITES}
