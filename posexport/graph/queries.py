@@ -1,11 +1,14 @@
 """Small questions to a graph of onnx_ir."""
 
+import ast
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+#: what the exporter's optimiser folded a weight from, and what a pass packed it from: lists of parameters' names
+FOLDED_FROM, PACKED_FROM = "pkg.onnxscript.optimizer.folded_from", "posexport.packed_from"
 #: how far a constant may be from the number that a formula has; the exporter writes them in float32
 _NEAR = 1e-6
 
@@ -74,3 +77,11 @@ def producer(value: ir.Value | None, op_type: str) -> ir.Node | None:
     """The node of that standard operator that gives ``value``."""
     node = None if value is None else value.producer()
     return node if node is not None and node.op_type == op_type and not node.domain else None
+
+
+def names_of(weight: ir.Value) -> tuple[str, ...]:
+    """The parameters that a weight was made from, else its own name; for users, who know those."""
+    for key in (PACKED_FROM, FOLDED_FROM):
+        if key in weight.metadata_props:
+            return tuple(ast.literal_eval(weight.metadata_props[key]))
+    return (weight.name or "weight",)

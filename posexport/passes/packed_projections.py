@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.edits import initializer, integers, put, replace
-from posexport.graph.queries import is_weight, only, width
+from posexport.graph.queries import PACKED_FROM, is_weight, names_of, only, width
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
@@ -133,7 +133,10 @@ def _packed_weight(graph: ir.Graph, group: Sequence[_Projection]) -> ir.Value:
     rows = weights[0].shape[0]
     assert isinstance(rows, int)
     shape = ir.Shape([rows, sum(each.channels for each in group)])
-    return initializer(graph, f"{group[0].weight.name}_packed", _concatenated(weights, shape))
+    packed = initializer(graph, f"{group[0].weight.name}_packed", _concatenated(weights, shape))
+    names = [name for each in group for name in names_of(each.weight)]
+    packed.metadata_props[PACKED_FROM] = repr(names)
+    return packed
 
 
 def _packed_bias(graph: ir.Graph, group: Sequence[_Projection]) -> ir.Value | None:

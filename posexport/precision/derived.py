@@ -1,0 +1,108 @@
+"""Puts tensors that are made from a weight, such as int8 values and scales, where the weight was.
+
+They are computed when the file is written, one at a time, and kept nowhere: a large model's quantised weights need not
+fit into memory beside the float ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from posexport.graph.edits import initializer
+from posexport.precision.linear import Container, Weight
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A tensor to make of a weight: ``make`` takes the matrix [K, N] in float32."""
+
+    dtype: ir.DataType
+    shape: Sequence[int]
+    make: Callable[[NDArray[np.float32]], Array]
+
+
+class DerivedTensors:
+    """Of one model; tensors of a weight that several nodes read are made once for every key."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._known: dict[tuple[ir.Value, str], ir.Value] = {}
+        self._moved: dict[ir.Value, tuple[ir.Node, ...]] = {}
+
+    def put(self, weight: Weight, container: Container, tensors: Mapping[str, Derived]) -> list[ir.Value]:
+        """What a node of ``container`` reads for each of ``tensors``: ``weight``'s name and a key -> how it is made.
+
+        Keys tell apart what is made of one weight; the same key of the same weight is the same tensor.
+        """
+        return [self._value(weight, container, key, derived) for key, derived in tensors.items()]
+
+    def finish(self) -> None:
+        """Drop the float weights that nothing reads any more, also from functions' inputs and their calls."""
+        for value, calls in self._moved.items():
+            function = next(each for each in self._model.functions.values() if value in each.inputs)
+            if not value.uses():
+                place = list(function.inputs).index(value)
+                function.inputs.pop(place)
+                for call in calls:
+                    _set_inputs(call, [each for at, each in enumerate(call.inputs) if at != place])
+        RemoveUnusedNodesPass()(self._model)
+
+    def _value(self, weight: Weight, container: Container, key: str, derived: Derived) -> ir.Value:
+        known = self._known.get((weight.value, key))
+        if known is None:
+            known = self._made(weight, container, key, derived)
+            self._known[weight.value, key] = known
+        return known
+
+    def _made(self, weight: Weight, container: Container, key: str, derived: Derived) -> ir.Value:
+        name = f"{weight.name}_{key}"
+        if weight.calls:
+            return self._argument(weight, name, derived)
+        owner = weight.value.graph
+        if weight.value.is_initializer() and isinstance(owner, ir.Graph):
+            return initializer(owner, name, _lazy(weight, derived))
+        producer = weight.value.producer()
+        top = container if producer is None or producer.graph is None else producer.graph
+        return constant_node(top, name, _lazy(weight, derived))
+
+    def _argument(self, weight: Weight, name: str, derived: Derived) -> ir.Value:
+        """An input of the function, which every call passes an initialiser of the main graph."""
+        function = next(each for each in self._model.functions.values() if weight.value in each.inputs)
+        inner = ir.Value(name=name, type=ir.TensorType(derived.dtype), shape=ir.Shape(derived.shape))
+        function.inputs.append(inner)
+        for place, call in enumerate(weight.calls):
+            stored = initializer(self._model.graph, name, _lazy(weight, derived, place))
+            missing: list[ir.Value | None] = [None] * (len(function.inputs) - 1 - len(call.inputs))
+            _set_inputs(call, [*call.inputs, *missing, stored])
+        self._moved[weight.value] = weight.calls
+        return inner
+
+
+def constant_node(container: Container, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A Constant at the start of a body or function."""
+    tensor.name = name
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
+    node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)}, outputs=[value], name=f"node_{name}")
+    container.insert_before(container[0], node)
+    return value
+
+
+def _lazy(weight: Weight, derived: Derived, call: int = 0) -> ir.LazyTensor:
+    return ir.LazyTensor(
+        lambda: ir.tensor(np.ascontiguousarray(derived.make(weight.array(call))), dtype=derived.dtype),
+        derived.dtype,
+        ir.Shape(derived.shape),
+    )
+
+
+def _set_inputs(node: ir.Node, values: Sequence[ir.Value | None]) -> None:
+    node.resize_inputs(len(values))
+    for place, value in enumerate(values):
+        node.replace_input_with(place, value)

@@ -1,0 +1,253 @@
+"""Finds the linear projections of a graph: x W, x W + b, with W constant, wherever they are.
+
+In the main graph, in branches and loop bodies, and in functions, where a weight is a Constant of the body or an input
+that every call gives an initialiser. ONNX Runtime's quantisers pass over all but the first without a word.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+from posexport.graph.queries import names_of, only
+from posexport.precision.content import bodies, content_values
+from posexport.spec import DOMAIN, Interface
+
+Container = ir.Graph | ir.Function
+#: fewer channels on either side are gates and classification heads: nothing is gained, and all their error is seen
+LEAST_CHANNELS = 16
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+#: operators of a projection -> its domain
+_PRODUCTS = {("", "MatMul"), ("", "Gemm"), ("com.microsoft", "FusedMatMul")}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant matrix, and where it is kept.
+
+    Attributes:
+        value: what nodes read: an initialiser, a Constant's output or a function's input.
+        stored: the tensors behind it: one, or for a function's input one for every call.
+        transposed: it is stored as [N, K], as PyTorch does.
+        names: of the parameters that it was made from, by which ``--keep-float`` knows it; several where packed.
+        calls: of a function whose input ``value`` is, in the order of ``stored``.
+    """
+
+    value: ir.Value
+    stored: tuple[ir.TensorProtocol, ...]
+    transposed: bool
+    names: tuple[str, ...]
+    calls: tuple[ir.Node, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For new tensors: the parameter's name, of packed ones the first's with ``_packed``."""
+        return self.names[0] if len(self.names) == 1 else f"{self.names[0]}_packed"
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """K and N: channels of the input and of the output."""
+        rows, columns = (int(size) for size in self.stored[0].shape)  # type: ignore[arg-type]  # constants have sizes
+        return (columns, rows) if self.transposed else (rows, columns)
+
+    def array(self, call: int = 0) -> NDArray[np.float32]:
+        """The matrix [K, N] in float32, read anew at every call so that nothing holds it twice."""
+        array = np.asarray(self.stored[call].numpy()).astype(np.float32, copy=False)
+        return array.T if self.transposed else array
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear projection.
+
+    Attributes:
+        container: the graph, body or function that its nodes are in.
+        product: MatMul, Gemm or FusedMatMul.
+        x: what is projected, [..., K].
+        bias: [N], of Gemm or of the Add that alone reads the product; None: it has none, or none that is constant.
+        add: that Add.
+        positional: only positions lead to ``x``: learned tables and waves, not tokens (`content`).
+    """
+
+    container: Container
+    product: ir.Node
+    x: ir.Value
+    weight: Weight
+    bias: ir.Value | None
+    add: ir.Node | None
+    positional: bool
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """What a quantised projection replaces; readers before what they read."""
+        return (self.product,) if self.add is None else (self.add, self.product)
+
+    @property
+    def output(self) -> ir.Value:
+        return self.nodes[0].outputs[0]
+
+    @property
+    def small(self) -> bool:
+        """Fewer than `LEAST_CHANNELS` on either side."""
+        return min(self.weight.sizes) < LEAST_CHANNELS
+
+
+def projections(model: ir.Model, interface: Interface) -> list[Projection]:
+    """All linear projections, in the order of the nodes; what a pass leaves in float is among them.
+
+    Left out are posexport's own functions: constants that they are passed are position tables and relative position
+    projections, which stay in float on purpose. Left out too is a Gemm whose third input is no constant [N], or that
+    scales or transposes x.
+
+    ``interface``: the graph's inputs, whose roles tell content from positions.
+    """
+    content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
+    calls = _calls(model)
+    every = []
+    for container in containers(model):
+        for node in container:
+            every += _projection(container, node, content, calls)
+    return every
+
+
+def containers(model: ir.Model) -> Iterator[Container]:
+    """The main graph, functions that are not posexport's own, and all bodies in them."""
+    tops: list[Container] = [model.graph]
+    tops += [function for function in model.functions.values() if function.domain != DOMAIN]
+    for top in tops:
+        yield from _with_bodies(top)
+
+
+def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Projection]:
+    """Those that are quantised: not small, not of positions alone, and without a name that a pattern matches.
+
+    A weight with several readers stays in float if any of them needs it so: else both forms would be in the file.
+
+    Raises:
+        PosexportError: a pattern matches no weight.
+    """
+    names = {name for each in every for name in each.weight.names}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            known = ", ".join(sorted(names)[:3])
+            raise PosexportError(
+                f"--keep-float {pattern!r} matches none of {len(names)} weights; give a glob pattern of their names, "
+                f"such as those of {known}"
+            )
+    kept = {
+        each.weight.value for each in every if each.positional or each.small or is_kept(each.weight.names, patterns)
+    }
+    return [each for each in every if each.weight.value not in kept]
+
+
+def is_kept(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether a pattern of ``--keep-float`` matches a name; a packed weight stays whole if it matches one of its."""
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The constant that an initialiser or a Constant node gives; None for all else, an input with a default too."""
+    if value is None or value.is_graph_input():
+        return None
+    if value.const_value is not None:
+        return value.const_value
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or node.domain or "value" not in node.attributes:
+        return None
+    attribute = node.attributes["value"]
+    return None if attribute.is_ref() else attribute.as_tensor()
+
+
+def _with_bodies(top: Container) -> Iterator[Container]:
+    yield top
+    for node in top:
+        for body in bodies(node):
+            yield from _with_bodies(body)
+
+
+def _calls(model: ir.Model) -> Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]:
+    """Of every input of a function: the nodes that call it, and what each passes."""
+    passed: dict[ir.Value, list[tuple[ir.Node, ir.Value | None]]] = {}
+    for container in containers(model):
+        for node in container:
+            function = model.functions.get(node.op_identifier())
+            for place, inner in enumerate(() if function is None else function.inputs):
+                given = node.inputs[place] if place < len(node.inputs) else None
+                passed.setdefault(inner, []).append((node, given))
+    return passed
+
+
+def _projection(
+    container: Container,
+    node: ir.Node,
+    content: set[ir.Value],
+    calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]],
+) -> list[Projection]:
+    """Of one node; none or one."""
+    if (node.domain, node.op_type) not in _PRODUCTS or _scaled(node) or node.inputs[0] is None:
+        return []
+    weight = _weight(node, calls)
+    if weight is None:
+        return []
+    channels = weight.sizes[1]
+    third = node.inputs[2] if len(node.inputs) > 2 else None
+    if third is not None and not _is_bias(third, channels, calls):
+        return []
+    bias, add = (third, None) if third is not None else _added(node, channels, calls)
+    positional = node.inputs[0] not in content
+    return [Projection(container, node, node.inputs[0], weight, bias, add, positional)]
+
+
+def _scaled(node: ir.Node) -> bool:
+    """It is not x W + b but something like it."""
+    numbers = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
+    others = [node.attributes.get_int(name, 0) for name in ("transA", "transBatchA", "transBatchB")]
+    return any(factor != 1 for factor in numbers) or any(others)
+
+
+def _weight(node: ir.Node, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]) -> Weight | None:
+    value, transposed = node.inputs[1], bool(node.attributes.get_int("transB", 0))
+    before = None if value is None else value.producer()
+    if before is not None and before.op_type == "Transpose" and not before.domain:
+        # such as of a head that is tied to the embeddings: both read what is stored once
+        value, transposed = before.inputs[0], not transposed
+    if value is None:
+        return None
+    tensor = tensor_of(value)
+    if tensor is not None:
+        weight = Weight(value, (tensor,), transposed, names_of(value))
+    elif value in calls:
+        given = [argument for _, argument in calls[value]]
+        tensors = [tensor_of(argument) for argument in given]
+        stored = tuple(each for each in tensors if each is not None)
+        if len(stored) < len(tensors) or not stored or len({tuple(each.shape) for each in stored}) > 1:
+            return None
+        names = [name for argument in given if argument is not None for name in names_of(argument)]
+        nodes = tuple(call for call, _ in calls[value])
+        weight = Weight(value, stored, transposed, tuple(dict.fromkeys(names)), nodes)
+    else:
+        return None
+    matrix = all(len(each.shape) == 2 and each.dtype in _FLOATS for each in weight.stored)
+    return weight if matrix else None
+
+
+def _added(
+    node: ir.Node, channels: int, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]
+) -> tuple[ir.Value | None, ir.Node | None]:
+    """The constant bias that alone reads the product, and its Add, in the same graph."""
+    add = only(node.outputs[0])
+    if add is None or add.op_type != "Add" or add.domain or add.graph is not node.graph:
+        return None, None
+    other = next((value for value in add.inputs if value is not node.outputs[0]), None)
+    return (other, add) if other is not None and _is_bias(other, channels, calls) else (None, None)
+
+
+def _is_bias(
+    value: ir.Value, channels: int, calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]
+) -> bool:
+    tensors = [tensor_of(value)] if value not in calls else [tensor_of(argument) for _, argument in calls[value]]
+    return all(tensor is not None and tuple(tensor.shape) == (channels,) for tensor in tensors)
