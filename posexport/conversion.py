@@ -301,6 +301,7 @@ def _write(
     from posexport.export.build import build
     from posexport.lowering import plan
     from posexport.parity.axes import check_axes
+    from posexport.parity.run.emulation import emulated_if, loads
     from posexport.sources.mapped import drop
     from posexport.sources.prepare import prepare
 
@@ -326,6 +327,7 @@ def _write(
         source = with_tokenizer(source, Path(options.tokenizer))
     tell(1, 2, "exporting")
     recipe, store = _recipe(source, options, opset), layout.store(source)
+    computed = options.precision.precision.dtype.precision
     built = [
         build(
             graph,
@@ -345,7 +347,9 @@ def _write(
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
-    check_axes(source, model_of(directory, source.parts))
+    model, parts = model_of(directory, source.parts), [part.spec for part in source.parts]
+    with emulated_if(None if loads(CPU.name, computed) else computed, model, parts) as graph:
+        check_axes(source, graph)
     report = _prove(source, directory, options, progress, variant) if options.verify else None
     if report is not None and not report.passed and not options.keep:
         raise _MissedError(report)
@@ -373,6 +377,7 @@ def _prove(
         source,
         model_of(directory, source.parts),
         provider=options.provider or DEFAULT_PROVIDER,
+        precision=options.precision.precision.dtype.precision,
         lengths=options.lengths,
         threads=options.threads,
         progress=progress,
@@ -428,7 +433,8 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         tools=_tools(),
         parity=None if report is None else report.summary(),
         proven=proven,
-        proven_on=[report.provider] if report is not None and proven else [],
+        proven_on=[report.provider] if report is not None and proven and not report.emulated else [],
+        proven_in_emulation=proven and report is not None and report.emulated,
         checked_lengths=[] if report is None else report.lengths,
         coverage=[] if report is None else report.coverage,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -9,7 +9,7 @@ from posexport.sources.source import Source
 from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames
 
 
-def check_axes(source: Source, model: Path) -> None:
+def check_axes(source: Source, model: Path | bytes) -> None:
     """Run ``model`` at two sizes of every named axis, neither of them the traced one, and look at the outputs' shapes.
 
     Raises:

@@ -30,12 +30,16 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
     findings: list[str] = []
     conclusion: str | None = None
+    #: a copy of the graph was proven that computes in float32 and rounds (`posexport.precision.emulate`)
+    emulated: bool = False
+    #: of an emulated proof: the graph itself on the provider, in float32 where that has no half kernels, at some points
+    shipped: list[Point] = []
 
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
-        verdicts |= {item.verdict for item in self.medians}
+        verdicts |= {item.verdict for item in self.medians} | {item.verdict for item in self.shipped}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
 
@@ -67,7 +71,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
 
     def describe(self) -> str:
         """The first failure in a sentence or two; the counts where there is none."""
-        failed = [point for point in self.points if point.verdict == "fail"]
+        failed = [point for point in (*self.points, *self.shipped) if point.verdict == "fail"]
         if self.findings and all(point.tolerance is None and not point.output for point in failed):
             return self.findings[0]
         if failed:
@@ -87,7 +91,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
             if invariant.verdict == "fail":
                 return f"invariant at length {invariant.length}: {invariant.name}: {invariant.note}"
         if not self.passed:
-            return "no point was checked"
+            return f"no point was checked{''.join(f': {point.note}' for point in self.points[:1] if point.note)}"
         return self._success()
 
     def _success(self) -> str:
@@ -112,7 +116,11 @@ def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
         output = f"{point.output} at " if point.output else ""
         return f"{output}{point.where}: {point.note}"
-    baseline = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
+    baseline = (
+        f", PyTorch's {point.precision} baseline error is {point.torch_worst:.1e}"
+        if point.torch_worst is not None
+        else ""
+    )
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{baseline}{note}"
 

@@ -29,7 +29,7 @@ _PRODUCTS = {
 }
 
 
-class WideProducts(TorchDispatchMode):
+class WideProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside the block, products of float16 tensors are computed in float32 and rounded."""
 
     def __torch_dispatch__(

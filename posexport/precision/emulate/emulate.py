@@ -21,11 +21,14 @@ LIMITS = (
     "sums, only a run on the provider shows"
 )
 #: operators whose outputs are elements of their inputs: what was rounded stays so
-_MOVES = frozenset(
-    """Abs Clip Compress Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Gather GatherElements
-    GatherND Identity If Loop Max MaxPool Min Neg OneHot Pad ReduceMax ReduceMin Relu Reshape Scan Sign Slice
-    SpaceToDepth Split Squeeze TensorScatter Tile TopK Transpose Trilu Unsqueeze Where""".split()
-)
+_MOVES = {
+    *("Abs", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape", "DepthToSpace"),
+    *("Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity"),
+    *("If", "Loop", "Max", "MaxPool", "Min", "Neg", "OneHot"),
+    *("Pad", "ReduceMax", "ReduceMin", "Relu", "Reshape", "Scan", "Sign"),
+    *("Slice", "SpaceToDepth", "Split", "Squeeze", "TensorScatter", "Tile", "TopK"),
+    *("Transpose", "Trilu", "Unsqueeze", "Where"),
+}
 #: these too, unless they add or multiply
 _MOVES_UNLESS_REDUCING = frozenset({"ScatterElements", "ScatterND"})
 #: attributes that hold a number of an element type
@@ -104,7 +107,7 @@ class _Rounding:
                 value.dtype = ir.DataType.FLOAT
                 self.rounded += 1
 
-    def _rounded(self, tensor: "ir.TensorProtocol") -> ir.Tensor:
+    def _rounded(self, tensor: "ir.TensorProtocol") -> "ir.TensorProtocol":
         """A tensor of float32 with the values that the half type has for it."""
         array = np.asarray(tensor.numpy())
         if self.source != self.half:
@@ -122,13 +125,15 @@ class _Rounding:
                 del node.attributes[name]
                 node.attributes["value"] = ir.AttrTensor("value", self._rounded(ir.tensor(array)))
             elif name in _TYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT:
-                if attribute.as_int() == self.half:
-                    node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+                node.attributes[name] = ir.AttrInt64(name, self._widened(attribute.as_int()))
         if node.op_type == "CastLike" and not node.domain and (dtype := node.outputs[0].dtype) is not None:
             # no CPU kernel; ONNX Runtime warns of each that it cannot fold
             node.op_type = "Cast"
             node.resize_inputs(1)
             node.attributes["to"] = ir.AttrInt64("to", int(dtype))
+
+    def _widened(self, dtype: int) -> int:
+        return int(ir.DataType.FLOAT) if dtype == self.half else dtype
 
     def _computes(self, node: ir.Node, value: ir.Value) -> bool:
         """Whether ``value`` may hold what the half type does not have."""

@@ -37,7 +37,9 @@ def _copy(file: Path | bytes, copy: Path, half: DType, *, everywhere: bool) -> N
     loaded = ir.from_proto(onnx.ModelProto.FromString(file)) if isinstance(file, bytes) else ir.load(file)
     emulate(loaded, half, everywhere=everywhere)
     copy.parent.mkdir(parents=True, exist_ok=True)
-    size = sum(value.const_value.nbytes for value in loaded.graph.initializers.values() if value.const_value is not None)
+    size = sum(
+        value.const_value.nbytes for value in loaded.graph.initializers.values() if value.const_value is not None
+    )
     if size <= _EXTERNAL_ABOVE:
         ir.save(loaded, copy)
     else:

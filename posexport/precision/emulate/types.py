@@ -59,9 +59,7 @@ def bodies(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
-def _control_flow(
-    node: ir.Node, opsets: Mapping[str, int], unknown: list[ir.Value]
-) -> Sequence["ir.DataType | None"]:
+def _control_flow(node: ir.Node, opsets: Mapping[str, int], unknown: list[ir.Value]) -> Sequence["ir.DataType | None"]:
     """The types of the outputs of an If, a Loop or a Scan, after those in its bodies."""
     given = [None if value is None else value.dtype for value in node.inputs]
     for body in bodies(node):
@@ -129,7 +127,9 @@ def _named(text: str) -> "ir.DataType | None":
     return getattr(ir.DataType, text.removeprefix("tensor(").removesuffix(")").upper(), None)
 
 
-def _formal(formals: "Sequence[onnx.defs.OpSchema.FormalParameter]", index: int) -> "onnx.defs.OpSchema.FormalParameter":
+def _formal(
+    formals: "Sequence[onnx.defs.OpSchema.FormalParameter]", index: int
+) -> "onnx.defs.OpSchema.FormalParameter":
     """The parameter at a position; the last one may stand for several."""
     return formals[min(index, len(formals) - 1)]
 
