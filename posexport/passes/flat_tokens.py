@@ -17,6 +17,7 @@ from posexport.graph.edits import integers, put, put_after, replace
 from posexport.graph.queries import constant, producer, sizes, width
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.token_regions import Region, bias_of, regions, token_axes
+from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
 
@@ -35,7 +36,7 @@ class FlatTokens(GraphPass):
         """Counts projections that became a Gemm, and sums that ONNX Runtime no longer fuses."""
         flattening = _Flattening(model.graph)
         refused: list[str | None] = []
-        for region in regions(model.graph, ir.DataType[target.dtype.onnx]):
+        for region in regions(model.graph, ir.DataType[MODEL_DTYPE.onnx]):
             projections, sums = region.projections, region.normalised_sums
             if projections or sums:
                 flattening.apply(region)

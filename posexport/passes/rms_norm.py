@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from posexport.graph.queries import constant, is_near, number, width
 from posexport.passes.graph_pass import GraphPass, PassResult, Rule, by_rules
+from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import ATTENTION_OPSET, Target
 
 
@@ -25,7 +26,7 @@ class RmsNorm(GraphPass):
         return target.needs(ATTENTION_OPSET, "RMSNormalization")
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
-        dtype = ir.DataType[target.dtype.onnx]
+        dtype = ir.DataType[MODEL_DTYPE.onnx]
 
         def formula(op: Any, x: Any, two: Any, axes: Any, epsilon: Any, scale: Any) -> Any:
             mean = op.ReduceMean(op.Pow(x, two), axes, keepdims=1)
@@ -35,7 +36,7 @@ class RmsNorm(GraphPass):
             return op.RMSNormalization(x, scale, axis=-1, epsilon=number(epsilon), stash_type=1)
 
         def refusal(x: ir.Value, **values: ir.Value) -> str | None:
-            return _refusal(x=x, **values) if x.dtype == dtype else f"it is not {target.dtype.name}"
+            return _refusal(x=x, **values) if x.dtype == dtype else f"it is not {MODEL_DTYPE.name}"
 
         return by_rules({"rms-norm": Rule(formula, fused, refusal)}, model)
 

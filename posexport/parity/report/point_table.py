@@ -25,7 +25,8 @@ def table(proof: Proof) -> "Table":
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
     grid = Table(title=title(proof), title_justify="left")
     grid.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
-    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", f"PyTorch {proof.precision}", "tolerance"):
+    measure = "cosine" if proof.quantized else f"PyTorch {proof.precision}"
+    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", measure, "tolerance"):
         grid.add_column(name, justify="right")
     grid.add_column("verdict")
     for key in sorted({(point.length, point.image or ()) for point in proof.points}):
@@ -34,7 +35,8 @@ def table(proof: Proof) -> "Table":
         worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
         numbers = [""] * 3
         if worst is not None:
-            numbers = [_cell([worst]), _number(worst.torch_worst), _number(worst.tolerance)]
+            measured = _least_cosine(here) if proof.quantized else _number(worst.torch_worst)
+            numbers = [_cell([worst]), measured, _number(worst.tolerance)]
         verdict = _verdict(here)
         grid.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
     return grid
@@ -54,9 +56,8 @@ def remarks(proof: Proof) -> list[str]:
     """Lines below the table: what its columns are, medians, invariants, skipped points, what failed."""
     tolerance = "; the tolerance is yours" if proof.tolerance is not None else ", from which the tolerance follows"
     ragged = any(point.padding.startswith("ragged") for point in proof.points)
-    lines = [
-        _LEGEND.format(proof.precision) + tolerance + ("; ragged: rows padded by different amounts" if ragged else "")
-    ]
+    legend = _QUANTIZED if proof.quantized else _LEGEND.format(proof.precision) + tolerance
+    lines = [legend + ("; ragged: rows padded by different amounts" if ragged else "")]
     lines += [_EMULATED.format(proof.precision, proof.precision)] if proof.emulated else []
     for output in dict.fromkeys(item.output for item in proof.medians):
         # of the groups of points, the one that comes nearest to its limit
@@ -77,6 +78,8 @@ def remarks(proof: Proof) -> list[str]:
             f"{'FAIL' if failed else 'ok'}: the graph itself on {proof.provider}, at {len(proof.shipped)} outputs of "
             f"points of the stored sample{f': {failed} failed' if failed else ''}"
         )
+    if proof.float32 is not None:
+        lines.append(f"{'ok' if proof.float32.passed else 'FAIL'}: the float32 graph: {proof.float32.describe()}")
     lines += [f"FAIL: {line}" for line in (*proof.strays, *proof.findings)]
     lines.append(("passed: " if proof.passed else "FAILED: ") + proof.describe())
     return lines
@@ -101,6 +104,7 @@ _EMULATED = (
     "in emulation: computed in float32, every operator's output rounded to {}; what one kernel rounds inside, and the "
     "order of its sums, only a run on a provider with kernels of {} shows"
 )
+_QUANTIZED = "padded tokens are not compared; cosine: the least mean over the tokens of a point"
 _HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
 
 
@@ -112,6 +116,11 @@ def _cell(points: Sequence[Point]) -> str:
         return _number(max(values, key=lambda p: p.ratio).error)
     verdicts = {point.verdict for point in points}
     return next(word for word in ("fail", "skipped", "rejected", "pass") if word in verdicts)
+
+
+def _least_cosine(points: Sequence[Point]) -> str:
+    cosines = [point.cosine for point in points if point.cosine is not None]
+    return f"{min(cosines):.4f}" if cosines else "-"
 
 
 def _verdict(points: Sequence[Point]) -> str:

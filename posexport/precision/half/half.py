@@ -1,0 +1,86 @@
+"""A float32 graph brought to float16 or bfloat16."""
+
+import ml_dtypes
+import onnx_ir as ir
+from onnx_ir.passes.common import IdentityEliminationPass, RemoveUnusedNodesPass
+
+from posexport.precision.half import instances
+from posexport.precision.half.casts import WIDE, Casts, numpy_type
+from posexport.precision.half.flow import Flow
+from posexport.precision.half.kernels import Kernels
+from posexport.precision.half.kinds import Info, Kind
+from posexport.precision.half.ports import is_cache_output
+from posexport.precision.half.weights import convert
+from posexport.spec import Interface
+from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.target import Target
+
+
+def to_half(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:
+    """Change ``model`` in place; what is stored in what type then, by class of tensors.
+
+    Raises:
+        PosexportError: the target computes nothing in that type, or a parameter is beyond it.
+    """
+    dtype = ir.DataType[options.precision.dtype.onnx]
+    kernels = Kernels(target, model.opset_imports[""])
+    calls = instances.separate(model)
+    largest = float(ml_dtypes.finfo(numpy_type(dtype)).max)  # type: ignore[no-untyped-call]
+    flow = Flow(calls, kernels, largest)
+    held = {spec.name for spec in interface.inputs if spec.dtype == options.precision.dtype.name}
+    ids = {spec.name for spec in interface.inputs if spec.role in ("tokens", "types", "flags")}
+    for value in model.graph.inputs:
+        if value.dtype is not None:
+            flow.types[value] = value.dtype
+        if value.name in ids:
+            flow.contents.add(value)
+        if value.dtype == WIDE:
+            flow.info[value] = Info(Kind.ACTIVATION, half=value.name in held)
+    flow.forward(model.graph)
+    for value in model.graph.outputs:
+        half = options.io == "half" or is_cache_output(value.name or "")
+        flow.needs[value].add("half" if half else "wide")
+    flow.backward(model.graph)
+    for value in model.graph.inputs:
+        (flow.half.add if value.name in held and value in flow.info else flow.half.discard)(value)
+    for value in model.graph.initializers.values():
+        flow.settle(value)
+    casts = Casts(flow, dtype)
+    outputs = [options.io == "half" or is_cache_output(value.name or "") for value in model.graph.outputs]
+    casts.write(model.graph)
+    _outputs(model.graph, casts, outputs)
+    stored = _stored(model.graph, casts)
+    convert(model.graph, casts)
+    instances.merge(model, calls)
+    _tidy(model)
+    return stored
+
+
+def _outputs(graph: ir.Graph, casts: Casts, half: list[bool]) -> None:
+    """Outputs keep their names and get their type, by a cast where they are computed in another."""
+    for index, value in enumerate(list(graph.outputs)):
+        if value not in casts.flow.info or (value in casts.flow.half) == half[index]:
+            continue
+        name = value.name
+        value.name = f"{name}_computed"
+        result = casts.output(value, half[index], graph)
+        result.name = name
+        graph.outputs[index] = result
+
+
+def _stored(graph: ir.Graph, casts: Casts) -> dict[str, str]:
+    """What parameters and caches are stored in."""
+    name = casts.dtype.name.lower()
+    wide = [value for value in graph.initializers.values() if value in casts.flow.info and value not in casts.flow.half]
+    stored = {"weights": name, "activations": name, "angles, logs, slopes and tables from positions": "float32"}
+    if elements := sum(value.const_value.size for value in wide if value.const_value is not None):
+        stored["parameters that positions meet, and constants"] = f"float32 ({elements} values)"
+    if any(is_cache_output(value.name or "") for value in graph.outputs):
+        stored["KV cache"] = name
+    return stored
+
+
+def _tidy(model: ir.Model) -> None:
+    """Without casts to the type that a value has already, and without what nothing reads any more."""
+    IdentityEliminationPass()(model)
+    RemoveUnusedNodesPass()(model)

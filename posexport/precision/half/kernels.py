@@ -1,0 +1,54 @@
+"""Which operators of a graph may compute in 16 bits: by ONNX for any runtime, by the kernel table for a provider."""
+
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from posexport.precision.half.element_types import accepts
+from posexport.targets.dtypes import FLOAT32
+from posexport.targets.target import Target
+
+
+@dataclass
+class Kernels:
+    """What is asked of a target. ``opset``: of the graph."""
+
+    target: Target
+    opset: int
+    _known: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def has_half(self, node: ir.Node) -> bool:
+        """False where the provider computes ``node`` in float32 only, or ONNX does not allow 16 bits."""
+        key = (node.domain, node.op_type)
+        if key not in self._known:
+            self._known[key] = self._has_half(*key)
+        return self._known[key]
+
+    def _has_half(self, domain: str, op_type: str) -> bool:
+        if not accepts(op_type, domain, self.opset, self.target.dtype.ort):
+            return False
+        if not self.multiplies and op_type not in _MOVED:
+            return False
+        lacks = self.target.needs_kernel(op_type, domain)
+        return lacks is None or replace(self.target, dtype=FLOAT32).needs_kernel(op_type, domain) is not None
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether matrices are multiplied in 16 bits: else all is computed in float32, of what is stored in 16 bits."""
+        return self.target.needs_kernel("MatMul") is None
+
+
+#: what a provider that computes in float32 still holds in 16 bits: caches, and tables before their rows are gathered
+_MOVED = frozenset(
+    (
+        "Gather",
+        "Concat",
+        "Slice",
+        "Reshape",
+        "Transpose",
+        "Unsqueeze",
+        "Identity",
+        "TensorScatter",
+        "GroupQueryAttention",
+    )
+)

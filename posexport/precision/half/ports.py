@@ -1,0 +1,37 @@
+"""The types of a model's inputs and outputs in half precision."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from posexport.spec import InputSpec
+from posexport.targets.precision_options import PrecisionOptions
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
+
+
+def is_cache_output(name: str) -> bool:
+    """Whether an output is what a later call gets as its cache, by the ecosystem's names."""
+    return name.startswith("present")
+
+
+def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
+    """``source`` with the inputs that its graphs have in that precision: a KV cache in 16 bits, values as asked for.
+
+    The module stays as it is, float32, and so does its trace.
+    """
+    if not options.precision.half:
+        return source
+
+    def inputs(specs: Sequence[InputSpec]) -> list[InputSpec]:
+        roles = ("cache", "values") if options.io == "half" else ("cache",)
+        name = options.precision.dtype.name
+        return [msgspec.structs.replace(spec, dtype=name) if spec.role in roles else spec for spec in specs]
+
+    parts = [
+        replace(part, spec=msgspec.structs.replace(part.spec, inputs=inputs(part.spec.inputs))) for part in source.parts
+    ]
+    return replace(source, inputs=inputs(source.inputs), parts=parts)
