@@ -181,7 +181,7 @@ def sharp(name: str):
     with torch.no_grad():
         for path, weight in source.module.named_parameters():
             if path.endswith(("query.weight", "key.weight")):
-                weight *= 12
+                weight *= 2
     return source
 
 
@@ -216,7 +216,8 @@ def test_float16_positions_collide_beyond_2048(rope) -> None:
             feeds = draw(GridPoint(batch=1, length=length), source.inputs)
             y64 = whole(Reference(source.module, torch.float64, outputs=1), source)(feeds)[0]
             errors[length] = measure(runner(feeds)[0], y64, source.outputs[0].axes, None).error
-    assert errors[2500] > 8 * max(errors[64], 4 * EPS["fp16"])
+    assert errors[64] < 8 * EPS["fp16"]
+    assert errors[2500] > 100 * EPS["fp16"]
 
 
 def test_a_proof_needs_a_graph_of_its_precision(rope) -> None:

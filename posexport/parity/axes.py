@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from posexport.errors import PosexportError
+from posexport.parity.run.emulation import widened
 from posexport.parity.run.subject import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
@@ -15,6 +16,7 @@ def check_axes(source: Source, model: Path | bytes) -> None:
     Raises:
         PosexportError: naming the axis that the graph fixes, and where.
     """
+    source = widened(source)
     runner = Runner.of(source, model, [part.spec for part in source.parts])
     limit = source.envelope.limit
     for step in (1, 2):

@@ -26,7 +26,7 @@ from posexport.parity.report import median
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.run.calls import whole
-from posexport.parity.run.emulation import HALVES, computes
+from posexport.parity.run.emulation import HALVES, computes, widened
 from posexport.parity.run.points import Measurements, measure_points
 from posexport.parity.run.reference import torch_threads
 from posexport.parity.run.sample import SampleWriter
@@ -98,6 +98,7 @@ def prove(
             threads=threads,
             sample=sample,
         )
+    source = widened(source)
     setup = Setup(
         source=source,
         subject=_subject(source, model, foreign, provider=provider, threads=threads),
@@ -179,8 +180,10 @@ def _invariants(
     setup: Setup, points: Sequence[GridPoint], measured: Measurements, tolerances: _Tolerances, fresh: bool
 ) -> Iterator[Invariant]:
     source = setup.source
-    # where the source cannot say whether it has positions, the definition in float64 does
-    exact = whole(setup.reference(torch.float64, fresh=fresh), source) if source.kind == "python" else None
+    # where the source cannot say whether it has positions, or half precision cannot show it, the definition in float64
+    # does
+    asked = source.kind == "python" or setup.precision in HALVES
+    exact = whole(setup.reference(torch.float64, fresh=fresh), source) if asked else None
     promise = Promise(
         run=whole(setup.subject, source),
         definition=whole(setup.reference(fresh=fresh), source),

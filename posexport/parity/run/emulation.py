@@ -5,7 +5,11 @@ Imports no torch.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from posexport.errors import PosexportError
 from posexport.extras import require
@@ -13,6 +17,9 @@ from posexport.spec import PartSpec
 from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import provider_named
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
 
 #: the precisions that are emulated
 HALVES: tuple[PrecisionName, ...] = tuple(name for name in BY_PRECISION if BY_PRECISION[name].eps > MODEL_DTYPE.eps)
@@ -53,6 +60,19 @@ def stored_precision(model: Path) -> PrecisionName:
     types = {tensor.data_type for tensor in onnx.load(str(model), load_external_data=False).graph.initializer}
     halves = (name for name in HALVES if onnx.TensorProto.DataType.Value(BY_PRECISION[name].onnx) in types)
     return next(halves, MODEL_DTYPE.precision)
+
+
+def widened(source: "Source") -> "Source":
+    """``source`` with inputs of half precision as float32: a `Runner` rounds what it feeds, and so does a reference.
+
+    NumPy has no bfloat16.
+    """
+    halves = {BY_PRECISION[name].name for name in HALVES}
+    inputs = [
+        msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in halves else spec
+        for spec in source.inputs
+    ]
+    return replace(source, inputs=inputs)
 
 
 def rounds_everything(target: Path, stored: PrecisionName, asked: PrecisionName) -> bool:
