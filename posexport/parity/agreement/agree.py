@@ -28,6 +28,7 @@ from posexport.parity.prove import misplaced, prove, spread
 from posexport.parity.report.points import Invariant, Point
 from posexport.parity.report.report import Report
 from posexport.parity.run.calls import in_calls, whole
+from posexport.parity.run.emulation import widened
 from posexport.parity.run.reference import torch_threads
 from posexport.parity.run.sample import SampleWriter
 from posexport.parity.run.setup import Progress, Setup, heads_of
@@ -73,6 +74,7 @@ def compare(
     sample: SampleWriter | None = None,
 ) -> Report:
     """The quantized graph alone; ``exact``: the proof of its float32 graph."""
+    source = widened(source)
     setup = Setup(
         source=source,
         subject=Runner.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads),
