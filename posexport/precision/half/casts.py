@@ -38,9 +38,7 @@ class Casts:
         self._scope(root.graph if isinstance(root, ir.Function) else root, [])
         self._names = outer
 
-    def _scope(
-        self, graph: ir.Graph, around: list[ir.Graph], user: ir.Node | None = None
-    ) -> None:
+    def _scope(self, graph: ir.Graph, around: list[ir.Graph], user: ir.Node | None = None) -> None:
         scopes = [*around, graph]
         for node in list(graph):
             if node in self.flow.calls:
@@ -126,9 +124,7 @@ class Casts:
             if value is not None and value in self.flow.info and (value in self.flow.half) != half:
                 node.replace_input_with(index, self._cast(value, half, scopes, node))
 
-    def _cast(
-        self, value: ir.Value, half: bool, scopes: list[ir.Graph], before: ir.Node | None
-    ) -> ir.Value:
+    def _cast(self, value: ir.Value, half: bool, scopes: list[ir.Graph], before: ir.Node | None) -> ir.Value:
         """``value`` in the other type; ``before``: the reader, None for an output of the innermost scope."""
         for scope in scopes:
             if (value, half, scope) in self._written:
