@@ -69,6 +69,11 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     axes: list[Axis]
 
 
+def is_cache_output(name: str) -> bool:
+    """Whether an output is what later calls take as their cache, by the ecosystem's names: ``present.N.key``."""
+    return name.startswith("present")
+
+
 class Interface(Protocol):
     """Anything with named inputs and outputs: a source, a definition, a part, a stored sample."""
 

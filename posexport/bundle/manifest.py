@@ -20,7 +20,7 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
-from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec
+from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec, is_cache_output
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
@@ -190,6 +190,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     parity: ParitySummary | None
     proven: bool
     proven_on: list[str] = []
+    #: on no provider, but as a copy that computes in float32 and rounds
+    proven_in_emulation: bool = False
     checked_lengths: list[int] = []
     #: every branch of the graphs, and where the proof ran it
     coverage: list[BranchRun] = []
@@ -295,7 +297,7 @@ def _fit(manifest: Manifest) -> None:
         all_given = set(part.gives) == set(names) or (part.when == "later" and set(part.gives) < set(names))
         if not set(part.feeds) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        made = {whole: (MODEL_DTYPE.name, names[own]) for own, whole in part.gives.items()}
+        made = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.gives.items()}
         taken = known.keys() & made.keys()
         if part.when == "later" and taken <= first:
             # in calls of its own it gives what the part for first calls gives in the others
@@ -309,6 +311,13 @@ def _fit(manifest: Manifest) -> None:
         spec.name for spec in manifest.outputs if spec.name not in given or known[spec.name][1] != spec.axes
     ]:
         raise PosexportError(f"none of its parts gives {lacking[0]} as it says")
+
+
+def _output_dtype(manifest: Manifest, name: str) -> str:
+    """The type of a part's output."""
+    options = manifest.recipe.precision
+    half = options.io == "half" or is_cache_output(name)
+    return options.precision.dtype.name if half else MODEL_DTYPE.name
 
 
 def _takes(spec: InputSpec, given: tuple[str, list[Axis]] | None) -> bool:

@@ -15,8 +15,10 @@ from posexport.errors import PosexportError
 from posexport.runtime import denormals
 from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Chain, Link
+from posexport.runtime.ort_values import to_array, to_value
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
+from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE
 from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
 if TYPE_CHECKING:
@@ -121,9 +123,14 @@ class Cache:
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
         self._ports = renamed(ports, last)
-        self._last = None if device == HOST else LastToken(provider)
+        self._last = None if device == HOST else LastToken(provider, self._logits_type())
         self._fixed = {name: self._on_device(array) for name, array in chain.before_last(fixed or {}).items()}
         self.clear(rows)
+
+    def _logits_type(self) -> str:
+        """ONNX Runtime's name of the logits' element type."""
+        types = {value.name: value.type for value in self._session.get_outputs()}
+        return BY_ORT_TYPE[types[LOGITS]].ort
 
     def clear(self, rows: int) -> None:
         self.mask_BS: Ids = np.zeros((rows, 0), dtype=np.int64)
@@ -132,14 +139,11 @@ class Cache:
         self._held: dict[str, OrtValue] = {}
         for spec in self._ports.past:
             shape = [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes]
-            self._held[spec.name] = self._on_device(np.zeros(shape, spec.dtype))
+            self._held[spec.name] = self._on_device(np.zeros(shape, BY_NAME[spec.dtype].numpy))
 
     def _on_device(self, array: NDArray[Any]) -> "OrtValue":
-        from onnxruntime import OrtValue
-
         # what is empty has no place on a device
-        device = self._device if array.size else HOST
-        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
+        return to_value(array, self._device if array.size else HOST)
 
     @property
     def slots(self) -> int:
@@ -167,7 +171,8 @@ class Cache:
         self.mask_BS, self.ids_BS = mask_BS, np.concatenate((self.ids_BS, ids_BT), 1)
         if self._last is not None:
             return self._last(logits)
-        last_BV: NDArray[Any] = logits.numpy()[:, -1].copy()  # a view would keep all of the prompt's logits
+        # a view would keep all of the prompt's logits
+        last_BV: NDArray[Any] = to_array(logits)[:, -1].astype(np.float32)
         return last_BV
 
     def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
@@ -179,9 +184,7 @@ class Cache:
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """The same for a mask that may be left out: ONNX Runtime binds no input that has a default."""
-        from onnxruntime import OrtValue
-
-        values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        values = {name: to_value(array) for name, array in arrays.items()}
         names = [LOGITS, *self._ports.present]
         with denormals.as_zero():
             return list(self._session.run_with_ort_values(names, {**values, **self._fixed, **self._held}))
@@ -193,25 +196,25 @@ class Cache:
         start = int(np.argmax(self.mask_BS.any(0)))
         self.mask_BS, self.ids_BS = self.mask_BS[:, start:], self.ids_BS[:, start:]
         for spec in self._ports.past:
-            kept = np.take(self._held[spec.name].numpy(), index, axis=spec.axes.index(BATCH))
+            kept = np.take(to_array(self._held[spec.name]), index, axis=spec.axes.index(BATCH))
             if self._ports.static:
                 kept = np.roll(kept, -start, axis=spec.axes.index(CAPACITY))
             else:
                 kept = np.take(kept, range(start, kept.shape[spec.axes.index(PAST)]), axis=spec.axes.index(PAST))
             self._held[spec.name] = self._on_device(kept)
         # all of these begin with the row
-        self._fixed = {name: self._on_device(value.numpy()[index]) for name, value in self._fixed.items()}
+        self._fixed = {name: self._on_device(to_array(value)[index]) for name, value in self._fixed.items()}
 
 
 class LastToken:
     """The last token's logits, taken on the device: those of a prefill's other tokens are not copied to the host."""
 
-    def __init__(self, provider: str) -> None:
+    def __init__(self, provider: str, dtype: str) -> None:
         import onnx.parser
 
         model = onnx.parser.parse_model(
-            '<ir_version: 8, opset_import: ["": 18]> last (float[b, t, v] x) => (float[b, v] y) '
-            "<int64 place = {-1}> {y = Gather <axis = 1> (x, place)}"
+            f'<ir_version: 8, opset_import: ["": 18]> last ({dtype}[b, t, v] x) => (float[b, v] y) '
+            "<int64 place = {-1}> {z = Gather <axis = 1> (x, place) y = Cast <to = 1> (z)}"
         )
         self._session = make_session(model.SerializeToString(), provider=provider)
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.runtime import denormals
+from posexport.runtime.ort_values import run
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec
+from posexport.targets.dtypes import BY_NAME
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -57,7 +59,7 @@ def _filled(specs: Sequence[InputSpec], beside: Arrays) -> Arrays:
         spec.name: np.full(
             [sizes.get(axis, 0) if isinstance(axis, str) else axis for axis in spec.axes],
             fill.get(spec.role, 0),
-            spec.dtype,
+            BY_NAME[spec.dtype].numpy,
         )
         for spec in specs
     }
@@ -153,7 +155,7 @@ class Chain:
             if names:
                 with denormals.as_zero():
                     arrays = link.one_token(known) if alone else link.taken(known)
-                    values = link.session.run(names, arrays, options)
+                    values = run(link.session, names, arrays, options)
                 known |= {link.gives[name]: value for name, value in zip(names, values, strict=True)}
         return known
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract
+from posexport.targets.dtypes import BFLOAT16, BY_NAME
 
 Array = NDArray[Any]
 
@@ -42,10 +43,12 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Leng
     for spec in specs:
         if spec.name not in arrays:
             shape = [axis if isinstance(axis, int) else sizes[axis][0] for axis in spec.axes]
-            arrays[spec.name] = np.full(shape, {"mask": 1, "positions": -1}.get(spec.role, 0), dtype=spec.dtype)
+            arrays[spec.name] = np.full(
+                shape, {"mask": 1, "positions": -1}.get(spec.role, 0), dtype=BY_NAME[spec.dtype].numpy
+            )
         else:
             _check_values(spec, arrays[spec.name])
-            arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=spec.dtype)
+            arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=BY_NAME[spec.dtype].numpy)
     return {name: arrays[name] for name in names}
 
 
@@ -61,15 +64,16 @@ def _array(spec: InputSpec, value: Any) -> Array:
     if array.ndim != len(needed):
         raise PosexportError(f"{spec.name} needs the axes {_listed(needed)}, got an array of shape {list(array.shape)}")
     if array.size == 0 and array.dtype == np.float64:  # the dtype NumPy gives an empty list
-        array = array.astype(spec.dtype)
+        array = array.astype(BY_NAME[spec.dtype].numpy)
     kinds, wanted = {
         "values": ("fiu", "real numbers"),
         "cache": ("f", "real numbers"),
         "mask": ("iub", "0 and 1 as integers"),
     }.get("mask" if spec.role == "flags" else spec.role, ("iu", "integers"))
-    if spec.role == "cache" and array.dtype.kind == "f" and array.dtype.itemsize < np.dtype(spec.dtype).itemsize:
+    is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name
+    if spec.role == "cache" and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
         raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
-    if array.dtype.kind not in kinds:
+    if array.dtype.kind not in kinds and not (is_real and "f" in kinds):
         raise PosexportError(f"{spec.name} must hold {wanted}, got {array.dtype}; convert it to {spec.dtype}")
     return array
 
@@ -159,7 +163,7 @@ def limit_sentence(envelope: LengthContract) -> str:
 def _check_values(spec: InputSpec, array: Array) -> None:
     if spec.role in ("values", "cache"):
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
-            bad, needed = ~np.isfinite(array.astype(spec.dtype)), f"finite numbers of {spec.dtype}"
+            bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
     elif spec.role in ("mask", "flags"):
         needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
         bad = (array != 0) & (array != 1)

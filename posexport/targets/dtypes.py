@@ -1,9 +1,10 @@
 """Element types of tensors, and what ONNX, ONNX Runtime and safetensors call each. Imports no NumPy and no torch."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -41,6 +42,19 @@ class DType:
         dtype: torch.dtype = getattr(torch, self.name)
         return dtype
 
+    @property
+    def numpy(self) -> "np.dtype[Any]":
+        """NumPy's type, which is that of ml_dtypes where NumPy has none."""
+        import numpy as np
+
+        if self.name == "bfloat16":
+            import ml_dtypes
+
+            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return bfloat16
+        dtype: np.dtype[Any] = np.dtype(self.name)
+        return dtype
+
 
 INT64 = DType(name="int64", onnx="INT64", ort="int64", safetensors="I64", in_bundles=True)
 FLOAT32 = DType(
@@ -48,6 +62,15 @@ FLOAT32 = DType(
 )
 #: of the weights, activations and real-valued inputs of models
 MODEL_DTYPE = FLOAT32
+BFLOAT16 = DType(
+    name="bfloat16",
+    onnx="BFLOAT16",
+    ort="bfloat16",
+    safetensors="BF16",
+    in_bundles=True,
+    precision="bf16",
+    eps=2.0**-7,
+)
 DTYPES = (
     INT64,
     FLOAT32,
@@ -60,15 +83,7 @@ DTYPES = (
         precision="fp16",
         eps=2.0**-10,
     ),
-    DType(
-        name="bfloat16",
-        onnx="BFLOAT16",
-        ort="bfloat16",
-        safetensors="BF16",
-        in_bundles=True,
-        precision="bf16",
-        eps=2.0**-7,
-    ),
+    BFLOAT16,
     DType(name="float64", onnx="DOUBLE", ort="double", safetensors="F64", eps=2.0**-52),
     DType(name="int32", onnx="INT32", ort="int32", safetensors="I32"),
     DType(name="bool", onnx="BOOL", ort="bool", safetensors="BOOL"),
@@ -76,6 +91,7 @@ DTYPES = (
 #: floating-point types
 FLOATS = tuple(dtype for dtype in DTYPES if dtype.eps)
 BY_ORT_TYPE = {dtype.ort_type: dtype for dtype in DTYPES}
+BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 #: the floating-point types that a model may be compared in, by what reports call it then
 BY_PRECISION = {dtype.precision: dtype for dtype in FLOATS if dtype.precision}
 

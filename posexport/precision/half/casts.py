@@ -112,6 +112,8 @@ class Casts:
         if value is not None and value in self.flow.info and (value in self.flow.half) == half:
             node.op_type = "Identity"
             node.attributes.clear()
+            if not result.is_graph_output():
+                ir.convenience.replace_all_uses_with(result, value)
         else:
             node.op_type = "Cast"
             node.attributes["to"] = ir.AttrInt64("to", int(self.dtype if half else WIDE))

@@ -2,16 +2,15 @@
 
 import ml_dtypes
 import onnx_ir as ir
-from onnx_ir.passes.common import IdentityEliminationPass, RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.precision.half import instances
 from posexport.precision.half.casts import WIDE, Casts, numpy_type
 from posexport.precision.half.flow import Flow
 from posexport.precision.half.kernels import Kernels
 from posexport.precision.half.kinds import Info, Kind
-from posexport.precision.half.ports import is_cache_output
 from posexport.precision.half.weights import convert
-from posexport.spec import Interface
+from posexport.spec import Interface, is_cache_output
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 
@@ -81,6 +80,5 @@ def _stored(graph: ir.Graph, casts: Casts) -> dict[str, str]:
 
 
 def _tidy(model: ir.Model) -> None:
-    """Without casts to the type that a value has already, and without what nothing reads any more."""
-    IdentityEliminationPass()(model)
+    """Without what nothing reads any more."""
     RemoveUnusedNodesPass()(model)

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from posexport.sources.source import Source
 
 
-def is_cache_output(name: str) -> bool:
-    """Whether an output is what a later call gets as its cache, by the ecosystem's names."""
-    return name.startswith("present")
-
-
 def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
     """``source`` with the inputs that its graphs have in that precision: a KV cache in 16 bits, values as asked for.
 

@@ -1,0 +1,69 @@
+"""Arrays to ONNX Runtime's values and back, bfloat16 included, which NumPy and ONNX Runtime's bindings do not know.
+
+NumPy's bfloat16 is the one of ml_dtypes.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.targets.dtypes import BFLOAT16, BY_ORT_TYPE
+from posexport.targets.providers import HOST
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue, RunOptions
+
+#: TensorProto.DataType of bfloat16
+_BFLOAT16 = 16
+
+
+def to_value(array: NDArray[Any], device: str = HOST) -> "OrtValue":
+    """``array`` as a value on ``device``; it may share the array's memory."""
+    from onnxruntime import OrtValue
+
+    array = np.ascontiguousarray(array)
+    if array.dtype.name != BFLOAT16.name:
+        return OrtValue.ortvalue_from_numpy(array, device, 0)
+    # of other devices ONNX Runtime's bindings make no value of that type; it copies one from the host where it is fed
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+
+
+def to_array(value: "OrtValue") -> NDArray[Any]:
+    """A value's numbers, on the host, in their own type."""
+    dtype = BY_ORT_TYPE.get(value.data_type())
+    if dtype is None or dtype != BFLOAT16:
+        array: NDArray[Any] = value.numpy()
+        return array
+    (wide,) = _widen().run_with_ort_values(["y"], {"x": value})
+    narrow: NDArray[Any] = wide.numpy().astype(BFLOAT16.numpy)
+    return narrow
+
+
+def run(
+    session: "InferenceSession",
+    names: Sequence[str],
+    arrays: Mapping[str, NDArray[Any]],
+    options: "RunOptions | None" = None,
+) -> list[NDArray[Any]]:
+    """The outputs ``names`` for arrays by input name, of any type that a bundle may have."""
+    types = {value.name: value.type for value in session.get_outputs()}
+    narrow = any(array.dtype.name == BFLOAT16.name for array in arrays.values())
+    if not narrow and not any(types.get(name) == BFLOAT16.ort_type for name in names):
+        return list(session.run(names, arrays, options))
+    values = {name: to_value(array) for name, array in arrays.items()}
+    return [to_array(value) for value in session.run_with_ort_values(names, values, options)]
+
+
+@cache
+def _widen() -> "InferenceSession":
+    """A graph from bfloat16 to float32, which is exact."""
+    import onnx.parser
+    from onnxruntime import InferenceSession
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> widen (bfloat16[...] x) => (float[...] y) {y = Cast <to = 1> (x)}'
+    )
+    return InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
