@@ -7,6 +7,7 @@ import onnx_ir as ir
 from posexport.errors import PosexportError
 from posexport.precision.half.half import to_half
 from posexport.precision.rows.quantize import quantize_rows
+from posexport.precision.static.calibration import Calibration
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32, PRECISIONS
@@ -26,18 +27,25 @@ class PrecisionResult:
     remarks: tuple[str, ...] = ()
 
 
-def apply(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> PrecisionResult:
+def apply(
+    model: ir.Model,
+    interface: Interface,
+    target: Target,
+    options: PrecisionOptions,
+    calibration: Calibration | None = None,
+) -> PrecisionResult:
     """Change ``model`` in place: guarded, with its functions attached.
 
-    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards.
+    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards. ``calibration``: texts that
+    static scales of activations are measured on.
 
     Raises:
         PosexportError: the target cannot compute that precision.
     """
     if options.name == FP32.name:
         return PrecisionResult()
-    if options.precision.weight_bits == 8 and not options.blocked:
-        return PrecisionResult(quantize_rows(model, interface, target, options))
+    if options.by_rows:
+        return PrecisionResult(quantize_rows(model, interface, target, options, calibration))
     if options.precision.half and not options.precision.quantized:
         _check(target, options)
         return PrecisionResult(to_half(model, interface, target, options))
