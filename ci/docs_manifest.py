@@ -27,6 +27,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "parts": "the graphs of a model that has several (encoder and decoder), in the order in which they run",
         "precision": "precision of weights and activations",
         "stored": "class of tensors and what they are stored in; empty: all as `precision` says",
+        "cost": "what a precision below float32 was measured to cost; null for float32",
         "variants": "further precisions in this directory, each with a manifest such as `posexport.int8.json`",
         "target": "`portable`: standard operators only; `cpu`, `cuda`: also ONNX Runtime's own operators",
         "recipe": "every resolved option of the conversion; `verify --against` rebuilds the same definition from it",
@@ -38,7 +39,8 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "files": "every other file of the bundle",
         "tools": "versions of the libraries that made the bundle",
         "parity": "summary of the proof; null with `--no-verify`",
-        "proven": "the whole grid passed, every branch of the graph ran, and no point was skipped",
+        "proven": "the whole grid passed, every branch of the graph ran, and no point was skipped; of int8 and int4, "
+        "the graph in float32 did, and the quantized one agrees with it by [figures](parity.md#quantized-graphs)",
         "proven_on": "the providers on which that holds",
         "checked_lengths": "the lengths in tokens that were checked instead of the grid (`--length`); empty: the grid",
         "coverage": "every branch of the graph (a side of an `If`, the body of a `Scan` or `Loop`)",
@@ -69,6 +71,25 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "worst_tolerance": "tolerance of that comparison",
         "complete": "the whole grid was checked and nothing was skipped",
         "longest": "tokens of the longest input that was compared and passed",
+    },
+    bundle.PrecisionCost: {
+        "weights": "bytes of the weights, relative to those of the same graph in float32",
+        "on_grid": "by output, agreement of a quantized graph with PyTorch in float64 on the random inputs of the "
+        "proof; `present.*` are all cache tensors",
+        "on_texts": "agreement on the user's own texts (`--texts`); null where none were given",
+    },
+    bundle.TextAgreement: {
+        "texts": "how many were compared",
+        "sha256": "hash of their file",
+        "fewest_tokens": "tokens of the shortest",
+        "most_tokens": "tokens of the longest",
+        "outputs": "by output, agreement with the same graph in float32",
+        "perplexity_ratio": "of a decoder with logits: perplexity relative to float32; null for other models",
+    },
+    bundle.OutputAgreement: {
+        "cosine": "mean cosine of a token's vector; of an output with one vector a text, of a text's",
+        "least_cosine": "the smallest",
+        "top_1": "the part of the tokens whose largest element is the same; null for what is no logits",
     },
     bundle.BranchRun: {
         "branch": "name of the branch",
@@ -155,6 +176,9 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "torch_error": "PyTorch's own error at this point, in the same precision",
         "torch_worst": "PyTorch's largest error at this length, of which the tolerance is made",
         "tolerance": "the largest error that passes",
+        "cosine": "of a quantized graph: mean cosine of a token's vector with the reference's",
+        "least_cosine": "the smallest of them",
+        "top_1": "the part of the tokens whose largest logit is the reference's; null for what is no logits",
         "verdict": "pass, fail, skipped, or rejected by the graph's length guard (which passes where it is due)",
         "note": "reason, where there is one",
     },
@@ -195,6 +219,9 @@ TITLES: Mapping[type[msgspec.Struct], str] = {
     bundle.LoweringSpec: "lowering",
     bundle.PassSpec: "graph pass",
     bundle.ParitySummary: "parity summary",
+    bundle.PrecisionCost: "precision cost",
+    bundle.TextAgreement: "agreement on texts",
+    bundle.OutputAgreement: "agreement of an output",
     bundle.BranchRun: "branch",
     records.Point: "point",
 }

@@ -48,6 +48,7 @@ def convert(
     block_size: int = 32,
     quantizer: Literal["rtn", "gptq", "hqq"] = "rtn",
     calibrate: StrPath | None = None,
+    texts: StrPath | None = None,
     tokenizer: Any = None,
     provider: str | None = None,
     lengths: Sequence[int] | None = None,
@@ -87,6 +88,7 @@ def convert(
         block_size: weights of a channel that share a scale, 32 or 128, where only weights are quantised.
         quantizer: how weights of few bits are rounded: to nearest, or by GPTQ or HQQ.
         calibrate: a file of texts, one a line, for static scales of int8 activations; default: a scale for every row.
+        texts: a file of texts, one a line: what the precision costs on them is measured, and stands in the manifest.
         tokenizer: a ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.
         provider: where to prove, ``cpu`` or ``cuda``; default: the target's where that loads, else ``cpu``.
         lengths: check these lengths in tokens in place of the grid's; the bundle is then "checked", not "proven".
@@ -146,6 +148,7 @@ def convert(
         precision=precisions[0],
         variants=tuple(precisions[1:]),
         calibrate=None if calibrate is None else Path(calibrate),
+        texts=None if texts is None else Path(texts),
         tokenizer=tokenizer,
         provider=provider,
         lengths=lengths,

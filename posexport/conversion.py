@@ -5,6 +5,7 @@ import datetime
 import importlib.metadata
 import json
 import platform
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,16 @@ import msgspec
 
 from posexport import __version__
 from posexport.bundle.copied import copy_without_paths
-from posexport.bundle.manifest import SAMPLE, LoweringSpec, Manifest, PassSpec, SourceInfo, model_of
+from posexport.bundle.manifest import (
+    SAMPLE,
+    LoweringSpec,
+    Manifest,
+    PassSpec,
+    PrecisionCost,
+    SourceInfo,
+    TextAgreement,
+    model_of,
+)
 from posexport.bundle.variants import variant_file
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
@@ -25,6 +35,7 @@ from posexport.sources.resolve import LoadOptions
 from posexport.spec import SEQUENCE, Beyond, Limits
 from posexport.suggest import check_choice
 from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
 from posexport.targets.target import TARGETS
 from posexport.tokenizer import with_tokenizer
@@ -40,6 +51,8 @@ if TYPE_CHECKING:
     from posexport.targets.target import TargetName
 
 PARITY = "parity.json"
+#: the folder, while a conversion is under way, of the graphs that quantized ones are made from
+FLOAT32 = ".float32"
 _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
 
 #: what an option may be, where it is one of few words
@@ -76,6 +89,8 @@ class ConvertOptions:
     variants: tuple[PrecisionOptions, ...] = ()
     #: texts, one a line, that static scales of activations are measured on
     calibrate: Path | None = None
+    #: texts, one a line, on which a precision below float32 is compared with float32
+    texts: Path | None = None
     #: a ``tokenizer.json`` for a source that brings none, or the tokenizer object of a transformers model
     tokenizer: Any = None
     #: that it is proven on; None: the one of the target where that loads, else the CPU
@@ -90,6 +105,11 @@ class ConvertOptions:
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         _check_precisions([self.precision, *self.variants], self.layout)
+        if self.texts is not None and all(each.name == FP32.name for each in (self.precision, *self.variants)):
+            raise PosexportError(
+                "--texts measures what a precision costs against float32, got --precision fp32; give another, such as "
+                "int8, or leave --texts out"
+            )
 
 
 def _check_precisions(precisions: Sequence[PrecisionOptions], layout: LayoutName) -> None:
@@ -327,6 +347,10 @@ def _write(
         source = with_tokenizer(source, Path(options.tokenizer))
     tell(1, 2, "exporting")
     recipe, store = _recipe(source, options, opset), layout.store(source)
+    wanted = options.precision.precision
+    compared = options.texts is not None and wanted != FP32
+    # the graph in float32, which a quantized one is proven by; a folder of its own, for it is not sealed
+    float32 = directory / FLOAT32 if compared or (options.verify and wanted.quantized) else None
     built = [
         build(
             graph,
@@ -340,6 +364,7 @@ def _write(
             clients_have=layout.microsoft,
             recipe=recipe,
             store=store,
+            float32=None if float32 is None else float32 / file,
         )
         for file, graph in source.graphs.items()
     ]
@@ -348,7 +373,10 @@ def _write(
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
     check_axes(source, model_of(directory, source.parts))
-    report = _prove(source, directory, options, progress, variant) if options.verify else None
+    report = _prove(source, directory, options, progress, variant, float32) if options.verify else None
+    on_texts = _on_texts(source, directory, float32, options, progress) if float32 is not None and compared else None
+    if float32 is not None:
+        shutil.rmtree(float32)
     if report is not None and not report.passed and not options.keep:
         raise _MissedError(report)
     for name, path in source.files.items():
@@ -356,7 +384,7 @@ def _write(
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_without_paths(path, copy)
     layout.write(directory, source)
-    return Written(_manifest(source, built, recipe, report), report)
+    return Written(_manifest(source, built, recipe, report, on_texts), report)
 
 
 def _prove(
@@ -365,24 +393,50 @@ def _prove(
     options: ConvertOptions,
     progress: Progress | None,
     variant: "PrecisionName | None" = None,
+    float32: Path | None = None,
 ) -> "Report":
-    """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
+    """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch.
+
+    ``float32``: the folder of the graphs that a quantized one is made from.
+    """
+    from posexport.parity.agreement.agree import agree
     from posexport.parity.prove import prove
     from posexport.parity.run.sample import SampleWriter
 
     sample = SampleWriter()
-    report = prove(
-        source,
-        model_of(directory, source.parts),
-        provider=options.provider or DEFAULT_PROVIDER,
-        lengths=options.lengths,
-        threads=options.threads,
-        progress=progress,
-        sample=sample,
-    )
+    model, precision = model_of(directory, source.parts), options.precision.precision
+    how: dict[str, Any] = {
+        "provider": options.provider or DEFAULT_PROVIDER,
+        "lengths": options.lengths,
+        "threads": options.threads,
+        "progress": progress,
+        "sample": sample,
+    }
+    if precision.quantized and float32 is not None:
+        report = agree(source, model, model_of(float32, source.parts), options.precision, **how)
+    else:
+        report = prove(source, model, **how)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     sample.save(directory, variant_file(SAMPLE, variant))
     return report
+
+
+def _on_texts(
+    source: "Source", directory: Path, float32: Path, options: ConvertOptions, progress: Progress | None
+) -> TextAgreement:
+    """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
+    from posexport.parity.agreement.texts import on_texts
+
+    assert options.texts is not None
+    return on_texts(
+        source,
+        model_of(directory, source.parts),
+        model_of(float32, source.parts),
+        options.texts,
+        provider=options.provider or DEFAULT_PROVIDER,
+        threads=options.threads,
+        progress=progress,
+    )
 
 
 def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
@@ -403,7 +457,26 @@ def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
     )
 
 
-def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report: "Report | None") -> Manifest:
+def _cost(
+    built: "Sequence[Built]", recipe: Recipe, report: "Report | None", on_texts: TextAgreement | None
+) -> PrecisionCost | None:
+    if recipe.precision.name == FP32.name:
+        return None
+    now, before = (sum(graph.weights[index] for graph in built) for index in (0, 1))
+    return PrecisionCost(
+        weights=now / before if before else 1.0,
+        on_grid={} if report is None else report.agreement,
+        on_texts=on_texts,
+    )
+
+
+def _manifest(
+    source: "Source",
+    built: "Sequence[Built]",
+    recipe: Recipe,
+    report: "Report | None",
+    on_texts: TextAgreement | None = None,
+) -> Manifest:
     from posexport.parity.report.verdict import verdict
 
     proven = verdict(report).proven
@@ -423,6 +496,7 @@ def _manifest(source: "Source", built: "Sequence[Built]", recipe: Recipe, report
         target=recipe.target,
         precision=recipe.precision.name,
         stored={name: words for graph in built for name, words in graph.precision.classes.items()},
+        cost=_cost(built, recipe, report, on_texts),
         recipe=recipe,
         lowerings=_lowerings(built),
         passes=_passes(built),

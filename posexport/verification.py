@@ -1,8 +1,9 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from posexport.parity.report.report import Report
     from posexport.sources.resolve import LoadOptions
+    from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
 _T = TypeVar("_T")
@@ -103,6 +105,7 @@ def _prove(
 ) -> "Report":
     """The grid, against a source that `prepare` takes."""
     from posexport.export import layouts
+    from posexport.parity.agreement.agree import agree
     from posexport.parity.foreign.fit import fit
     from posexport.parity.foreign.signature import signature
     from posexport.parity.prove import prove
@@ -149,9 +152,23 @@ def _prove(
         names = " and ".join(part.file for part in source_parts) or "one graph"
         raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
     model = target if manifest is None else model_of(target, source_parts)
-    return prove(
-        source, model, provider=provider, lengths=lengths, threads=threads, tolerance=tolerance, progress=progress
-    )
+    how: dict[str, Any] = {"provider": provider, "lengths": lengths, "threads": threads, "progress": progress}
+    if recipe is None or not recipe.precision.precision.quantized or tolerance is not None:
+        return prove(source, model, tolerance=tolerance, **how)
+    with tempfile.TemporaryDirectory() as folder:
+        return agree(source, model, _float32(source, Path(folder), recipe), recipe.precision, **how)
+
+
+def _float32(source: "Source", folder: Path, recipe: Recipe) -> Path:
+    """The float32 graphs that those of a bundle with this recipe were made from, in ``folder``."""
+    from posexport.export.build import build_float32
+    from posexport.export.layouts import LAYOUTS
+    from posexport.export.negotiate import IR_VERSION
+
+    clients_have = LAYOUTS[recipe.layout].microsoft
+    for file, graph in source.graphs.items():
+        build_float32(graph, folder / file, recipe, ir_version=IR_VERSION, clients_have=clients_have)
+    return model_of(folder, source.parts)
 
 
 def _not_the_source(against: object, target: Path, manifest: Manifest) -> str:

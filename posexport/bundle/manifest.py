@@ -98,6 +98,43 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
     longest: Count | None = None
 
 
+class OutputAgreement(_Strict, frozen=True, kw_only=True):
+    """How an output agrees: mean and smallest cosine of a token (or text), how often its best class is the same.
+
+    ``top_1`` is None for outputs that are no logits.
+    """
+
+    cosine: float
+    least_cosine: float
+    top_1: float | None = None
+
+
+class TextAgreement(_Strict, frozen=True, kw_only=True):
+    """Agreement with the same graph in float32 on the user's own texts, of ``fewest_tokens`` to ``most_tokens``.
+
+    ``perplexity_ratio``: of a decoder, what a token costs more; None for other models.
+    """
+
+    texts: Count
+    sha256: Sha256
+    fewest_tokens: Count
+    most_tokens: Count
+    outputs: dict[str, OutputAgreement]
+    perplexity_ratio: float | None = None
+
+
+class PrecisionCost(_Strict, frozen=True, kw_only=True):
+    """What a precision below float32 was measured to cost.
+
+    ``weights``: their bytes against those of the same graph in float32. ``on_grid``: by output, of a quantized graph
+    against the definition in float64, at the points of the proof, whose inputs are random.
+    """
+
+    weights: float
+    on_grid: dict[str, OutputAgreement] = {}
+    on_texts: TextAgreement | None = None
+
+
 class LoweringSpec(_Strict, frozen=True, kw_only=True):
     """How the nodes of a type are computed: by ``lowering``; every other way by name, with why it was not taken."""
 
@@ -136,6 +173,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     precision: PrecisionName = MODEL_DTYPE.precision
     #: class of tensors -> what they are stored in, such as ``int8 per channel``; none: all as ``precision`` says
     stored: dict[str, str] = {}
+    #: of a precision below float32; None: it is float32
+    cost: PrecisionCost | None = None
     #: further precisions of the model in this directory (`posexport.bundle.variants`)
     variants: list[PrecisionName] = []
     target: TargetName = PORTABLE

@@ -22,7 +22,7 @@ _GROUPS = {
     "Source": ("task", "settings", "tokenizer", "allow_pickle", "as_transformers"),
     "Lengths and KV cache": ("max_length", "beyond", "cache", "rotation"),
     "Graph": ("target", "lowering", "opset", "inline"),
-    "Precision": ("precision", "io", "keep_float", "weight_only", "block_size", "quantizer", "calibrate"),
+    "Precision": ("precision", "io", "keep_float", "weight_only", "block_size", "quantizer", "calibrate", "texts"),
     "Output": ("output", "layout", "force", "keep"),
     "Proof": ("no_verify", "lengths", *options.RUNTIME),
 }
@@ -119,6 +119,12 @@ _GROUPS = {
     type=click.Path(path_type=Path),
     metavar="TEXTS",
     help="With int8: static scales of activations, measured on these texts, one a line. Default: a scale per row.",
+)
+@click.option(
+    "--texts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Measure what the precision costs on these texts, one a line: cosine, top-1, perplexity against float32.",
 )
 @click.option(
     "--tokenizer",

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import onnx_ir as ir
 
 from posexport.bounds import bounds_of
 from posexport.export import functions, guard, metadata, provenance, unknown_sizes
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
-from posexport.export.save import Store, save
+from posexport.export.save import Store, save, weight_bytes
 from posexport.export.trace import trace
 from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
@@ -22,9 +25,25 @@ from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target, TargetName
 
 
+class _Lowered(NamedTuple):
+    """A finished float32 graph, and what was done for it."""
+
+    model: ir.Model
+    passes: dict[str, PassResult]
+    chosen: dict[str, Chosen]
+    made_for: Target
+
+    @property
+    def lowerings(self) -> dict[str, str]:
+        return {name: found.lowering for name, found in self.chosen.items()}
+
+
 @dataclass(frozen=True)
 class Built:
-    """What a file has: functions, what each pass did, what nodes were lowered to, versions, precision."""
+    """What a file has: functions, what each pass did, what nodes were lowered to, versions, precision.
+
+    ``weights``: their bytes, and what the same graph's take in float32.
+    """
 
     functions: list[str]
     passes: dict[str, PassResult]
@@ -32,6 +51,7 @@ class Built:
     opset: int
     ir_version: int
     precision: PrecisionResult
+    weights: tuple[int, int]
 
 
 def build(
@@ -47,15 +67,64 @@ def build(
     clients_have: frozenset[str] = frozenset(),
     recipe: Recipe | None = None,
     store: Store | None = None,
+    float32: Path | None = None,
 ) -> Built:
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
     ``recipe``: what to say there about the options. ``store``: where weights go (`posexport.export.save`).
+    ``float32``: a file for the graph as it is before it is brought to its precision.
+    """
+    options = precision or PrecisionOptions()
+    lowered = _lowered(source, opset, ir_version, target, lowering, inline, options, clients_have)
+    model, passes, chosen, made_for = lowered
+    before = weight_bytes(model)
+    if float32 is not None:
+        _save(model.clone(), source, float32, lowered.lowerings)
+    finished = with_precision(source, options)
+    stored = apply(model, finished, made_for, options)
+    _save(model, finished, path, lowered.lowerings, recipe, store)
+    names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
+    return Built(
+        names,
+        passes,
+        chosen,
+        opset=model.opset_imports[""],
+        ir_version=model.ir_version,
+        precision=stored,
+        weights=(weight_bytes(model), before),
+    )
+
+
+def build_float32(source: Source, path: Path, recipe: Recipe, *, ir_version: int, clients_have: frozenset[str]) -> None:
+    """The float32 graph that the one of ``recipe`` is made from, as `build` saves it."""
+    lowered = _lowered(
+        source,
+        recipe.opset,
+        ir_version,
+        recipe.target,
+        recipe.lowering,
+        recipe.inline,
+        recipe.precision,
+        clients_have,
+    )
+    _save(lowered.model, source, path, lowered.lowerings)
+
+
+def _lowered(
+    source: Source,
+    opset: int,
+    ir_version: int,
+    target: TargetName,
+    lowering: str,
+    inline: bool,
+    options: PrecisionOptions,
+    clients_have: frozenset[str],
+) -> _Lowered:
+    """The graph in float32.
 
     The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
     inline them.
     """
-    options = precision or PrecisionOptions()
     model = trace(source, opset)
     model.ir_version = ir_version
     unknown_sizes.settle(model, source.inputs)
@@ -74,14 +143,22 @@ def build(
     if inline:
         inline_functions(model)
     name_control_flow(model)
-    finished = with_precision(source, options)
-    stored = apply(model, finished, made_for, options)
-    metadata.fill(model, finished, {name: found.lowering for name, found in chosen.items()}, recipe)
+    return _Lowered(model, passes, chosen, made_for)
+
+
+def _save(
+    model: ir.Model,
+    source: Source,
+    path: Path,
+    lowerings: dict[str, str],
+    recipe: Recipe | None = None,
+    store: Store | None = None,
+) -> None:
+    """Fill the metadata, and write the file with what is in it and nothing else."""
+    metadata.fill(model, source, lowerings, recipe)
     provenance.strip(model)
     unknown_sizes.forget(model, source.inputs)
     save(model, path, source.module, store)
-    names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
-    return Built(names, passes, chosen, opset=model.opset_imports[""], ir_version=model.ir_version, precision=stored)
 
 
 def _longest(source: Source) -> int | None:

@@ -117,7 +117,7 @@ def prove(
             points=judgements,
             medians=median.check(judgements, switches(source.envelope)) if tolerance is None else [],
             invariants=[*_invariants(setup, points, measured, tolerances, fresh), *_rollout(setup, fresh)],
-            strays=_strays(setup, points, model) if placement_check else [],
+            strays=misplaced(setup, points, model) if placement_check else [],
             stateful=fresh,
             coverage=coverage.runs(list(measured.skipped)),
             lengths=sorted(set(lengths or ())),
@@ -161,7 +161,7 @@ def _invariants(
     )
     plain = [p for p in points if not (p.refusal or p.calls or p.numbered) and p not in measured.skipped]
     batched = {point.length: point for point in plain if point.batch > 1}
-    for length in _spread(sorted(batched)):
+    for length in spread(sorted(batched)):
         setup.progress(0, 0, f"invariants at length {length}")
         at_length = {
             spec.name: tolerances.get((length, spec.name), setup.tolerance or floor(setup.precision, spec.name))
@@ -179,12 +179,12 @@ def _rollout(setup: Setup, fresh: bool) -> Iterator[Invariant]:
     return rollout.check(setup, *setup.references(fresh=fresh))
 
 
-def _spread(lengths: Sequence[int]) -> list[int]:
+def spread(lengths: Sequence[int]) -> list[int]:
     middle = [length for length in lengths if length >= _INVARIANTS_FROM][:1]
     return sorted({*middle, *lengths[-1:]})
 
 
-def _strays(setup: Setup, points: Sequence[GridPoint], model: Path | bytes) -> list[str]:
+def misplaced(setup: Setup, points: Sequence[GridPoint], model: Path | bytes) -> list[str]:
     """Nodes on the wrong provider, in words. One run of more than one token shows them all."""
     provider = provider_named(setup.provider).ort_name
     point = next((p for p in points if not p.refusal and p.length > 1), points[0])

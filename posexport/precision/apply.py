@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from posexport.errors import PosexportError
 from posexport.precision.half.half import to_half
+from posexport.precision.rows.quantize import quantize_rows
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32, PRECISIONS
@@ -35,6 +36,8 @@ def apply(model: ir.Model, interface: Interface, target: Target, options: Precis
     """
     if options.name == FP32.name:
         return PrecisionResult()
+    if options.precision.weight_bits == 8 and not options.blocked:
+        return PrecisionResult(quantize_rows(model, interface, target, options))
     if options.precision.half and not options.precision.quantized:
         _check(target, options)
         return PrecisionResult(to_half(model, interface, target, options))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.graph.edits import initializer
-from posexport.precision.linear import Container, Weight
+from posexport.precision.linear import Weight, containers, with_bodies
 
 Array = NDArray[Any]
 
@@ -35,13 +35,25 @@ class DerivedTensors:
         self._model = model
         self._known: dict[tuple[ir.Value, str], ir.Value] = {}
         self._moved: dict[ir.Value, tuple[ir.Node, ...]] = {}
+        self._numbers: dict[tuple[int, str], ir.Value] = {}
+        inside = {id(graph) for graph in with_bodies(model.graph)}
+        self._in_functions = {id(graph) for graph in containers(model)} - inside
 
-    def put(self, weight: Weight, container: Container, tensors: Mapping[str, Derived]) -> list[ir.Value]:
+    def put(self, weight: Weight, container: ir.Graph, tensors: Mapping[str, Derived]) -> list[ir.Value]:
         """What a node of ``container`` reads for each of ``tensors``: ``weight``'s name and a key -> how it is made.
 
         Keys tell apart what is made of one weight; the same key of the same weight is the same tensor.
         """
         return [self._value(weight, container, key, derived) for key, derived in tensors.items()]
+
+    def number(self, container: ir.Graph, name: str, value: Array | np.generic) -> ir.Value:
+        """A constant of the pass, the same for the same name: of the main graph, whose bodies read it too."""
+        owner = container if id(container) in self._in_functions else self._model.graph
+        key = (id(owner), name)
+        if key not in self._numbers:
+            stored = constant_node if owner is container and owner is not self._model.graph else initializer
+            self._numbers[key] = stored(owner, name, ir.tensor(np.asarray(value)))
+        return self._numbers[key]
 
     def finish(self) -> None:
         """Drop the float weights that nothing reads any more, also from functions' inputs and their calls."""
@@ -54,14 +66,14 @@ class DerivedTensors:
                     _set_inputs(call, [each for at, each in enumerate(call.inputs) if at != place])
         RemoveUnusedNodesPass()(self._model)
 
-    def _value(self, weight: Weight, container: Container, key: str, derived: Derived) -> ir.Value:
+    def _value(self, weight: Weight, container: ir.Graph, key: str, derived: Derived) -> ir.Value:
         known = self._known.get((weight.value, key))
         if known is None:
             known = self._made(weight, container, key, derived)
             self._known[weight.value, key] = known
         return known
 
-    def _made(self, weight: Weight, container: Container, key: str, derived: Derived) -> ir.Value:
+    def _made(self, weight: Weight, container: ir.Graph, key: str, derived: Derived) -> ir.Value:
         name = f"{weight.name}_{key}"
         if weight.calls:
             return self._argument(weight, name, derived)
@@ -85,12 +97,12 @@ class DerivedTensors:
         return inner
 
 
-def constant_node(container: Container, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """A Constant at the start of a body or function."""
+def constant_node(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """A Constant at the start of a function or a body in one."""
     tensor.name = name
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
     node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)}, outputs=[value], name=f"node_{name}")
-    container.insert_before(container[0], node)
+    graph.insert_before(graph[0], node)
     return value
 
 

@@ -17,7 +17,6 @@ from posexport.graph.queries import names_of, only
 from posexport.precision.content import bodies, content_values
 from posexport.spec import DOMAIN, Interface
 
-Container = ir.Graph | ir.Function
 #: fewer channels on either side are gates and classification heads: nothing is gained, and all their error is seen
 LEAST_CHANNELS = 16
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -65,7 +64,7 @@ class Projection:
     """A linear projection.
 
     Attributes:
-        container: the graph, body or function that its nodes are in.
+        container: the graph, body or function's graph that its nodes are in.
         product: MatMul, Gemm or FusedMatMul.
         x: what is projected, [..., K].
         bias: [N], of Gemm or of the Add that alone reads the product; None: it has none, or none that is constant.
@@ -73,7 +72,7 @@ class Projection:
         positional: only positions lead to ``x``: learned tables and waves, not tokens (`content`).
     """
 
-    container: Container
+    container: ir.Graph
     product: ir.Node
     x: ir.Value
     weight: Weight
@@ -114,12 +113,12 @@ def projections(model: ir.Model, interface: Interface) -> list[Projection]:
     return every
 
 
-def containers(model: ir.Model) -> Iterator[Container]:
+def containers(model: ir.Model) -> Iterator[ir.Graph]:
     """The main graph, functions that are not posexport's own, and all bodies in them."""
-    tops: list[Container] = [model.graph]
-    tops += [function for function in model.functions.values() if function.domain != DOMAIN]
+    tops = [model.graph]
+    tops += [function.graph for function in model.functions.values() if function.domain != DOMAIN]
     for top in tops:
-        yield from _with_bodies(top)
+        yield from with_bodies(top)
 
 
 def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Projection]:
@@ -162,11 +161,12 @@ def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
     return None if attribute.is_ref() else attribute.as_tensor()
 
 
-def _with_bodies(top: Container) -> Iterator[Container]:
+def with_bodies(top: ir.Graph) -> Iterator[ir.Graph]:
+    """A graph, and the bodies of its nodes."""
     yield top
     for node in top:
         for body in bodies(node):
-            yield from _with_bodies(body)
+            yield from with_bodies(body)
 
 
 def _calls(model: ir.Model) -> Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]:
@@ -182,7 +182,7 @@ def _calls(model: ir.Model) -> Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Valu
 
 
 def _projection(
-    container: Container,
+    container: ir.Graph,
     node: ir.Node,
     content: set[ir.Value],
     calls: Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]],

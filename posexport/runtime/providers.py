@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
 from posexport.extras import require, runtime_conflict
+from posexport.machine import saturates
 from posexport.runtime import denormals as thread_state
 from posexport.targets.providers import DEFAULT_PROVIDER, Provider, provider_named
 
@@ -132,6 +133,10 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
     options.graph_optimization_level = known[name]
     options.intra_op_num_threads = threads
     options.log_severity_level = _FATAL
+    if saturates():
+        # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
+        # that reads an int8 weight twice
+        options.add_session_config_entry("session.x64quantprecision", "1")
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if profile is not None:

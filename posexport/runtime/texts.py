@@ -215,6 +215,11 @@ def _config(directory: Path, manifest: Manifest) -> _Config:
     return config
 
 
+def tokenizer_of(path: Path) -> "Tokenizer":
+    """The tokenizer in a file, as it was saved; PosexportError where there is none."""
+    return _tokenizer(path.parent, path.read_bytes())
+
+
 def _tokenizer(directory: Path, data: bytes) -> "Tokenizer":
     from tokenizers import Tokenizer
 

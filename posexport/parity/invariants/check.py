@@ -18,32 +18,41 @@ from posexport.parity.invariants.promise import CONTENT, Promise
 from posexport.parity.report.points import Invariant
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, samples
 
+#: what is about the rows of a batch
+OF_BATCH = ("batch neighbours do not change a row", "reordering the batch reorders the outputs")
+
 
 def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) -> Iterator[Invariant]:
     """All invariants at the size of ``base``; ``tolerances``: of the values of each output at that length."""
+    for name, test in comparisons(promise, base):
+        yield judged(promise, name, base.length, test, tolerances)
+    yield order_of_tokens(promise, _point(base), base.length, tolerances)
+
+
+def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison]]:
+    """Those that apply but the order of tokens: name, and the two runs."""
     length, memory = base.length, base.memory
     ragged = (promise.envelope.ragged if promise.masked else None) or "none"
-
-    def point(padding: Padding = "none") -> GridPoint:
-        return msgspec.structs.replace(base, batch=3, padding=padding)
-
+    alone, reordered = OF_BATCH
     checks: list[tuple[str, Comparison]] = [
-        ("batch neighbours do not change a row", lambda p: changes.alone(p, point(ragged))),
-        ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, point(ragged))),
+        (alone, lambda p: changes.alone(p, _point(base, ragged))),
+        (reordered, lambda p: changes.reordered(p, _point(base, ragged))),
     ]
     if promise.promises.causal and length > 1:
-        checks.append(("later tokens change nothing", lambda p: changes.later(p, point())))
+        checks.append(("later tokens change nothing", lambda p: changes.later(p, _point(base))))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):
         if promise.promises.padding_invariant and "right" in promise.envelope.paddings:
-            checks.append(("right padding changes nothing", lambda p: changes.padded(p, point(), left=False)))
+            checks.append(("right padding changes nothing", lambda p: changes.padded(p, _point(base), left=False)))
         # both sequences must move together, or their distances change
         movable = promise.promises.shift_invariant and "left" in promise.envelope.paddings
         if movable and (memory is None or ENCODER_SEQUENCE in promise.masked):
-            checks.append(("left padding changes nothing", lambda p: changes.padded(p, point(), left=True)))
+            checks.append(("left padding changes nothing", lambda p: changes.padded(p, _point(base), left=True)))
         # a left-padded row is answered at a padded token by whoever reads the first one
         side: Padding = "right" if promise.promises.reads_first_token else ragged
         if side != "none":
-            checks.append((CONTENT, lambda p: changes.content(p, point(side))))
-    for name, test in checks:
-        yield judged(promise, name, length, test, tolerances)
-    yield order_of_tokens(promise, point(), length, tolerances)
+            checks.append((CONTENT, lambda p: changes.content(p, _point(base, side))))
+    return checks
+
+
+def _point(base: GridPoint, padding: Padding = "none") -> GridPoint:
+    return msgspec.structs.replace(base, batch=3, padding=padding)

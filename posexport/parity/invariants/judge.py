@@ -32,7 +32,7 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         output: tolerance(promise.precision, output, min(tolerances[output], changes[output]), chosen=promise.tolerance)
         for output, _ in measured
     }
-    output, worst = max(measured, key=lambda pair: pair[1].error / limits[pair[0]])
+    output, worst = max(measured, key=lambda pair: _ratio(pair[1].error, limits[pair[0]]))
     limit, change = limits[output], changes[output]
     good = worst.error <= limit
     note = worst.note or ("" if good else f"{output} changes by {worst.error:.1e} of its scale, {limit:.1e} is allowed")
@@ -48,6 +48,11 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         verdict="pass" if good else "fail",
         note=note,
     )
+
+
+def _ratio(error: float, limit: float) -> float:
+    """In units of the limit, which is zero where two runs must agree in every bit."""
+    return error / limit if limit else float("inf") if error else 0.0
 
 
 def unmeasured(name: str, length: int, verdict: Outcome, note: str) -> Invariant:

@@ -12,6 +12,7 @@ import numpy as np
 
 from posexport.parity.criterion import EPS
 from posexport.parity.report.points import Calls, MedianRatio, Point
+from posexport.parity.report.proof import CACHE
 
 #: the largest median of error / PyTorch's baseline error
 LIMIT = 2.0
@@ -19,8 +20,6 @@ LIMIT = 2.0
 LEAST_POINTS = 10
 #: PyTorch's error counts as at least so many eps
 LEAST_EPS = 2
-#: the name for all cache tensors together
-CACHE = "present.*"
 
 
 def check(points: Sequence[Point], switches: Sequence[int]) -> list[MedianRatio]:

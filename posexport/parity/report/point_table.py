@@ -25,7 +25,8 @@ def table(proof: Proof) -> "Table":
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
     grid = Table(title=title(proof), title_justify="left")
     grid.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
-    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", "PyTorch fp32", "tolerance"):
+    measure = "cosine" if proof.quantized else "PyTorch fp32"
+    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", measure, "tolerance"):
         grid.add_column(name, justify="right")
     grid.add_column("verdict")
     for key in sorted({(point.length, point.image or ()) for point in proof.points}):
@@ -34,7 +35,8 @@ def table(proof: Proof) -> "Table":
         worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
         numbers = [""] * 3
         if worst is not None:
-            numbers = [_cell([worst]), _number(worst.torch_worst), _number(worst.tolerance)]
+            measured = _least_cosine(here) if proof.quantized else _number(worst.torch_worst)
+            numbers = [_cell([worst]), measured, _number(worst.tolerance)]
         verdict = _verdict(here)
         grid.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
     return grid
@@ -51,7 +53,8 @@ def remarks(proof: Proof) -> list[str]:
     """Lines below the table: what its columns are, medians, invariants, skipped points, what failed."""
     tolerance = "; the tolerance is yours" if proof.tolerance is not None else ", from which the tolerance follows"
     ragged = any(point.padding.startswith("ragged") for point in proof.points)
-    lines = [_LEGEND + tolerance + ("; ragged: rows padded by different amounts" if ragged else "")]
+    legend = _QUANTIZED if proof.quantized else _LEGEND + tolerance
+    lines = [legend + ("; ragged: rows padded by different amounts" if ragged else "")]
     for output in dict.fromkeys(item.output for item in proof.medians):
         # of the groups of points, the one that comes nearest to its limit
         worst = max((item for item in proof.medians if item.output == output), key=lambda item: item.ratio)
@@ -65,6 +68,8 @@ def remarks(proof: Proof) -> list[str]:
         lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
     lines += [f"skipped: {point.where}: {point.note}" for point in proof.points if point.verdict == "skipped"]
     lines += [f"not proven: {branch.branch}: {branch.note}" for branch in proof.unreached]
+    if proof.float32 is not None:
+        lines.append(f"{'ok' if proof.float32.passed else 'FAIL'}: the float32 graph: {proof.float32.describe()}")
     lines += [f"FAIL: {line}" for line in (*proof.strays, *proof.findings)]
     lines.append(("passed: " if proof.passed else "FAILED: ") + proof.describe())
     return lines
@@ -84,6 +89,7 @@ def plain(proof: Proof, width: int = 100) -> str:
 
 
 _LEGEND = "padded tokens are not compared; PyTorch fp32: the error of PyTorch float32 itself"
+_QUANTIZED = "padded tokens are not compared; cosine: the least mean over the tokens of a point"
 _HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
 
 
@@ -95,6 +101,11 @@ def _cell(points: Sequence[Point]) -> str:
         return _number(max(values, key=lambda p: p.ratio).error)
     verdicts = {point.verdict for point in points}
     return next(word for word in ("fail", "skipped", "rejected", "pass") if word in verdicts)
+
+
+def _least_cosine(points: Sequence[Point]) -> str:
+    cosines = [point.cosine for point in points if point.cosine is not None]
+    return f"{min(cosines):.4f}" if cosines else "-"
 
 
 def _verdict(points: Sequence[Point]) -> str:

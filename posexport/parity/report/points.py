@@ -22,6 +22,7 @@ NAMES = {
     "torch_change": "baseline_change",
     "strays": "wrong_provider",
     "located": "failure_location",
+    "float32": "float32_proof",
 }
 
 #: the fields that a point has from the grid
@@ -51,6 +52,11 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     torch_error: float | None
     torch_worst: float | None
     tolerance: float | None
+    #: of a quantized graph: mean and smallest cosine of a token against the reference, and how often its best class is
+    #: the reference's; None where the output has too few elements, or is no logits
+    cosine: float | None = None
+    least_cosine: float | None = None
+    top_1: float | None = None
     verdict: Outcome
     note: str = ""
 

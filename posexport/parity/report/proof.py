@@ -5,9 +5,12 @@ from typing import Literal
 
 import msgspec
 
-from posexport.bundle.manifest import BranchRun, ParitySummary
+from posexport.bundle.manifest import BranchRun, OutputAgreement, ParitySummary
 from posexport.parity.report.points import NAMES, Invariant, MedianRatio, Point
-from posexport.targets.precisions import PrecisionName
+from posexport.targets.precisions import PRECISIONS, PrecisionName
+
+#: the name for all cache tensors together
+CACHE = "present.*"
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
@@ -30,14 +33,32 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
     findings: list[str] = []
     conclusion: str | None = None
+    #: of a quantized graph: the proof of the float32 graph that it was made from
+    float32: "Proof | None" = None
 
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
+        if self.float32 is not None and not self.float32.passed:
+            return False
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
         verdicts |= {item.verdict for item in self.medians}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
+
+    @property
+    def quantized(self) -> bool:
+        """Judged by agreement."""
+        return PRECISIONS[self.precision].quantized
+
+    @property
+    def agreement(self) -> dict[str, OutputAgreement]:
+        """Of a quantized graph, over all points: by output, those of a KV cache together."""
+        found: dict[str, list[Point]] = {}
+        for point in self.points:
+            if point.cosine is not None:
+                found.setdefault(CACHE if point.output.startswith(CACHE[:-1]) else point.output, []).append(point)
+        return {output: _agreement(points) for output, points in found.items()}
 
     @property
     def unreached(self) -> list[BranchRun]:
@@ -67,6 +88,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
 
     def describe(self) -> str:
         """The first failure in a sentence or two; the counts where there is none."""
+        if self.float32 is not None and not self.float32.passed:
+            return f"the float32 graph that {self.precision} is made from: {self.float32.describe()}"
         failed = [point for point in self.points if point.verdict == "fail"]
         if self.findings and all(point.tolerance is None and not point.output for point in failed):
             return self.findings[0]
@@ -93,6 +116,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     def _success(self) -> str:
         counts = self.summary()
         parts = [f"{_count(counts.passed, 'comparison')} passed"]
+        parts += [f"mean cosine of {output} {found.cosine:.4f}" for output, found in self.agreement.items()]
         medians = max((item.ratio for item in self.medians), default=None)
         parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
         parts += [f"{_count(counts.refused, 'input')} outside the limits rejected"] if counts.refused else []
@@ -108,10 +132,23 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
         return shown + ", ".join(parts) + (sample if self.scope == "sample" else "")
 
 
+def _agreement(points: list[Point]) -> OutputAgreement:
+    """Of one output; a point counts as much as any other."""
+    means = [point.cosine for point in points if point.cosine is not None]
+    best = [point.top_1 for point in points if point.top_1 is not None]
+    return OutputAgreement(
+        cosine=sum(means) / len(means),
+        least_cosine=min(point.least_cosine for point in points if point.least_cosine is not None),
+        top_1=sum(best) / len(best) if best else None,
+    )
+
+
 def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
         output = f"{point.output} at " if point.output else ""
         return f"{output}{point.where}: {point.note}"
+    if point.cosine is not None and point.error <= point.tolerance:
+        return f"{point.output} at {point.where}: {point.note}"
     baseline = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{baseline}{note}"

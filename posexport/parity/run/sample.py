@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from posexport.bounds import Bound
 from posexport.bundle.manifest import SAMPLE, model_of
 from posexport.errors import PosexportError
+from posexport.parity.agreement.cosine import mean_cosine
+from posexport.parity.agreement.limits import LIMITS
 from posexport.parity.criterion import Array, floor
 from posexport.parity.grid.inputs import Feeds, draw, size_of
 from posexport.parity.grid.point import PADDINGS, GridPoint
@@ -170,29 +172,52 @@ def check_sample(
         except RunError as err:
             outputs, failure = [], f"ONNX Runtime failed: {err}"
         for index, (spec, truth) in enumerate(zip(header.outputs, truths, strict=True)):
-            limit = truth.tolerance
-            if tolerance is not None or limit is None:
-                limit = tolerance or floor(header.precision, spec.name)
-            error, note = (math.inf, failure) if failure else _error(outputs[index], spec, truth, tensors, number)
-            result = {"error": error if math.isfinite(error) else None, "torch_worst": truth.torch_worst}
-            verdict = "pass" if error <= limit else "fail"
-            points.append(at(point, output=spec.name, tolerance=limit, verdict=verdict, note=note, **result))
+            if failure:
+                result: dict[str, Any] = {"verdict": "fail", "note": failure, "tolerance": truth.tolerance}
+            else:
+                result = _judged(outputs[index], spec, truth, tensors, number, header.precision, tolerance)
+            points.append(at(point, output=spec.name, torch_worst=truth.torch_worst, **result))
     for point in header.refusals:
         answer = refused(runner, draw(point, header.inputs), [Bound(SEQUENCE, header.limit or 0)])
         points.append(at(point, verdict="rejected" if answer.good else "fail", note=answer.note))
     return Report(scope="sample", provider=provider, precision=header.precision, points=points, tolerance=tolerance)
 
 
-def _error(y: Array, spec: OutputSpec, truth: Truth, tensors: dict[str, Array], number: int) -> tuple[float, str]:
+def _judged(
+    y: Array,
+    spec: OutputSpec,
+    truth: Truth,
+    tensors: dict[str, Array],
+    number: int,
+    precision: PrecisionName,
+    chosen: float | None,
+) -> dict[str, Any]:
+    """The fields of a `Point` that say how an output compares with the stored numbers."""
+    limit = truth.tolerance
+    if chosen is not None or limit is None:
+        limit = chosen or floor(precision, spec.name)
     name = f"{number}.out.{spec.name}"
     flat_NC, _ = _flat(y, spec.axes, None)
-    rows, columns = tensors[f"{name}.rows"], tensors[f"{name}.columns"]
+    rows, columns, values_NC = (tensors[f"{name}.{part}"] for part in ("rows", "columns", "values"))
     if not rows.size or rows.max() >= flat_NC.shape[0] or columns.max() >= flat_NC.shape[1]:
-        return math.inf, f"shape {list(y.shape)} does not hold the sampled entries"
-    gap = np.abs(flat_NC[np.ix_(rows, columns)].astype(np.float64) - tensors[f"{name}.values"]).max()
+        note = f"shape {list(y.shape)} does not hold the sampled entries"
+        return {"tolerance": limit, "verdict": "fail", "note": note}
+    y_NC = flat_NC[np.ix_(rows, columns)].astype(np.float64)
+    gap = float(np.abs(y_NC - values_NC).max())
     if not np.isfinite(gap) or truth.scale == 0.0:
-        return math.inf, "a number that is not finite" if truth.scale else "the float64 reference is all zero"
-    return float(gap) / truth.scale, ""
+        note = "a number that is not finite" if truth.scale else "the float64 reference is all zero"
+        return {"tolerance": limit, "verdict": "fail", "note": note}
+    error = gap / truth.scale
+    found = mean_cosine(y_NC, values_NC) if precision in LIMITS else None
+    low = found is not None and chosen is None and found < LIMITS[precision].cosine
+    return {
+        "error": error,
+        "tolerance": limit,
+        "cosine": found,
+        "least_cosine": found,
+        "verdict": "fail" if low or error > limit else "pass",
+        "note": f"the mean cosine {found:.4f} is below {LIMITS[precision].cosine:g}" if low else "",
+    }
 
 
 def _flat(y: Array, axes: Sequence[Axis], keep_BT: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_]]:

@@ -1,0 +1,168 @@
+"""What a precision costs on the user's own texts: the graph against the same one in float32. Imports no torch.
+
+A text is a row of its own, so that nothing but the precision differs. Texts longer than the model's limit are cut.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from posexport.bundle.manifest import OutputAgreement, TextAgreement
+from posexport.errors import PosexportError
+from posexport.parity.agreement.cosine import LOGITS, Cosines, cosines, total
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds, draw
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.run.calls import in_calls
+from posexport.parity.run.setup import Progress
+from posexport.parity.run.subject import RunError, Runner
+from posexport.runtime.texts import TOKENIZER, tokenizer_of
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises
+from posexport.targets.providers import DEFAULT_PROVIDER
+
+
+class Part(Protocol):
+    @property
+    def spec(self) -> PartSpec: ...
+
+
+class Model(Interface, Protocol):
+    """What a source says of its graphs and brings beside them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def envelope(self) -> LengthContract: ...
+    @property
+    def promises(self) -> Promises: ...
+    @property
+    def parts(self) -> Sequence[Part]: ...
+    @property
+    def files(self) -> dict[str, Path]: ...
+
+
+class Row(NamedTuple):
+    """A text's tokens and segments, each [T]."""
+
+    ids: list[int]
+    types: list[int]
+
+
+def on_texts(
+    source: Model,
+    model: Path,
+    float32: Path,
+    texts: Path,
+    *,
+    provider: str = DEFAULT_PROVIDER,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> TextAgreement:
+    """Agreement of ``model`` with ``float32`` on the lines of ``texts``; of a source of parts both are directories.
+
+    Perplexity is that of a decoder with logits: how likely each next token is.
+
+    Raises:
+        PosexportError: no texts, a source without a tokenizer, or one that takes more than tokens.
+    """
+    lines = read_texts(texts)
+    rows = _rows(source, lines)
+    specs = [part.spec for part in source.parts]
+    ours, reference = (Runner.of(source, each, specs, provider=provider, threads=threads) for each in (model, float32))
+    compared = [(at, spec) for at, spec in enumerate(source.outputs) if not spec.name.startswith("present.")]
+    found: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
+    loss: list[tuple[float, float, int]] = []
+    for number, row in enumerate(rows):
+        if progress is not None:
+            progress(number, len(rows), "comparing texts")
+        feeds = _feeds(source, row)
+        try:
+            y, y32 = (in_calls(run, feeds, source, ()) for run in (ours, reference))
+        except RunError as err:
+            raise PosexportError(f"{texts}: text {number + 1} cannot be run: {err}; leave it out") from err
+        for at, spec in compared:
+            found[spec.name].append(cosines(y[at], y32[at], spec, None))
+            if spec.name == LOGITS and source.promises.causal and SEQUENCE in spec.axes and len(row.ids) > 1:
+                loss.append((surprise(y[at][0], row.ids), surprise(y32[at][0], row.ids), len(row.ids) - 1))
+    lengths = [len(row.ids) for row in rows]
+    return TextAgreement(
+        texts=len(rows),
+        sha256=hashlib.sha256(texts.read_bytes()).hexdigest(),
+        fewest_tokens=min(lengths),
+        most_tokens=max(lengths),
+        outputs={name: summary for name, parts in found.items() if (summary := _summary(total(parts))) is not None},
+        perplexity_ratio=_ratio(loss),
+    )
+
+
+def read_texts(path: Path) -> list[str]:
+    """The lines of a file that are not empty; PosexportError where there are none."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as err:
+        raise PosexportError(f"cannot read {path}: {err.strerror}; give a file of texts, one a line") from err
+    except UnicodeDecodeError as err:
+        raise PosexportError(f"{path} is no UTF-8 text (byte {err.start}: {err.reason}); give a text file") from err
+    if not any(lines):
+        raise PosexportError(f"{path} has no texts; give at least one, one a line")
+    return [line for line in lines if line]
+
+
+def surprise(logits_TV: Array, ids: Sequence[int]) -> float:
+    """The sum of -log p of every token but the first, by the logits of the one before, in nats."""
+    wide = logits_TV[:-1].astype(np.float64)
+    highest = wide.max(-1, keepdims=True)
+    log_sum = highest[:, 0] + np.log(np.exp(wide - highest).sum(-1))
+    return float((log_sum - wide[np.arange(len(wide)), np.asarray(ids[1:])]).sum())
+
+
+def _ratio(loss: Sequence[tuple[float, float, int]]) -> float | None:
+    """Perplexity against that of float32, over all texts."""
+    tokens = sum(count for _, _, count in loss)
+    return float(np.exp(sum(ours - theirs for ours, theirs, _ in loss) / tokens)) if tokens else None
+
+
+def _summary(found: Cosines) -> OutputAgreement | None:
+    if found.mean is None or found.least is None:
+        return None
+    return OutputAgreement(cosine=found.mean, least_cosine=found.least, top_1=found.top_1)
+
+
+def _rows(source: Model, lines: Sequence[str]) -> list[Row]:
+    """The tokens of each text, cut to the limit."""
+    if TOKENIZER not in source.files:
+        raise PosexportError(
+            f"{source.name} has no {TOKENIZER} to read texts with; give one with --tokenizer, or leave --texts out"
+        )
+    roles = {spec.role for spec in source.inputs}
+    if strange := roles & {"values", "flags"}:
+        raise PosexportError(
+            f"{source.name} takes {' and '.join(sorted(strange))} beside tokens, which texts do not give; leave "
+            "--texts out"
+        )
+    tokenizer = tokenizer_of(source.files[TOKENIZER])
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    limit = source.envelope.limit
+    encoded = (tokenizer.encode(line) for line in lines)
+    rows = [Row(list(row.ids)[:limit], list(row.type_ids)[:limit]) for row in encoded]
+    rows = [row for row in rows if len(row.ids) >= source.envelope.minimum]
+    if not rows:
+        raise PosexportError(f"no text has {source.envelope.minimum} tokens or more; give longer ones")
+    return rows
+
+
+def _feeds(source: Model, row: Row) -> Feeds:
+    """The text as every input of token ids reads it, one row, nothing padded, empty caches."""
+    length = len(row.ids)
+    far = length if any(ENCODER_SEQUENCE in spec.axes for spec in source.inputs) else None
+    feeds = draw(GridPoint(batch=1, length=length, memory=far), source.inputs)
+    for spec in source.inputs:
+        if spec.role in ("tokens", "types") and feeds[spec.name].shape == (1, length):
+            feeds[spec.name] = np.asarray(
+                [row.ids if spec.role == "tokens" else row.types], dtype=feeds[spec.name].dtype
+            )
+    return feeds

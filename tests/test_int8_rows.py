@@ -1,0 +1,261 @@
+"""int8 with a scale for every row: values by a NumPy oracle, wherever projections are, and what stays in float32."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from onnxruntime import GraphOptimizationLevel
+
+import posexport
+from posexport import machine
+from posexport.errors import PosexportError
+from posexport.precision.apply import apply
+from posexport.precision.linear import projections
+from posexport.spec import InputSpec, OutputSpec
+from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.target import Target
+
+K, N = 37, 22
+LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
+INT8 = PrecisionOptions(name="int8")
+rng = np.random.default_rng(3)
+
+
+class Inputs(msgspec.Struct):
+    """The interface of a graph that is not a source's."""
+
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec] = []
+
+
+X = Inputs([InputSpec(name="x", dtype="float32", axes=["rows", K], role="values")])
+
+
+def matrix(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def rows_of(x):
+    """float64 values of the uint8 rows of ``x``, by their definition."""
+    scale = np.abs(x.astype(np.float64)).max(-1, keepdims=True) / 127
+    scale[scale == 0] = 1
+    return np.rint(x / scale) * scale
+
+
+def channels_of(w):
+    return rows_of(w.T).T
+
+
+def graph(text, opset=23, **weights):
+    """A model of ONNX's text form, whose inputs named in ``weights`` are initialisers."""
+    model = ir.from_onnx_text(
+        text.replace("HEAD", '<ir_version: 10, opset_import: ["": OPSET]>').replace("OPSET", str(opset))
+    )
+    for value in [value for value in model.graph.inputs if value.name in weights]:
+        model.graph.inputs.remove(value)
+        value.const_value = ir.tensor(weights[value.name], name=value.name)
+        value.shape, value.type = ir.Shape(weights[value.name].shape), ir.TensorType(value.const_value.dtype)
+        model.graph.register_initializer(value)
+    return model
+
+
+def answers(model, **feeds):
+    """Outputs in the default session, and with optimisations off."""
+    data = ir.to_proto(model).SerializeToString()
+    for level in LEVELS:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = level
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        names = {each.name for each in session.get_inputs()}
+        yield session.run(None, {name: value for name, value in feeds.items() if name in names})
+
+
+FORMS = {
+    "bias": ("y = MatMul(x, w) \n z = Add(y, b)", True),
+    "bias-first": ("y = MatMul(x, w) \n z = Add(b, y)", True),
+    "plain": ("z = MatMul(x, w)", False),
+    "gemm": ("z = Gemm(x, w, b)", True),
+}
+
+
+@pytest.mark.parametrize("target", [Target("cpu", 23), Target("portable", 18), Target("cpu", 18)], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lead", [(5,), (3, 7), (2, 3, 5)], ids=str)
+def test_values(form, lead, target):
+    if form == "gemm" and len(lead) > 1:
+        return
+    body, biased = FORMS[form]
+    w, b, x = matrix(K, N), matrix(N), matrix(*lead, K) * rng.uniform(0.01, 50, (*lead, 1)).astype(np.float32)
+    x[(0,) * len(lead)] = 0
+    axes = ", ".join([*"rst"[: len(lead)], str(K)])
+    text = f"HEAD g (float[{axes}] x, float w, float b) => (float z) {{ {body} }}"
+    model = graph(text, target.opset, w=w, b=b)
+    classes = apply(model, X, target, INT8).classes
+    assert "(1)" in classes["linear weights"]
+    assert not any(
+        value.const_value.dtype == ir.DataType.FLOAT and value.const_value.size == w.size
+        for value in model.graph.initializers.values()
+    )
+    wanted = rows_of(x) @ channels_of(w) + (b if biased else 0)
+    for (z,) in answers(model, x=x):
+        np.testing.assert_allclose(z, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
+        np.testing.assert_array_equal(z[(0,) * len(lead)], b if biased else 0)  # a row of zeros: the bias, exactly
+
+
+@pytest.mark.parametrize("target", [Target("cpu", 23), Target("portable", 18)], ids=str)
+def test_a_row_alone_and_in_a_batch_has_the_same_bits(target):
+    w, b, x = matrix(K, N), matrix(N), matrix(67, K) * rng.uniform(0.01, 50, (67, 1)).astype(np.float32)
+    text = f"HEAD g (float[r, {K}] x, float w, float b) => (float z) {{ z = Gemm(x, w, b) }}"
+    model = graph(text, target.opset, w=w, b=b)
+    apply(model, X, target, INT8)
+    for place in (0, 40, 66):
+        for (whole,), (alone,) in zip(answers(model, x=x), answers(model, x=x[place : place + 1]), strict=True):
+            np.testing.assert_array_equal(whole[place], alone[0])
+
+
+EVERYWHERE = f"""<ir_version: 10, opset_import: ["": OPSET, "own": 1]>
+g (float[r, {K}] x, bool c, float u, float v, float w, float b) => (float z, float last) {{
+  a = own.Constants(x)
+  d = own.Passed(a, u, b)
+  d2 = own.Passed(x, v, b)
+  e = If(c) <
+    then_branch = then_graph () => (float[r, {N}] f) {{ f1 = MatMul(x, w)  f = Add(f1, b) }},
+    else_branch = else_graph () => (float[r, {N}] h) {{ h = MatMul(x, w) }}
+  >
+  z1 = Add(d, d2)
+  z = Add(z1, e)
+  last = Scan <body = one (float[{K}] s) => (float[1, {N}] t) {{
+      first = Constant <value_ints = [0]> ()
+      s1 = Unsqueeze(s, first)
+      t = MatMul(s1, w)
+  }}, num_scan_inputs = 1> (x)
+}}
+<domain: "own", opset_import: ["": OPSET]> Constants (x) => (y) {{
+  w = Constant <value = float[{K}, {K}] {{MATRIX}}> ()
+  y = MatMul(x, w)
+}}
+<domain: "own", opset_import: ["": OPSET]> Passed (x, w, b) => (y) {{
+  p = MatMul(x, w)
+  y = Add(p, b)
+}}
+"""
+
+
+@pytest.mark.parametrize("target", [Target("cpu", 23), Target("portable", 18)], ids=str)
+def test_functions_and_subgraphs(target):
+    inner, u, v, w, b, x = matrix(K, K), matrix(K, N), matrix(K, N), matrix(K, N), matrix(N), matrix(5, K)
+    text = EVERYWHERE.replace("MATRIX", ", ".join(map(repr, inner.ravel().tolist())))
+    model = graph(text, target.opset, u=u, v=v, w=w, b=b)
+    assert len(projections(model, X)) == 5
+    apply(model, X, target, INT8)
+    floats = [value for value in model.graph.initializers.values() if value.const_value.dtype == ir.DataType.FLOAT]
+    assert all(value.const_value.size < K for value in floats), "a float weight stayed"
+    a = rows_of(x) @ channels_of(inner)
+    passed = rows_of(a) @ channels_of(u) + b + rows_of(x) @ channels_of(v) + b
+    branch = rows_of(x) @ channels_of(w)
+    for chosen in (True, False):
+        wanted = passed + branch + (b if chosen else 0)
+        for z, last in answers(model, x=x, c=np.array(chosen)):
+            np.testing.assert_allclose(z, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
+            np.testing.assert_allclose(last[:, 0], branch, rtol=0, atol=3e-5 * np.abs(branch).max())
+
+
+def test_what_several_read_is_quantised_once():
+    text = f"""HEAD g (float[r, {K}] x, float u, float w) => (float y, float z) {{
+      y = MatMul(x, u)  z = MatMul(x, w) }}"""
+    model = graph(text, u=matrix(K, N), w=matrix(K, N))
+    apply(model, X, Target("cpu", 23), INT8)
+    kinds = [node.op_type for node in model.graph]
+    assert kinds.count("MatMulIntegerToFloat") == 2
+    assert kinds.count("ReduceMax") == 1
+
+
+def test_a_weight_that_is_read_in_float_too_stays():
+    text = f"""HEAD g (float[r, {K}] x, float w) => (float y, float z) {{
+      y = MatMul(x, w)  z = Neg(w) }}"""
+    model = graph(text, w=matrix(K, N))
+    apply(model, X, Target("cpu", 23), INT8)
+    assert [node.op_type for node in model.graph] == ["MatMul", "Neg"]
+
+
+def test_cuda_has_no_kernel():
+    text = f"HEAD g (float[r, {K}] x, float w) => (float y) {{ y = MatMul(x, w) }}"
+    with pytest.raises(PosexportError, match="no kernel on CUDA; use --precision fp16"):
+        apply(graph(text, w=matrix(K, N)), X, Target("cuda", 23), INT8)
+
+
+TINY = {"layers": 1, "hidden": 60, "heads": 5}
+
+
+def converted(name, output: Path, **options):
+    conversion = posexport.convert(name, output, settings=TINY, precision="int8", verify=False, **options)
+    assert conversion.good
+    return ir.load(output / "model.onnx")
+
+
+def floats_of(model):
+    """Names of the float matrices of a graph."""
+    return {
+        name
+        for name, value in model.graph.initializers.items()
+        if value.dtype == ir.DataType.FLOAT and len(value.shape) > 1 and min(value.shape) > 2
+    }
+
+
+def test_encoder(tmp_path):
+    model = converted("encoder-learned", tmp_path / "a", target="cpu", keep_float=["*attention.value*"])
+    kept = floats_of(model)
+    assert len(kept) == 2, kept  # the position table and the value projection
+    assert any("encoding" in name for name in kept)
+    session = posexport.load(tmp_path / "a")
+    ids = np.arange(3, 20)[None]
+    both = np.concatenate([ids, ids[:, ::-1]])
+    mask = np.ones_like(both)
+    alone = session.run({"input_ids": ids, "attention_mask": mask[:1]})
+    batch = session.run({"input_ids": both, "attention_mask": mask})
+    for name in alone:
+        np.testing.assert_array_equal(alone[name][0], batch[name][0])
+    exact = posexport.convert("encoder-learned", tmp_path / "b", settings=TINY, target="cpu", verify=False)
+    assert exact.good
+    reference = posexport.load(tmp_path / "b").run({"input_ids": both, "attention_mask": mask})
+    for name in batch:
+        a, b = batch[name].astype(np.float64).ravel(), reference[name].astype(np.float64).ravel()
+        assert 0.99 < a @ b / np.linalg.norm(a) / np.linalg.norm(b) < 1 - 1e-9
+
+
+def test_position_projections_stay_and_tied_embeddings_are_stored_once(tmp_path):
+    model = converted("decoder-tupe", tmp_path / "a")
+    assert all("encoding" in name or "val_" in name for name in floats_of(model))
+    stored = [value for value in model.graph.initializers.values() if value.dtype == ir.DataType.INT8]
+    assert [tuple(value.shape) for value in stored].count((1000, 60)) == 1
+    assert not any(tuple(value.shape) == (60, 1000) for value in stored)
+
+
+def test_unknown_pattern(tmp_path):
+    with pytest.raises(PosexportError, match=r"--keep-float '\*nothing' matches none of \d+ weights"):
+        converted("encoder-learned", tmp_path / "a", keep_float=["*nothing"])
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("fpu avx2", True), ("fpu avx2 avx_vnni", False)])
+def test_saturation_is_known_by_the_processor(flags, expected, tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    assert machine.saturates.__wrapped__() is expected
+
+
+def test_a_weight_of_several_layers():
+    """ALBERT's layers share theirs."""
+    text = f"""HEAD g (float[r, {K}] x, float w) => (float y) {{ a = MatMul(x, w)  y = MatMul(a, w) }}"""
+    w, x = matrix(K, K), matrix(5, K)
+    model = graph(text, w=w)
+    apply(model, X, Target("cpu", 23), INT8)
+    stored = [value for value in model.graph.initializers.values() if value.const_value.dtype == ir.DataType.INT8]
+    assert len(stored) == 1
+    wanted = rows_of(rows_of(x) @ channels_of(w)) @ channels_of(w)
+    for (y,) in answers(model, x=x):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
