@@ -8,7 +8,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from parity_models import exported
 
+import posexport
+from posexport.bench.measure_suite import References, right
+from posexport.bench.models import case
+from posexport.bench.recipes import Export, Recipe
+from posexport.bench.records import Point as BenchPoint
 from posexport.bundle.manifest import SAMPLE
+from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.parity.agreement.agree import agree, compare
 from posexport.parity.agreement.cosine import cosines
@@ -20,11 +26,14 @@ from posexport.parity.grid.grid import grid
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.run.sample import SampleWriter, check_sample
+from posexport.runtime.texts import TOKENIZER
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, OutputSpec
 from posexport.targets.precision_options import PrecisionOptions
+from posexport.tokenizer import train
 
+SETTINGS = {"layers": 2, "hidden": 60, "heads": 5, "vocab": 61}
 INT8 = PrecisionOptions(name="int8")
 LENGTHS = (1, 2, 17, 20)
 
@@ -233,3 +242,122 @@ def test_texts_are_lines(tmp_path: Path) -> None:
         read_texts(path)
     with pytest.raises(PosexportError, match="cannot read"):
         read_texts(tmp_path / "absent")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder in int8, its cost measured on three texts."""
+    folder = tmp_path_factory.mktemp("int8")
+    corpus = folder / "texts.txt"
+    corpus.write_text("the cat sleeps on the warm stove\na kitten naps by the oven\nthey are cats\n")
+    (folder / "tokenizer.json").write_bytes(train(corpus, 45).data)
+    done = posexport.convert(
+        "decoder-rope",
+        folder / "bundle",
+        settings=SETTINGS,
+        precision="int8",
+        tokenizer=folder / "tokenizer.json",
+        texts=corpus,
+        lengths=[1, 17, 65],
+        threads=1,
+    )
+    assert done.good, done.to_text()
+    assert done.verdict == "checked at 1, 17, 65 tokens, not proven"
+    return folder / "bundle"
+
+
+def test_the_manifest_says_what_a_precision_costs(bundle: Path) -> None:
+    manifest = read(bundle)
+    cost = manifest.cost
+    assert cost is not None
+    assert cost.on_texts is not None
+    assert manifest.precision == "int8"
+    assert 0.25 < cost.weights < 0.6
+    assert set(cost.on_grid) == {"logits", "present.*"}
+    assert cost.on_texts.texts == 3
+    assert cost.on_texts.fewest_tokens < cost.on_texts.most_tokens
+    (name,) = cost.on_texts.outputs
+    assert name == "logits"
+    assert 0.99 < cost.on_texts.outputs[name].cosine < 1 - 1e-9
+    assert cost.on_texts.outputs[name].top_1 is not None
+    assert 0.5 < (cost.on_texts.perplexity_ratio or 0) < 2
+    assert cost.on_texts.perplexity_ratio != 1
+    assert not list(bundle.parent.glob("**/.float32*")), "the float32 graph is no part of the bundle"
+
+
+def test_verify_rebuilds_the_float32_graph(bundle: Path) -> None:
+    report = posexport.verify(bundle, "decoder-rope", lengths=[1, 17], threads=1)
+    assert report.passed, report.describe()
+    assert report.precision == "int8"
+    assert report.float32 is not None
+    assert report.float32.precision == "fp32"
+    assert posexport.verify(bundle, threads=1).verdict == "checked on the stored sample"
+    within = posexport.verify(bundle, "decoder-rope", lengths=[17], threads=1, tolerance=0.5)
+    assert within.float32 is None
+    assert within.verdict == "within 0.5"
+
+
+def test_texts_cost_nothing_in_float32(tmp_path: Path) -> None:
+    with pytest.raises(
+        PosexportError, match="--texts measures what a precision costs against float32, got --precision"
+    ):
+        posexport.convert("encoder-rope", tmp_path / "b", texts=tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("gap", "cosine", "precisions", "good"),
+    [
+        (9e-4, None, [], True),
+        (2e-3, None, [], False),
+        (3e-2, 0.9995, ["fp16"], True),
+        (0.3, 0.99, ["fp16"], False),
+        (0.1, 0.98, ["int8"], True),
+        (0.1, 0.7, ["int8"], False),
+        (0.5, 0.7, ["int8", "int4"], True),
+        (0.5, None, ["int8"], False),
+    ],
+)
+def test_answers_of_one_model_differ_by_what_its_precision_may_cost(
+    gap: float, cosine: float | None, precisions: list[str], good: bool
+) -> None:
+    assert right(gap, cosine, precisions) == good
+
+
+def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    float32 = tmp_path / "fp32" / "bundle"
+    posexport.convert("decoder-rope", float32, settings=SETTINGS, tokenizer=bundle / TOKENIZER, verify=False)
+    made = {"fp32": float32.parent, "int8": bundle.parent}
+
+    def make(recipe: Recipe, _: object) -> Export:
+        return Export(folder=made[recipe.arguments[recipe.arguments.index("--precision") + 1]], seconds=1, peak=None)
+
+    monkeypatch.setattr("posexport.bench.models.make", make)
+    asked = case(
+        ["decoder-rope"],
+        [],
+        third_party=False,
+        lengths=[],
+        batches=[],
+        pasts=[],
+        remark=lambda _: None,
+        precisions=["fp32", "int8"],
+    )
+    first, second = asked.candidates
+    assert [(each.name, each.precision) for each in asked.candidates] == [
+        ("decoder-rope fp32", "fp32"),
+        ("decoder-rope int8", "int8"),
+    ]
+    assert first.weights == second.weights
+    references, point = References(), BenchPoint(new=1)
+    truth = np.random.default_rng(3).standard_normal((1, 1, 61))
+    for name, answer in (("a", truth), ("b", 1.01 * truth + 0.01), ("c", truth[..., ::-1])):
+        np.save(tmp_path / f"{name}.npy", answer)
+    assert references.compared(first, point, tmp_path / "a.npy") is None
+    near, far = (references.compared(second, point, tmp_path / f"{name}.npy") for name in "bc")
+    assert near is not None
+    assert far is not None
+    assert near.right
+    assert near.cosine is not None
+    assert 0.999 < near.cosine < 1
+    assert not far.right
+    assert not references.compared(first, point, tmp_path / "b.npy").right  # type: ignore[union-attr]

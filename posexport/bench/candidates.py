@@ -11,6 +11,7 @@ from typing import Any
 from posexport.bench import checkpoints
 from posexport.bench.recipes import OUT, Recipe
 from posexport.bench.records import READING
+from posexport.targets.precisions import FP32, PrecisionName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class Candidate:
     ``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
     reads; ``worker``: its module, ours or one of ``ci/rivals/workers``. Candidates of the same ``weights`` must agree.
     ``third_party``: what ``--rival`` calls its exporter; None: posexport.
+    ``precision``: whose answer agrees within what it may cost.
     ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it.
     """
 
@@ -32,6 +34,7 @@ class Candidate:
     third_party: str | None = None
     environment: str | None = None
     pair_bytes: int = 0
+    precision: PrecisionName = FP32.name
     options: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,14 @@ from posexport.bench.measurement import Conditions, Entry, Measurement, Samples
 from posexport.bench.recipes import code, make
 from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
 from posexport.machine import available
+from posexport.parity.agreement.cosine import cosine as cosine_of
+from posexport.parity.agreement.limits import LIMITS
+from posexport.parity.criterion import EPS
+from posexport.targets.precisions import FP32, PrecisionName
 
 Progress = Callable[[int, int, str], None]
+#: answers in 16 bits may differ by so many eps: no measure of exactness, which `posexport verify` is for
+HALF_STEPS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +98,7 @@ class _Run:
             for case in cases
             for point in case.points
         }
-        self._left_out, self._references = list[str](), _References()
+        self._left_out, self._references = list[str](), References()
         self._total = sum(len(case.candidates) * (1 + conditions.rounds * len(case.points)) for case in cases)
         self._done = 0
 
@@ -195,20 +201,44 @@ def _too_large(candidate: Candidate, baseline: Candidate, point: Point, free: in
     return f"it needs {needed / 1e9:.1f} GB, and the machine has {free / 1e9:.1f} GB free"
 
 
-class _References:
+class References:
     """The first answers of every set of weights at every point, to which later ones are held."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, Point], tuple[str, Any]] = {}
+        self._first: dict[tuple[str, Point], tuple[Candidate, Any]] = {}
 
-    def difference(self, candidate: Candidate, point: Point, path: Path) -> tuple[float | None, str | None]:
-        """Of the answer in ``path`` from the first one of these weights, and whose that is; None: it is the first."""
+    def compared(self, candidate: Candidate, point: Point, path: Path) -> "_Compared | None":
+        """The answer in ``path`` with the first one of these weights; None: it is the first."""
         answer = np.load(path)
-        first, kept = self._first.setdefault((candidate.weights, point), (candidate.name, answer))
-        return (None, None) if kept is answer else (difference(answer, kept), first)
+        first, kept = self._first.setdefault((candidate.weights, point), (candidate, answer))
+        if kept is answer:
+            return None
+        gap = difference(answer, kept)
+        below = [name for name in (first.precision, candidate.precision) if name != FP32.name]
+        cosine = None
+        if below and answer.shape == kept.shape:
+            cosine = float(cosine_of(answer.reshape(-1, answer.shape[-1]), kept.reshape(-1, kept.shape[-1])).mean())
+        return _Compared(gap, cosine, first.name, right(gap, cosine, below))
 
 
-def _figure(entry: Entry, baseline: str, measurement: Measurement, references: _References) -> Figure:
+class _Compared(NamedTuple):
+    """An answer with another one: the largest difference, the cosine, whose it is, whether the model is the same."""
+
+    difference: float
+    cosine: float | None
+    reference: str
+    right: bool
+
+
+def right(gap: float, cosine: float | None, precisions: Sequence[PrecisionName]) -> bool:
+    """Whether answers are one model's: to rounding, or as far apart as ``precisions`` below float32 may bring them."""
+    quantized = [LIMITS[name].cosine for name in precisions if name in LIMITS]
+    if quantized:
+        return cosine is not None and cosine >= min(quantized)
+    return gap <= max([LARGEST_DIFFERENCE, *(HALF_STEPS * EPS[name] for name in precisions)])
+
+
+def _figure(entry: Entry, baseline: str, measurement: Measurement, references: References) -> Figure:
     candidate, export = entry.candidate, entry.export
     samples, by_posexport = measurement.samples[candidate.name], candidate.third_party is None
     if samples.is_missing:
@@ -219,7 +249,8 @@ def _figure(entry: Entry, baseline: str, measurement: Measurement, references: _
             failed=samples.failed,
             left_out=samples.left_out if samples.failed is None else None,
         )
-    differs, reference = references.difference(candidate, measurement.point, measurement.answer(entry))
+    compared = references.compared(candidate, measurement.point, measurement.answer(entry))
+    differs = None if compared is None else compared.difference
     return figure(
         candidate.name,
         samples.rounds,
@@ -232,12 +263,13 @@ def _figure(entry: Entry, baseline: str, measurement: Measurement, references: _
         load_seconds=min(samples.loads),
         # JSON knows no infinity
         difference=differs if differs is not None and np.isfinite(differs) else None,
-        wrong=differs is not None and not differs <= LARGEST_DIFFERENCE,
+        cosine=None if compared is None else compared.cosine,
+        wrong=compared is not None and not compared.right,
         nodes=entry.nodes,
         export_seconds=export.seconds if export else None,
         export_peak=export.peak if export else None,
         remark=export.remark if export else None,
-        reference=reference,
+        reference=None if compared is None else compared.reference,
     )
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from posexport.bench import candidates
 from posexport.bench.candidates import Candidate, Checkpoint
 from posexport.bench.environments import FailedError
@@ -13,7 +15,9 @@ from posexport.bench.records import Point
 from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
 from posexport.bundle.read import read
 from posexport.errors import PosexportError
+from posexport.recipe import Recipe
 from posexport.spec import CAPACITY
+from posexport.targets.precisions import PrecisionName
 
 
 def points(lengths: Sequence[int], batches: Sequence[int], pasts: Sequence[int], *, cached: bool) -> list[Point]:
@@ -32,20 +36,24 @@ def case(
     batches: Sequence[int],
     pasts: Sequence[int],
     remark: Callable[[str], None],
+    precisions: Sequence[PrecisionName] = (),
 ) -> Case:
     """Bundles, or what ``posexport convert`` takes with ``options``; the first is the baseline.
+
+    ``precisions``: what each model is converted to, a candidate for each; none: float32.
 
     Raises:
         PosexportError: one that cannot be converted, or models with and without a cache.
     """
-    loaded = [_candidate(model, options, remark) for model in models]
+    named = [(model, precision) for model in models for precision in precisions or (None,)]
+    loaded = [_candidate(model, precision, options, remark) for model, precision in named]
     cached = {manifest.envelope.cached for _, manifest in loaded}
     if len(cached) > 1:
         raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
     if pasts and cached == {False}:
         raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
     taking_part = [candidate for candidate, _ in loaded]
-    for model, candidate in zip(models, list(taking_part), strict=True):
+    for (model, _), candidate in zip(named, list(taking_part), strict=True):
         if third_party and Path(model, "config.json").is_file() and candidate.recipe is not None:
             checkpoint = Checkpoint.there(Path(model))
             eager = [candidates.eager(candidate), candidates.eager(candidate, compiled=True)]
@@ -58,14 +66,20 @@ def case(
     )
 
 
-def _candidate(model: str, options: Sequence[str], remark: Callable[[str], None]) -> tuple[Candidate, Manifest]:
+def _candidate(
+    model: str, precision: PrecisionName | None, options: Sequence[str], remark: Callable[[str], None]
+) -> tuple[Candidate, Manifest]:
     path = Path(model)
     if (path / MANIFEST).is_file():
+        manifest = read(path, precision)
+        if manifest.parts:
+            raise PosexportError(f"{model} has several graphs; bench measures models that are one")
         candidate = replace(candidates.convert(model, vocab=0), recipe=None, model=str(path / MODEL))
-        manifest = read(path)
     else:
         source = str(path.absolute()) if path.is_dir() else model
-        candidate = candidates.convert(source, *options, vocab=0, name=model)
+        asked = () if precision is None else ("--precision", precision)
+        name = model if precision is None else f"{model} {precision}"
+        candidate = candidates.convert(source, *options, *asked, vocab=0, name=name)
         assert candidate.recipe is not None
         try:
             manifest = read(make(candidate.recipe, remark).folder / "bundle")
@@ -78,4 +92,30 @@ def _candidate(model: str, options: Sequence[str], remark: Callable[[str], None]
         raise PosexportError(f"{model} takes {', '.join(others)}; bench measures models that take tokens")
     vocab = next(spec.size for spec in manifest.inputs if spec.role == "tokens")
     shared = any(CAPACITY in spec.axes for spec in manifest.inputs)
-    return replace(candidate, vocab=vocab or 2, options={"shared": shared}), manifest
+    return (
+        replace(
+            candidate,
+            vocab=vocab or 2,
+            weights=_weights(manifest),
+            precision=manifest.precision,
+            options={"shared": shared},
+        ),
+        manifest,
+    )
+
+
+def _weights(manifest: Manifest) -> str:
+    """Equal for bundles of one source that differ in what may not change the answer but by its precision."""
+    graph = Recipe(task=manifest.task, opset=manifest.opset)
+    same = msgspec.structs.replace(
+        manifest.recipe,
+        target=graph.target,
+        lowering=graph.lowering,
+        opset=graph.opset,
+        inline=graph.inline,
+        layout=graph.layout,
+        cache=graph.cache,
+        rotation=graph.rotation,
+        precision=graph.precision,
+    )
+    return f"{manifest.source.sha256} {msgspec.json.encode(same).decode()}"

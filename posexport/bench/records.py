@@ -44,7 +44,8 @@ class Figure(_Record, frozen=True, kw_only=True):
     of a call's processor time in all threads, which other work on the machine moves less. ``peak``: bytes that its
     process held at most, ``growth``: by which its calls raised what it held when loaded, inputs and outputs among them;
     ``above``: without these. ``difference``: of its answer from the first candidate's with the same weights, relative
-    to the largest entry (None: it is the first, or there is no such number); ``wrong``: it is another model's answer,
+    to the largest entry (None: it is the first, or there is no such number); ``cosine``: with that answer, where one of
+    the two is of a precision below float32; ``wrong``: it is another model's answer,
     whose time says nothing. ``by_posexport``: a graph that ``posexport convert`` wrote. ``nodes``: of its graph, those
     of functions counted once. ``export_seconds`` and ``export_peak``: what the export took. ``remark``: what the
     exporter said of the checkpoint; ``reference``: whose answer ``difference`` is relative to.
@@ -67,6 +68,7 @@ class Figure(_Record, frozen=True, kw_only=True):
     cpu_ms: float | None = None
     load_seconds: float | None = None
     difference: float | None = None
+    cosine: float | None = None
     wrong: bool = False
     nodes: int | None = None
     export_seconds: float | None = None

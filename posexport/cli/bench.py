@@ -10,6 +10,7 @@ from posexport.cli import complete, options
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
 from posexport.errors import PosexportError
+from posexport.targets.precisions import PRECISIONS
 from posexport.targets.target import TARGETS
 
 if TYPE_CHECKING:
@@ -58,6 +59,13 @@ _THIRD_PARTY = ("torch", "optimum", "transformers", "mobius", "genai")
     type=click.Choice(TARGETS),
     help="Target of posexport's graphs; default: portable, in a suite the provider.",
 )
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(tuple(PRECISIONS)),
+    multiple=True,
+    help="Convert each MODEL to this precision, a candidate for each (repeatable); of a bundle, the one to use.",
+)
 @options.set_option
 @options.provider_option
 @options.threads_option
@@ -76,6 +84,7 @@ def command(
     third_party: tuple[str, ...],
     only: tuple[str, ...],
     target: str | None,
+    precisions: tuple[str, ...],
     settings: tuple[str, ...],
     as_json: bool,
     output: Path | None,
@@ -91,7 +100,8 @@ def command(
     MODEL is a bundle or what posexport convert takes. The first is the baseline: calls of every other candidate are
     interleaved with its calls, and ratios are to them. With --rival, checkpoints also go through third-party exporters,
     whose environments ci/rivals/setup makes. A point at which two processes of the baseline differ by more than 5% is
-    not valid. What is exported stays in .cache/bench, to be used again.
+    not valid. Candidates of the same weights must give the same answer: to 1e-3 in float32; in other precisions as far
+    as these may differ, and the cosine is shown. What is exported stays in .cache/bench, to be used again.
 
     \b
     Suites:
@@ -106,6 +116,7 @@ def command(
     \b
     Example:
         posexport bench encoder-nope encoder-rope --length 128 --length 512 --threads 2
+        posexport bench path/to/bert --precision fp32 --precision int8 --target cpu
         posexport bench --suite decode --threads 2 --rival genai -o decode.json
         posexport bench --suite growth --threads 2 -o growth.json --plot growth.svg
     """
@@ -118,7 +129,7 @@ def command(
     from posexport.runtime.providers import check_loads
 
     force, conditions = force or resume, Conditions(**choices)
-    _check(models, suite, output, plot, resume=resume, force=force)
+    _check(models, suite, output, plot, precisions, resume=resume, force=force)
     before = None
     if resume and output is not None:
         before = earlier(output, suite or "models", conditions)
@@ -128,7 +139,16 @@ def command(
             pairs = [part for setting in settings for part in ("--set", setting)]
             pairs += ["--target", target] if target else []
             third = bool(third_party)
-            asked = case(models, pairs, third_party=third, lengths=lengths, batches=batches, pasts=pasts, remark=remark)
+            asked = case(
+                models,
+                pairs,
+                third_party=third,
+                lengths=lengths,
+                batches=batches,
+                pasts=pasts,
+                remark=remark,
+                precisions=precisions,
+            )
             cases = chosen([asked], third_party=third_party, only=only, points=[])
         else:
             at = points(lengths, batches, pasts, cached=suite == "decode") if lengths or batches or pasts else []
@@ -151,7 +171,14 @@ def command(
 
 
 def _check(
-    models: tuple[str, ...], suite: str | None, output: Path | None, plot: Path | None, *, resume: bool, force: bool
+    models: tuple[str, ...],
+    suite: str | None,
+    output: Path | None,
+    plot: Path | None,
+    precisions: tuple[str, ...],
+    *,
+    resume: bool,
+    force: bool,
 ) -> None:
     """Refuse what would be noticed only after hours."""
     from posexport.files import check_free
@@ -160,6 +187,8 @@ def _check(
         raise PosexportError(f"give models to measure or a --suite, one of {', '.join(_SUITES)}")
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise PosexportError(f"{plot} must end in .png or .svg; choose another name")
+    if suite and precisions:
+        raise PosexportError(f"--precision is for models of yours, --suite {suite} has candidates; leave one out")
     if resume and output is None:
         raise PosexportError("--resume needs the file to go on with; give -o FILE")
     for path in (output, plot):

@@ -18,6 +18,9 @@ from posexport.runtime.providers import make_session
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.providers import HOST, provider_named
 
+#: element types of a KV cache
+_CACHES = ("tensor(float)", "tensor(float16)")
+
 
 class Graph:
     """A session and what it holds between calls."""
@@ -31,7 +34,7 @@ class Graph:
         self._job, self._shared = job, bool(job.options.get("shared"))
         self._device = provider_named(job.provider).device
         inputs = self._session.get_inputs()
-        self._cache = [arg for arg in inputs if arg.type == "tensor(float)" and re.search("past|cache", arg.name)]
+        self._cache = [arg for arg in inputs if arg.type in _CACHES and re.search("past|cache", arg.name)]
         self._others = [arg for arg in inputs if arg not in self._cache]
         first, *rest = (arg.name for arg in self._session.get_outputs())
         # a graph with a cache gives the new one in the old one's order; other graphs' further outputs are left out
@@ -50,7 +53,9 @@ class Graph:
             free = (self._job.batch, 0, self._job.room if self._shared else 0, self._job.options.get("head_size", 0))
             # transformers.exporters writes fixed sizes as text
             shape = [int(size) if str(size).isdigit() else free[axis] for axis, size in enumerate(arg.shape)]
-            self._held[arg.name] = OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32), self._device, 0)
+            self._held[arg.name] = OrtValue.ortvalue_from_numpy(
+                np.zeros(shape, BY_ORT_TYPE[arg.type].name), self._device, 0
+            )
 
     def read(self, ids: NDArray[np.int64]) -> "Answer":
         fed = {arg.name: np.ascontiguousarray(self._fed(arg, ids)) for arg in self._others}
