@@ -42,6 +42,8 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "proven": "the whole grid passed, every branch of the graph ran, and no point was skipped; of int8 and int4, "
         "the graph in float32 did, and the quantized one agrees with it by [figures](parity.md#quantized-graphs)",
         "proven_on": "the providers on which that holds",
+        "proven_in_emulation": "that holds for a copy which computes in float32 and rounds, as for half precision on "
+        "a machine without a GPU",
         "checked_lengths": "the lengths in tokens that were checked instead of the grid (`--length`); empty: the grid",
         "coverage": "every branch of the graph (a side of an `If`, the body of a `Scan` or `Loop`)",
         "created": "ISO 8601 time",

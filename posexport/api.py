@@ -166,6 +166,7 @@ def verify(
     *,
     tolerance: float | None = None,
     precision: "PrecisionName | None" = None,
+    emulate: "PrecisionName | None" = None,
     example_inputs: Any = None,
     axes: Mapping[str, Sequence[str | int]] | None = None,
     task: str | None = None,
@@ -186,6 +187,8 @@ def verify(
         tolerance: the largest error ``max |y - y64| / max |y64|`` that passes, in place of the criterion. The verdict
             is then "within 0.001", never "proven".
         precision: of a bundle with several, which one; default: its first.
+        emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output, as a
+            GPU would; of a float32 model everything is rounded, positions too: what half precision everywhere costs.
         example_inputs, axes, task, settings, allow_pickle, as_transformers: about ``against``, as in `convert`.
         provider: ``cpu`` or ``cuda``; one that does not load is an error.
         lengths: check these lengths in tokens, not the grid's.
@@ -224,6 +227,7 @@ def verify(
         options=loading,
         tolerance=tolerance,
         precision=precision,
+        emulate=emulate,
         provider=provider,
         lengths=lengths,
         threads=threads,

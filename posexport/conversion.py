@@ -321,6 +321,7 @@ def _write(
     from posexport.export.build import build
     from posexport.lowering import plan
     from posexport.parity.axes import check_axes
+    from posexport.parity.run.emulation import emulated_if, loads
     from posexport.precision.half.ports import with_precision
     from posexport.sources.mapped import drop
     from posexport.sources.prepare import prepare
@@ -351,6 +352,7 @@ def _write(
     compared = options.texts is not None and wanted != FP32
     # the graph in float32, which a quantized one is proven by; a folder of its own, for it is not sealed
     float32 = directory / FLOAT32 if compared or (options.verify and wanted.quantized) else None
+    computed = wanted.dtype.precision
     built = [
         build(
             graph,
@@ -374,7 +376,9 @@ def _write(
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
-    check_axes(source, model_of(directory, source.parts))
+    model, parts = model_of(directory, source.parts), [part.spec for part in source.parts]
+    with emulated_if(None if loads(CPU.name, computed) else computed, model, parts) as graph:
+        check_axes(source, graph)
     report = _prove(source, directory, options, progress, variant, float32) if options.verify else None
     on_texts = _on_texts(source, directory, float32, options, progress) if float32 is not None and compared else None
     if float32 is not None:
@@ -417,7 +421,7 @@ def _prove(
     if precision.quantized and float32 is not None:
         report = agree(source, model, model_of(float32, source.parts), options.precision, **how)
     else:
-        report = prove(source, model, **how)
+        report = prove(source, model, precision=precision.dtype.precision, **how)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     sample.save(directory, variant_file(SAMPLE, variant))
     return report
@@ -506,7 +510,8 @@ def _manifest(
         tools=_tools(),
         parity=None if report is None else report.summary(),
         proven=proven,
-        proven_on=[report.provider] if report is not None and proven else [],
+        proven_on=[report.provider] if report is not None and proven and not report.emulated else [],
+        proven_in_emulation=proven and report is not None and report.emulated,
         checked_lengths=[] if report is None else report.lengths,
         coverage=[] if report is None else report.coverage,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

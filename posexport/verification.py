@@ -11,8 +11,11 @@ from posexport.bundle.manifest import MANIFEST, MODEL, SAMPLE, Manifest, SourceI
 from posexport.bundle.read import check_hashes, read
 from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
+from posexport.parity.run.emulation import rounds_everything
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec
+from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ def verify(
     options: "LoadOptions | None" = None,
     tolerance: float | None = None,
     precision: "PrecisionName | None" = None,
+    emulate: "PrecisionName | None" = None,
     provider: str = DEFAULT_PROVIDER,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
@@ -43,6 +47,8 @@ def verify(
 
     Without ``against`` a bundle's stored sample is checked, which needs no PyTorch. Raises PosexportError where there
     is nothing to check with, the bundle is damaged, or the provider does not load.
+
+    ``emulate``: check a copy that computes in float32 and rounds to that precision; of a float32 graph everything is.
     """
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise PosexportError(f"tolerance must be a relative error above 0, such as 1e-3, got {tolerance}")
@@ -61,6 +67,11 @@ def verify(
             raise PosexportError(_without_source(target))
         if lengths:
             raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
+        if emulate is not None and rounds_everything(target, manifest.precision, emulate):
+            raise PosexportError(
+                f"--emulate {emulate} of a {manifest.precision} bundle needs --against SOURCE: its stored sample has "
+                f"tolerances of {manifest.precision}"
+            )
         from posexport.parity.run.sample import check_sample
 
         own = None if precision == read(target).precision else precision
@@ -71,6 +82,7 @@ def verify(
             provider=provider,
             threads=threads,
             tolerance=tolerance,
+            emulate=emulate is not None,
         )
 
     from posexport.sources.transformers_model import as_checkpoint
@@ -82,6 +94,7 @@ def verify(
             named,
             options,
             tolerance=tolerance,
+            emulate=emulate,
             provider=provider,
             lengths=lengths,
             threads=threads,
@@ -97,6 +110,7 @@ def _prove(
     options: "LoadOptions | None",
     *,
     tolerance: float | None,
+    emulate: "PrecisionName | None",
     provider: str,
     lengths: Sequence[int] | None,
     threads: int,
@@ -109,6 +123,7 @@ def _prove(
     from posexport.parity.foreign.fit import fit
     from posexport.parity.foreign.signature import signature
     from posexport.parity.prove import prove
+    from posexport.parity.run.emulation import emulated_if, stored_precision
     from posexport.sources.prepare import again, prepare
     from posexport.sources.resolve import LoadOptions
 
@@ -133,20 +148,25 @@ def _prove(
             raise PosexportError(f"{_not_the_source(against, target, manifest)}; verify it against that") from err
     if manifest is not None and manifest.source.sha256 != source.sha256:
         remark(_not_the_source(source.public_name, target, manifest))
+    stored = stored_precision(target) if recipe is None else recipe.precision.name
+    everywhere = emulate is not None and rounds_everything(target, stored, emulate)
     if manifest is None and not (graph := signature(target)).own:
         foreign = fit(source, graph, target.name)
         for sentence in foreign.remarks:
             remark(sentence)
-        return prove(
-            foreign.source,
-            target,
-            provider=provider,
-            lengths=lengths,
-            threads=threads,
-            tolerance=tolerance,
-            progress=progress,
-            foreign=foreign,
-        )
+        with emulated_if(emulate, target, [], everywhere=everywhere) as copy:
+            return prove(
+                foreign.source,
+                copy,
+                provider=provider,
+                precision=emulate or MODEL_DTYPE.precision,
+                lengths=lengths,
+                threads=threads,
+                tolerance=tolerance,
+                progress=progress,
+                foreign=foreign,
+                emulated=emulate is not None,
+            )
     parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
     if [part.file for part in parts] != [part.file for part in source_parts]:
         names = " and ".join(part.file for part in source_parts) or "one graph"
@@ -154,7 +174,9 @@ def _prove(
     model = target if manifest is None else model_of(target, source_parts)
     how: dict[str, Any] = {"provider": provider, "lengths": lengths, "threads": threads, "progress": progress}
     if recipe is None or not recipe.precision.precision.quantized or tolerance is not None:
-        return prove(source, model, tolerance=tolerance, **how)
+        computed = emulate or PRECISIONS[stored].dtype.precision
+        with emulated_if(emulate, model, source_parts, everywhere=everywhere) as copy:
+            return prove(source, copy, tolerance=tolerance, precision=computed, emulated=emulate is not None, **how)
     with tempfile.TemporaryDirectory() as folder:
         return agree(source, model, _float32(source, Path(folder), recipe), recipe.precision, **how)
 

@@ -190,6 +190,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     parity: ParitySummary | None
     proven: bool
     proven_on: list[str] = []
+    #: on no provider, but as a copy that computes in float32 and rounds
+    proven_in_emulation: bool = False
     checked_lengths: list[int] = []
     #: every branch of the graphs, and where the proof ran it
     coverage: list[BranchRun] = []

@@ -11,10 +11,11 @@ from posexport.cli import complete, options
 from posexport.cli import junit as junit_file
 from posexport.cli.command import Command
 from posexport.cli.progress import bar, remark
+from posexport.targets.precisions import PRECISIONS
 
 _GROUPS = {
     "Source to compare with": ("against", "task", "settings", "allow_pickle", "as_transformers"),
-    "Proof": ("lengths", "tolerance", "precision", *options.RUNTIME),
+    "Proof": ("lengths", "tolerance", "precision", "emulate", *options.RUNTIME),
 }
 
 
@@ -37,6 +38,11 @@ _GROUPS = {
     help="Pass where max |y - y64| / max |y64| is at most this, such as 1e-3; the verdict is then not 'proven'.",
 )
 @options.variant_option
+@click.option(
+    "--emulate",
+    type=click.Choice([name for name, each in PRECISIONS.items() if each.half and not each.quantized]),
+    help="Round every operator's output to this precision, as a GPU would; of a float32 model positions too.",
+)
 @options.provider_option
 @options.length_option
 @options.threads_option

@@ -41,6 +41,7 @@ class Complex(Encoding):
     """
 
     shift_invariant = False
+    position_parameters = ("frequency", "phase")
 
     def __init__(self, *, hidden: int) -> None:
         super().__init__(hidden=hidden)

@@ -92,6 +92,8 @@ class Encoding(nn.Module):
     per_layer: ClassVar[bool] = False
     #: names of parameters and modules that all layers share although ``per_layer``
     tied: ClassVar[tuple[str, ...]] = ()
+    #: names of own parameters that angles are made of: float32 in models of half precision too
+    position_parameters: ClassVar[tuple[str, ...]] = ()
     #: number of products that a score sums, that of query and key among them: attention scales by one over the
     #: square root of head size times this
     score_terms: ClassVar[int] = 1

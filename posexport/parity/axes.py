@@ -3,18 +3,20 @@
 from pathlib import Path
 
 from posexport.errors import PosexportError
+from posexport.parity.run.emulation import widened
 from posexport.parity.run.subject import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames
 
 
-def check_axes(source: Source, model: Path) -> None:
+def check_axes(source: Source, model: Path | bytes) -> None:
     """Run ``model`` at two sizes of every named axis, neither of them the traced one, and look at the outputs' shapes.
 
     Raises:
         PosexportError: naming the axis that the graph fixes, and where.
     """
+    source = widened(source)
     runner = Runner.of(source, model, [part.spec for part in source.parts])
     limit = source.envelope.limit
     for step in (1, 2):

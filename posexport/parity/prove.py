@@ -1,11 +1,13 @@
 """The proof: every point through PyTorch in float64, PyTorch in the model's precision, and ONNX Runtime."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 
+from posexport.parity import emulation
 from posexport.parity.branches.coverage import Coverage, cover
 from posexport.parity.criterion import floor
 from posexport.parity.criterion import tolerance as allowed
@@ -24,6 +26,7 @@ from posexport.parity.report import median
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.run.calls import whole
+from posexport.parity.run.emulation import HALVES, computes, widened
 from posexport.parity.run.points import Measurements, measure_points
 from posexport.parity.run.reference import torch_threads
 from posexport.parity.run.sample import SampleWriter
@@ -37,6 +40,8 @@ from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: invariants are looked at here, and at the longest length
 _INVARIANTS_FROM = 17
+#: float16 has no integers above 2048 that are odd, bfloat16 above 256: positions in it collide
+LONG = (1024, 2048, 3072, 4096)
 #: by length and output
 _Tolerances = Mapping[tuple[int, str], float]
 
@@ -55,6 +60,7 @@ def prove(
     placement_check: bool | None = None,
     sample: SampleWriter | None = None,
     foreign: Foreign | None = None,
+    emulated: bool = False,
 ) -> Report:
     """Check ``model`` against its definition over the grid, the invariants, and the provider that ran it.
 
@@ -65,8 +71,34 @@ def prove(
     ``placement_check``: look for nodes on another provider; by default wherever the provider is not the CPU.
     ``sample`` is filled for the bundle.
     ``foreign``: ``model`` is another tool's, and is fed and judged so; ``source`` must be its source.
+    ``emulated``: ``model`` is a copy in float32 that rounds to ``precision`` (`posexport.precision.emulate`); where
+    the provider has no arithmetic of ``precision`` such a copy of ``model`` is made and proven, and ``model`` itself
+    runs at some points if the provider loads it.
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
     """
+    if not emulated and not computes(provider, precision):
+        again = partial(
+            prove,
+            source,
+            provider=provider,
+            precision=precision,
+            lengths=lengths,
+            threads=threads,
+            memory_limit=memory_limit,
+            tolerance=tolerance,
+            progress=progress,
+            foreign=foreign,
+        )
+        return emulation.prove(
+            again,
+            model,
+            [part.spec for part in source.parts],
+            provider=provider,
+            precision=precision,
+            threads=threads,
+            sample=sample,
+        )
+    source = widened(source)
     setup = Setup(
         source=source,
         subject=_subject(source, model, foreign, provider=provider, threads=threads),
@@ -78,7 +110,8 @@ def prove(
         tolerance=tolerance,
     )
     heads, room = setup.heads, setup.room()
-    further = memory.further(source.plan.further, source.outputs, heads, room)
+    longer = source.plan.further or (LONG if precision in HALVES else ())
+    further = memory.further(longer, source.outputs, heads, room)
     points = grid(source.envelope, source.inputs, source.plan, lengths=lengths, further=further)
     coverage = Coverage([])
     if lengths is None and foreign is None:
@@ -119,6 +152,7 @@ def prove(
             invariants=[*_invariants(setup, points, measured, tolerances, fresh), *_rollout(setup, fresh)],
             strays=misplaced(setup, points, model) if placement_check else [],
             stateful=fresh,
+            emulated=emulated,
             coverage=coverage.runs(list(measured.skipped)),
             lengths=sorted(set(lengths or ())),
             tolerance=tolerance,
@@ -146,8 +180,10 @@ def _invariants(
     setup: Setup, points: Sequence[GridPoint], measured: Measurements, tolerances: _Tolerances, fresh: bool
 ) -> Iterator[Invariant]:
     source = setup.source
-    # where the source cannot say whether it has positions, the definition in float64 does
-    exact = whole(setup.reference(torch.float64, fresh=fresh), source) if source.kind == "python" else None
+    # where the source cannot say whether it has positions, or half precision cannot show it, the definition in float64
+    # does
+    asked = source.kind == "python" or setup.precision in HALVES
+    exact = whole(setup.reference(torch.float64, fresh=fresh), source) if asked else None
     promise = Promise(
         run=whole(setup.subject, source),
         definition=whole(setup.reference(fresh=fresh), source),

@@ -198,7 +198,16 @@ def copied(argument: str, module: _M, why: str = "the proof needs copies of it i
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits."""
+    """``module``, changed in place to ``dtype``; what is complex stays so, with as many bits.
+
+    Parameters that a part names in ``position_parameters`` are never narrower than float32: angles are made of them.
+    """
+    exact = {
+        (part, name): getattr(part, name).detach().clone()
+        for part in module.modules()
+        for name in getattr(part, "position_parameters", ())
+        if dtype.itemsize < torch.float32.itemsize
+    }
     tensors = {
         (part, name): value
         for part in module.modules()
@@ -211,6 +220,8 @@ def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     wide = torch.complex128 if dtype == torch.float64 else torch.complex64
     for (part, name), value in tensors.items():
         part._buffers[name] = value.to(wide)  # noqa: SLF001
+    for (part, name), value in exact.items():
+        setattr(part, name, nn.Parameter(value, requires_grad=False))
     return module
 
 

@@ -7,6 +7,8 @@ from posexport.errors import PosexportError
 from posexport.targets import cuda
 from posexport.targets.dtypes import DType
 
+#: of ONNX, by which `Provider.computes` asks: MatMul has had one version since
+_OPSET = 13
 #: the device of the host's memory, as ONNX Runtime calls it
 HOST = "cpu"
 
@@ -23,6 +25,7 @@ class Provider:
         options: of every session on it.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
         built_in: every build of ONNX Runtime has it, and it always loads.
+        widened: names of element types whose nodes it computes in float32, with casts before and after them.
         preferred: by family of lowerings (`posexport.lowering.plan`), their names in order of preference; a family
             that is not named keeps its own order.
         unprofitable: graph passes that apply and are left out for it -> why.
@@ -37,6 +40,7 @@ class Provider:
     options: Mapping[str, str] = field(default_factory=dict)
     device: str = HOST
     built_in: bool = False
+    widened: frozenset[str] = frozenset()
     preferred: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unprofitable: Mapping[str, str] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
@@ -46,6 +50,14 @@ class Provider:
     def waits_to_branch(self) -> bool:
         """The host waits for the device before it takes a branch of an ``If`` whose condition was computed there."""
         return self.device != HOST
+
+    def computes(self, dtype: DType) -> bool:
+        """Whether it computes graphs of that floating-point type in that type: it multiplies matrices of it."""
+        return self.has_kernel("MatMul", "", _OPSET, dtype)
+
+    def loads(self, dtype: DType) -> bool:
+        """Whether graphs of that floating-point type run on it, in that type or in float32."""
+        return dtype.name in self.widened or self.computes(dtype)
 
     def has_kernel(self, operator: str, domain: str, opset: int, dtype: DType) -> bool:
         """Whether it computes nodes of ``operator`` in ``dtype`` itself, by the kernel table.
@@ -75,6 +87,7 @@ CPU = register(
         ort_name="CPUExecutionProvider",
         package="onnxruntime",
         built_in=True,
+        widened=frozenset({"float16"}),
         # measured with onnxruntime 1.31, 768 channels; without means (RMSNormalization) 1 to 4 times
         unprofitable={
             "skip-norm": "its CPU kernel takes 2 to 5 times as long as Add and LayerNormalization, and sums one by one "

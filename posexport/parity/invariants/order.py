@@ -12,6 +12,7 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants.judge import judged, unmeasured
 from posexport.parity.invariants.promise import Changes, Promise, Run, all_tokens, compared, take
 from posexport.parity.report.points import Invariant
+from posexport.parity.run.emulation import HALVES
 from posexport.spec import HEIGHT, PATCHES, SEQUENCE, Axis
 
 #: tokens must be permuted for the control of positions: below this there is too little to permute
@@ -28,7 +29,11 @@ def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances:
     few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.envelope.patch
     positional = promise.promises.positional
     if promise.exact is not None and not few:
-        positional = _tried(promise, promise.exact, point, tolerances)
+        tried = _tried(promise, promise.exact, point, tolerances)
+        if promise.precision not in HALVES:
+            positional = tried
+        elif positional is not False:  # its tolerance is too wide to say that there are none
+            positional = tried or None
     name = "outputs depend on the order of tokens" if positional else "outputs follow the order of tokens"
     if positional is False and promise.exact is not None:
         name += ", as the module's do: it has no positions"

@@ -79,7 +79,9 @@ class _Recorder:
             # several outputs of one shape could not be told apart in the graph
             value = value[0] if len(value) == 1 or (side == "in" and value) else None
         if isinstance(value, Tensor) and value.is_floating_point():
-            array = value.detach().cpu().numpy().copy()
+            # NumPy has no bfloat16
+            wide = value.float() if value.dtype == torch.bfloat16 else value
+            array = wide.detach().cpu().numpy().copy()
             self.checkpoints.append(Checkpoint(name, self._calls[name], side, array, self._softmaxes))
 
 

@@ -27,6 +27,7 @@ from posexport.parity.report.points import Point
 from posexport.parity.run.reference import Reference
 from posexport.parity.run.subject import RunError
 from posexport.sources.source import Source
+from posexport.sources.user_module import in_precision
 from posexport.spec import ENCODER_SEQUENCE
 from posexport.targets.dtypes import BY_PRECISION
 
@@ -131,7 +132,7 @@ def _with_tokens(shape: tuple[int, ...], value: Array) -> Array:
 
 def _captured(source: Source, feeds: Mapping[str, Array], dtype: torch.dtype) -> list[Checkpoint]:
     reference = Reference(source.module, dtype, outputs=len(source.outputs), fresh=True)
-    return capture(copy.deepcopy(source.module).to(dtype).eval(), reference.tensors(dict(feeds)))
+    return capture(in_precision(copy.deepcopy(source.module), dtype).eval(), reference.tensors(dict(feeds)))
 
 
 def _key(item: Checkpoint) -> tuple[str, int, str, int]:

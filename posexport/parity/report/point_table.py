@@ -25,7 +25,7 @@ def table(proof: Proof) -> "Table":
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
     grid = Table(title=title(proof), title_justify="left")
     grid.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
-    measure = "cosine" if proof.quantized else "PyTorch fp32"
+    measure = "cosine" if proof.quantized else f"PyTorch {proof.precision}"
     for name in (*(_HEADINGS[padding] for padding in paddings), "worst", measure, "tolerance"):
         grid.add_column(name, justify="right")
     grid.add_column("verdict")
@@ -46,15 +46,19 @@ def title(proof: Proof) -> str:
     """What was checked, in one line."""
     what = "parity, stored sample" if proof.scope == "sample" else "parity"
     keeps = ", the module keeps state" if proof.stateful else ""
-    return f"{what} ({proof.precision}, {proof.provider}{keeps}): max |y - y64| / max |y64|, y64 by PyTorch float64"
+    how = " in emulation" if proof.emulated else ""
+    return (
+        f"{what} ({proof.precision}{how}, {proof.provider}{keeps}): max |y - y64| / max |y64|, y64 by PyTorch float64"
+    )
 
 
 def remarks(proof: Proof) -> list[str]:
     """Lines below the table: what its columns are, medians, invariants, skipped points, what failed."""
     tolerance = "; the tolerance is yours" if proof.tolerance is not None else ", from which the tolerance follows"
     ragged = any(point.padding.startswith("ragged") for point in proof.points)
-    legend = _QUANTIZED if proof.quantized else _LEGEND + tolerance
+    legend = _QUANTIZED if proof.quantized else _LEGEND.format(proof.precision) + tolerance
     lines = [legend + ("; ragged: rows padded by different amounts" if ragged else "")]
+    lines += [_EMULATED.format(proof.precision, proof.precision)] if proof.emulated else []
     for output in dict.fromkeys(item.output for item in proof.medians):
         # of the groups of points, the one that comes nearest to its limit
         worst = max((item for item in proof.medians if item.output == output), key=lambda item: item.ratio)
@@ -68,6 +72,12 @@ def remarks(proof: Proof) -> list[str]:
         lines.append(f"{verdict}: {name} (length {at})" + (f": {'; '.join(notes)}" if notes else ""))
     lines += [f"skipped: {point.where}: {point.note}" for point in proof.points if point.verdict == "skipped"]
     lines += [f"not proven: {branch.branch}: {branch.note}" for branch in proof.unreached]
+    if proof.shipped:
+        failed = sum(point.verdict == "fail" for point in proof.shipped)
+        lines.append(
+            f"{'FAIL' if failed else 'ok'}: the graph itself on {proof.provider}, at {len(proof.shipped)} outputs of "
+            f"points of the stored sample{f': {failed} failed' if failed else ''}"
+        )
     if proof.float32 is not None:
         lines.append(f"{'ok' if proof.float32.passed else 'FAIL'}: the float32 graph: {proof.float32.describe()}")
     lines += [f"FAIL: {line}" for line in (*proof.strays, *proof.findings)]
@@ -88,7 +98,12 @@ def plain(proof: Proof, width: int = 100) -> str:
     return "\n".join([*lines, *remarks(proof)]) + "\n"
 
 
-_LEGEND = "padded tokens are not compared; PyTorch fp32: the error of PyTorch float32 itself"
+_LEGEND = "padded tokens are not compared; PyTorch {0}: the error of PyTorch in {0} itself"
+#: what an emulated proof does not show
+_EMULATED = (
+    "in emulation: computed in float32, every operator's output rounded to {}; what one kernel rounds inside, and the "
+    "order of its sums, only a run on a provider with kernels of {} shows"
+)
 _QUANTIZED = "padded tokens are not compared; cosine: the least mean over the tokens of a point"
 _HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
 

@@ -33,6 +33,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
     findings: list[str] = []
     conclusion: str | None = None
+    #: a copy of the graph was proven that computes in float32 and rounds (`posexport.precision.emulate`)
+    emulated: bool = False
+    #: of an emulated proof: the graph itself on the provider, in float32 where that has no half kernels, at some points
+    shipped: list[Point] = []
     #: of a quantized graph: the proof of the float32 graph that it was made from
     float32: "Proof | None" = None
 
@@ -42,7 +46,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
         if self.float32 is not None and not self.float32.passed:
             return False
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
-        verdicts |= {item.verdict for item in self.medians}
+        verdicts |= {item.verdict for item in self.medians} | {item.verdict for item in self.shipped}
         checked = any(point.verdict == "pass" for point in self.points)
         return checked and not self.strays and "fail" not in verdicts
 
@@ -90,7 +94,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
         """The first failure in a sentence or two; the counts where there is none."""
         if self.float32 is not None and not self.float32.passed:
             return f"the float32 graph that {self.precision} is made from: {self.float32.describe()}"
-        failed = [point for point in self.points if point.verdict == "fail"]
+        failed = [point for point in (*self.points, *self.shipped) if point.verdict == "fail"]
         if self.findings and all(point.tolerance is None and not point.output for point in failed):
             return self.findings[0]
         if failed:
@@ -110,7 +114,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
             if invariant.verdict == "fail":
                 return f"invariant at length {invariant.length}: {invariant.name}: {invariant.note}"
         if not self.passed:
-            return "no point was checked"
+            return f"no point was checked{''.join(f': {point.note}' for point in self.points[:1] if point.note)}"
         return self._success()
 
     def _success(self) -> str:
@@ -149,7 +153,11 @@ def _point_failure(point: Point) -> str:
         return f"{output}{point.where}: {point.note}"
     if point.cosine is not None and point.error <= point.tolerance:
         return f"{point.output} at {point.where}: {point.note}"
-    baseline = f", PyTorch's float32 baseline error is {point.torch_worst:.1e}" if point.torch_worst is not None else ""
+    baseline = (
+        f", PyTorch's {point.precision} baseline error is {point.torch_worst:.1e}"
+        if point.torch_worst is not None
+        else ""
+    )
     note = f" ({point.note})" if point.note else ""
     return f"{point.output} at {point.where}: error {point.error:.1e} exceeds {point.tolerance:.1e}{baseline}{note}"
 

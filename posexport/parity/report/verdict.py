@@ -44,7 +44,7 @@ def verdict(proof: Proof | None) -> Verdict:
         first, *others = proof.unreached
         more = f", and {len(others)} more branches" if others else ""
         return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
-    return Verdict(True, "proven")
+    return Verdict(True, "proven in emulation" if proof.emulated else "proven")
 
 
 _MISSED = "NOT proven: parity was missed"

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
+from posexport.parity.run.half_products import WideProducts
 from posexport.parity.run.last_call import Remembered
 from posexport.parity.run.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
@@ -50,7 +51,7 @@ class Reference:
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""
         module = self._copied() if self.copy is None else self.copy
-        with torch.inference_mode():
+        with torch.inference_mode(), _products(self.dtype):
             outputs = module(**self.tensors(feeds))
         if self.reader is not None:
             self.reader.release()
@@ -86,6 +87,11 @@ def torch_threads(threads: int) -> Iterator[None]:
     finally:
         if threads:
             torch.set_num_threads(before)
+
+
+def _products(dtype: torch.dtype) -> AbstractContextManager[object]:
+    """How products of matrices of ``dtype`` are computed."""
+    return WideProducts() if dtype == torch.float16 else nullcontext()  # type: ignore[no-untyped-call]
 
 
 def _numpy(tensor: torch.Tensor) -> Array:

@@ -1,0 +1,90 @@
+"""Which graph runs: the one that ships, or an emulated copy where the provider has no arithmetic of its precision.
+
+Imports no torch.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from posexport.errors import PosexportError
+from posexport.extras import require
+from posexport.spec import PartSpec
+from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
+from posexport.targets.precisions import PrecisionName
+from posexport.targets.providers import provider_named
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
+
+#: the precisions that are emulated
+HALVES: tuple[PrecisionName, ...] = tuple(name for name in BY_PRECISION if BY_PRECISION[name].eps > MODEL_DTYPE.eps)
+
+
+def computes(provider: str, precision: PrecisionName) -> bool:
+    """Whether ``provider`` computes graphs of ``precision`` in it, so that a proof there needs no emulation."""
+    return precision not in HALVES or provider_named(provider).computes(BY_PRECISION[precision])
+
+
+def loads(provider: str, precision: PrecisionName) -> bool:
+    """Whether ``provider`` runs graphs of ``precision``, be it in float32."""
+    return precision not in HALVES or provider_named(provider).loads(BY_PRECISION[precision])
+
+
+@contextmanager
+def emulated_if(
+    precision: PrecisionName | None, model: Path | bytes, parts: Sequence[PartSpec] = (), *, everywhere: bool = False
+) -> Iterator[Path | bytes]:
+    """A copy of ``model`` that computes in float32 and rounds to ``precision``, or for None ``model`` itself.
+
+    Of ``parts`` both are directories. ``everywhere``: as of `posexport.precision.emulate.emulate`.
+    """
+    if precision is None:
+        yield model
+        return
+    require(f"emulating {precision}", "onnx_ir")
+    from posexport.precision.emulate import emulated
+
+    with emulated(model, BY_PRECISION[precision], parts, everywhere=everywhere) as copy:
+        yield copy
+
+
+def stored_precision(model: Path) -> PrecisionName:
+    """The precision of a lone .onnx: fp16 or bf16 where it has a weight of that type, else fp32."""
+    import onnx
+
+    types = {tensor.data_type for tensor in onnx.load(str(model), load_external_data=False).graph.initializer}
+    halves = (name for name in HALVES if onnx.TensorProto.DataType.Value(BY_PRECISION[name].onnx) in types)
+    return next(halves, MODEL_DTYPE.precision)
+
+
+def widened(source: "Source") -> "Source":
+    """``source`` with inputs of half precision as float32: a `Runner` rounds what it feeds, and so does a reference.
+
+    NumPy has no bfloat16.
+    """
+    halves = {BY_PRECISION[name].name for name in HALVES}
+    inputs = [
+        msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in halves else spec
+        for spec in source.inputs
+    ]
+    return replace(source, inputs=inputs)
+
+
+def rounds_everything(target: Path, stored: PrecisionName, asked: PrecisionName) -> bool:
+    """Whether emulation of ``asked`` rounds all of ``target`` (a float32 graph) or what is in ``asked`` already.
+
+    PosexportError where ``asked`` is not emulated, or the graph is in another precision.
+    """
+    if asked not in HALVES:
+        raise PosexportError(f"--emulate must be {' or '.join(HALVES)}, got {asked}")
+    if stored not in (asked, MODEL_DTYPE.precision):
+        raise PosexportError(
+            f"{target} is in {stored}, --emulate {asked} needs a model in {MODEL_DTYPE.precision} or {asked}; convert "
+            f"it to one of them"
+        )
+    return stored == MODEL_DTYPE.precision

@@ -1,0 +1,9 @@
+"""A graph in half precision as a graph of float32 that rounds: what a GPU computes, on a machine without one.
+
+ONNX Runtime's CPU kernels of float16 compute in float32 and fold casts back, and of bfloat16 there are next to none. So
+values of the half type become float32 here, and what an operator computes is rounded to the half type after it.
+"""
+
+from posexport.precision.emulate.emulate import LIMITS as LIMITS
+from posexport.precision.emulate.emulate import emulate as emulate
+from posexport.precision.emulate.files import emulated as emulated
