@@ -379,6 +379,8 @@ def _write(
         )
         for file, graph in source.graphs.items()
     ]
+    for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
+        remark(sentence)
     source = with_precision(source, options.precision)
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
