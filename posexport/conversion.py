@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import platform
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from posexport.export.build import Built
     from posexport.nn.caching import Rotate
     from posexport.parity.report.report import Report
+    from posexport.precision.static.calibration import Calibration
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
     from posexport.targets.target import TargetName
@@ -105,6 +107,11 @@ class ConvertOptions:
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         _check_precisions([self.precision, *self.variants], self.layout)
+        if self.calibrate is not None and not any(each.by_rows for each in (self.precision, *self.variants)):
+            raise PosexportError(
+                f"--calibrate measures scales of int8 activations, got --precision {self.precision.name}"
+                f"{' --weight-only' if self.precision.weight_only else ''}; give --precision int8, or leave it out"
+            )
         if self.texts is not None and all(each.name == FP32.name for each in (self.precision, *self.variants)):
             raise PosexportError(
                 "--texts measures what a precision costs against float32, got --precision fp32; give another, such as "
@@ -346,6 +353,7 @@ def _write(
         remark(sentence)
     if options.tokenizer is not None:
         source = with_tokenizer(source, Path(options.tokenizer))
+    options, calibration = _calibration(source, options)
     tell(1, 2, "exporting")
     recipe, store = _recipe(source, options, opset), layout.store(source)
     wanted = options.precision.precision
@@ -367,9 +375,12 @@ def _write(
             recipe=recipe,
             store=store,
             float32=None if float32 is None else float32 / file,
+            calibration=calibration,
         )
         for file, graph in source.graphs.items()
     ]
+    for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
+        remark(sentence)
     source = with_precision(source, options.precision)
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
@@ -389,6 +400,23 @@ def _write(
         copy_without_paths(path, copy)
     layout.write(directory, source)
     return Written(_manifest(source, built, recipe, report, on_texts), report)
+
+
+def _calibration(source: "Source", options: ConvertOptions) -> "tuple[ConvertOptions, Calibration | None]":
+    """The texts of ``--calibrate`` as the source's inputs, and options that record their sha256."""
+    if options.calibrate is None or not options.precision.by_rows:
+        return options, None
+    from posexport.parity.agreement.texts import calibration_feeds
+    from posexport.precision.static.calibration import Calibration
+    from posexport.runtime.providers import make_session
+
+    def open_graph(path: Path) -> Any:
+        return make_session(path, threads=options.threads).run
+
+    feeds = calibration_feeds(source, options.calibrate)
+    sha256 = hashlib.sha256(options.calibrate.read_bytes()).hexdigest()
+    precision = msgspec.structs.replace(options.precision, calibration=sha256)
+    return replace(options, precision=precision), Calibration(feeds, open_graph)
 
 
 def _prove(

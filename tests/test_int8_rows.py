@@ -1,5 +1,6 @@
 """int8 with a scale for every row: values by a NumPy oracle, wherever projections are, and what stays in float32."""
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -14,9 +15,11 @@ from posexport import machine
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
 from posexport.precision.linear import projections
+from posexport.precision.static.calibration import Calibration
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
+from posexport.tokenizer import train
 
 K, N = 37, 22
 LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
@@ -259,3 +262,73 @@ def test_a_weight_of_several_layers():
     wanted = rows_of(rows_of(x) @ channels_of(w)) @ channels_of(w)
     for (y,) in answers(model, x=x):
         np.testing.assert_allclose(y, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
+
+
+def calibrated(model, target, batches):
+    """``model`` in int8 with scales measured on ``batches`` of x."""
+
+    def open_graph(path):
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run
+
+    calibration = Calibration([{"x": x} for x in batches], open_graph)
+    return apply(model, X, target, INT8, calibration)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("target", [Target("cpu", 23), Target("portable", 18)], ids=lambda target: target.name)
+def test_static_scales(target, form):
+    """By SmoothQuant's formula and an affine scale, written out again."""
+    body, biased = FORMS[form]
+    w, b = matrix(K, N), matrix(N)
+    batches = [matrix(rows, K) * np.geomspace(0.1, 30, K, dtype=np.float32) + 2 for rows in (40, 23)]
+    model = graph(f"HEAD g (float[r, {K}] x, float w, float b) => (float z) {{ {body} }}", target.opset, w=w, b=b)
+    outputs = len(model.graph.outputs)
+    classes = calibrated(model, target, batches).classes
+    assert "static" in classes["activations of linear projections"]
+    assert len(model.graph.outputs) == outputs
+    assert not any(node.op_type.startswith("Reduce") for node in model.graph)
+    every = np.concatenate(batches).astype(np.float64)
+    factor = np.abs(every).max(0) ** 0.8 / np.abs(w).max(1).astype(np.float64) ** 0.2
+    factor /= np.prod(factor) ** (1 / K)
+    smooth = every / factor
+    step = (smooth.max() - smooth.min()) / 255
+    zero = round(-smooth.min() / step)
+    x = batches[0]
+    whole = (np.clip(np.rint(x / factor / step) + zero, 0, 255) - zero) * step
+    wanted = whole @ channels_of(w * factor[:, None]) + (b if biased else 0)
+    for (z,) in answers(model, x=x):
+        np.testing.assert_allclose(z, wanted, rtol=0, atol=1e-2 * np.abs(wanted).max())
+    exact = x @ w + (b if biased else 0)
+    assert np.abs(z - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_weights_of_several_readers_are_not_smoothed():
+    text = f"HEAD g (float[r, {K}] x, float w) => (float y) {{ a = MatMul(x, w)  y = MatMul(a, w) }}"
+    model, x = graph(text, w=(w := matrix(K, K))), matrix(50, K)
+    calibrated(model, Target("cpu", 23), [x])
+    assert "Mul" not in [node.op_type for node in model.graph]
+    wanted = x @ w @ w
+    for (y,) in answers(model, x=x):
+        assert np.abs(y - wanted).max() < 0.05 * np.abs(wanted).max()
+
+
+def test_calibrate(tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the quick brown fox\njumps over the lazy dog\n\nand the dog sleeps\n" * 3)
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(train(texts, 60).data)
+    options = {"calibrate": texts, "target": "cpu"}
+    with pytest.raises(PosexportError, match=r"no tokenizer.json .* leave --calibrate out"):
+        converted("encoder-learned", tmp_path / "a", **options)
+    converted("encoder-learned", tmp_path / "a", tokenizer=tokenizer, **options)
+    session = posexport.load(tmp_path / "a")
+    assert session.manifest.recipe.precision.calibration == hashlib.sha256(texts.read_bytes()).hexdigest()
+    alone = session.run({"input_ids": [[5, 6, 7, 8]]})
+    batch = session.run({"input_ids": [[9, 9, 9, 9], [5, 6, 7, 8]]})
+    for name in alone:
+        np.testing.assert_array_equal(alone[name][0], batch[name][1])
+
+
+def test_calibrate_needs_int8(tmp_path):
+    with pytest.raises(PosexportError, match="--calibrate measures scales of int8 activations, got --precision fp32"):
+        posexport.convert("encoder-learned", tmp_path / "a", calibrate=tmp_path / "texts.txt")

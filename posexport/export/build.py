@@ -18,6 +18,7 @@ from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
 from posexport.precision.apply import PrecisionResult, apply
 from posexport.precision.half.ports import with_precision
+from posexport.precision.static.calibration import Calibration
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
@@ -68,11 +69,13 @@ def build(
     recipe: Recipe | None = None,
     store: Store | None = None,
     float32: Path | None = None,
+    calibration: Calibration | None = None,
 ) -> Built:
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
     ``recipe``: what to say there about the options. ``store``: where weights go (`posexport.export.save`).
-    ``float32``: a file for the graph as it is before it is brought to its precision.
+    ``float32``: a file for the graph as it is before it is brought to its precision. ``calibration``: what static
+    scales of activations are measured on.
     """
     options = precision or PrecisionOptions()
     lowered = _lowered(source, opset, ir_version, target, lowering, inline, options, clients_have)
@@ -81,7 +84,7 @@ def build(
     if float32 is not None:
         _save(model.clone(), source, float32, lowered.lowerings)
     finished = with_precision(source, options)
-    stored = apply(model, finished, made_for, options)
+    stored = apply(model, finished, made_for, options, calibration)
     _save(model, finished, path, lowered.lowerings, recipe, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.precision.half.arithmetic import check_arithmetic, remarks
 from posexport.precision.half.half import to_half
 from posexport.precision.rows.quantize import quantize_rows
+from posexport.precision.static.calibration import Calibration
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.precisions import FP32, PRECISIONS
+from posexport.targets.precisions import FP32
 from posexport.targets.target import Target
 
 
@@ -26,37 +28,27 @@ class PrecisionResult:
     remarks: tuple[str, ...] = ()
 
 
-def apply(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> PrecisionResult:
+def apply(
+    model: ir.Model,
+    interface: Interface,
+    target: Target,
+    options: PrecisionOptions,
+    calibration: Calibration | None = None,
+) -> PrecisionResult:
     """Change ``model`` in place: guarded, with its functions attached.
 
-    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards.
+    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards. ``calibration``: texts that
+    static scales of activations are measured on.
 
     Raises:
         PosexportError: the target cannot compute that precision.
     """
     if options.name == FP32.name:
         return PrecisionResult()
-    if options.precision.weight_bits == 8 and not options.blocked:
-        return PrecisionResult(quantize_rows(model, interface, target, options))
+    if options.by_rows:
+        return PrecisionResult(quantize_rows(model, interface, target, options, calibration))
     if options.precision.half and not options.precision.quantized:
-        _check(target, options)
-        return PrecisionResult(to_half(model, interface, target, options))
+        check_arithmetic(target)
+        return PrecisionResult(to_half(model, interface, target, options), remarks(target))
     graph, inputs = model.graph.name, len(interface.inputs)
     raise PosexportError(f"{graph}: {inputs} inputs for {target.name} cannot be brought to {options.name} yet")
-
-
-#: a provider with a kernel for any of these computes in a type
-_ARITHMETIC = ("MatMul", "Attention", "Max")
-
-
-def _check(target: Target, options: PrecisionOptions) -> None:
-    """PosexportError where the target's provider has no arithmetic in that precision at all."""
-    provider = target.provider
-    if provider is None or not all(target.needs_kernel(operator) for operator in _ARITHMETIC):
-        return
-    others = [each for each in PRECISIONS.values() if each.half and not each.quantized and each.name != options.name]
-    raise PosexportError(
-        f"{provider.label} has no kernels that compute in {options.precision.dtype.name}, so --target {target.name} "
-        f"cannot have --precision {options.name}; use --precision {' or '.join(each.name for each in others)}, or "
-        "another --target"
-    )

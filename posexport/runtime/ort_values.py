@@ -64,6 +64,6 @@ def _widen() -> "InferenceSession":
     from onnxruntime import InferenceSession
 
     model = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 18]> widen (bfloat16[...] x) => (float[...] y) {y = Cast <to = 1> (x)}'
+        '<ir_version: 8, opset_import: ["": 18]> widen (bfloat16[] x) => (float[] y) {y = Cast <to = 1> (x)}'
     )
     return InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

@@ -54,6 +54,11 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         bits = self.precision.weight_bits
         return bits == _BITS_OF_INT4 or (bits == _BITS_OF_INT8 and self.weight_only)
 
+    @property
+    def by_rows(self) -> bool:
+        """Linear projections multiply integers: int8 weights by uint8 activations."""
+        return self.precision.weight_bits == 8 and not self.blocked
+
     def check(self) -> None:
         """PosexportError where options contradict each other."""
         precision_named(self.name)

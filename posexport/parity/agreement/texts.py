@@ -98,6 +98,20 @@ def on_texts(
     )
 
 
+def calibration_feeds(source: Model, texts: Path) -> list[Feeds]:
+    """Inputs of each line of ``texts``, a row of its own: what static scales are measured on (``--calibrate``).
+
+    Raises:
+        PosexportError: no texts, a source of several graphs, without a tokenizer, or that takes more than tokens.
+    """
+    if source.parts:
+        raise PosexportError(
+            f"{source.name} is exported as {len(source.parts)} graphs, which texts alone do not run; leave --calibrate "
+            "out: every row of activations then has a scale of its own"
+        )
+    return [_feeds(source, row) for row in _rows(source, read_texts(texts), "--calibrate")]
+
+
 def read_texts(path: Path) -> list[str]:
     """The lines of a file that are not empty; PosexportError where there are none."""
     try:
@@ -131,17 +145,17 @@ def _summary(found: Cosines) -> OutputAgreement | None:
     return OutputAgreement(cosine=found.mean, least_cosine=found.least, top_1=found.top_1)
 
 
-def _rows(source: Model, lines: Sequence[str]) -> list[Row]:
+def _rows(source: Model, lines: Sequence[str], option: str = "--texts") -> list[Row]:
     """The tokens of each text, cut to the limit."""
     if TOKENIZER not in source.files:
         raise PosexportError(
-            f"{source.name} has no {TOKENIZER} to read texts with; give one with --tokenizer, or leave --texts out"
+            f"{source.name} has no {TOKENIZER} to read texts with; give one with --tokenizer, or leave {option} out"
         )
     roles = {spec.role for spec in source.inputs}
     if strange := roles & {"values", "flags"}:
         raise PosexportError(
             f"{source.name} takes {' and '.join(sorted(strange))} beside tokens, which texts do not give; leave "
-            "--texts out"
+            f"{option} out"
         )
     tokenizer = tokenizer_of(source.files[TOKENIZER])
     tokenizer.no_padding()

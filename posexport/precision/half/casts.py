@@ -43,6 +43,7 @@ class Casts:
         for node in list(graph):
             if node in self.flow.calls:
                 function = self.flow.calls[node]
+                self._unread(function, node)
                 self.write(function)
                 self._sentinels(node)
                 self._read(
@@ -59,6 +60,12 @@ class Casts:
         self._type(graph.inputs)
         if user is not None:
             self._branch_outputs(graph, user, scopes)
+
+    def _unread(self, function: ir.Function, node: ir.Node) -> None:
+        """An input whose numbers nothing reads has the type of what is fed."""
+        for parameter, argument in zip(function.inputs, node.inputs, strict=False):
+            if argument in self.flow.info and not self.flow.needs[parameter]:
+                (self.flow.half.add if argument in self.flow.half else self.flow.half.discard)(parameter)
 
     def _loop(self, node: ir.Node, scopes: list[ir.Graph]) -> None:
         body = node.attributes["body"].as_graph()

@@ -314,8 +314,6 @@ class Flow:
             half = True
         elif info.kind in (Kind.WEIGHT, Kind.TABLE) and needs:
             half = "exact" not in needs or info.size > SMALL
-            if info.kind == Kind.TABLE and info.size <= SMALL:
-                half = "half" in needs
         else:
             half = info.half
         self._put(value, half=half)

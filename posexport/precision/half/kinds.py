@@ -68,7 +68,7 @@ MOVES = frozenset(
     ]
 )
 #: these choose among what they get
-CHOOSES = frozenset(("Where", "Concat"))
+CHOOSES = frozenset(("Where", "Concat", "Max", "Min", "ReduceMax", "ReduceMin"))
 #: products and whole layers: their results have 16 bits wherever an activation or a large parameter takes part
 LAYERS = frozenset(
     [

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.rows.insert import Insert
+from posexport.precision.static.scales import StaticScale
 from posexport.targets.target import Target
 
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8
@@ -31,6 +32,15 @@ class Rows:
     scale: ir.Value
 
 
+@dataclass(frozen=True)
+class Static:
+    """``quantized``: uint8 [..., K] of x / smoothing; ``scale``: a float32 scalar; ``zero``: a uint8 one."""
+
+    quantized: ir.Value
+    scale: ir.Value
+    zero: ir.Value
+
+
 class Activations:
     """Of one model; what several projections read is quantised once, where it is computed."""
 
@@ -38,6 +48,24 @@ class Activations:
         self._tensors = tensors
         self._target = target
         self._known: dict[ir.Value, Rows] = {}
+        self._static: dict[ir.Value, Static] = {}
+
+    def static(self, x: ir.Value, scale: StaticScale) -> Static:
+        """``x`` [..., K] by a scale that is known before."""
+        if x not in self._static:
+            producer = x.producer()
+            graph = x.graph if producer is None else producer.graph
+            assert isinstance(graph, ir.Graph)
+            number, count = self._tensors.number, len(self._static)
+            add = Insert(graph, (), f"{x.name}_static", after=producer)
+            step, zero = number(graph, f"step_{count}", scale.scale), number(graph, f"zero_point_{count}", scale.zero)
+            smooth = x
+            if scale.smoothing is not None:
+                factor = number(graph, f"smoothing_{count}", 1 / scale.smoothing)
+                smooth = add("Mul", [x, factor], "smooth", FLOAT, shape=x.shape)
+            quantized = add("QuantizeLinear", [smooth, step, zero], "uint8", UINT8, shape=x.shape)
+            self._static[x] = Static(quantized, step, zero)
+        return self._static[x]
 
     def rows(self, x: ir.Value, reader: ir.Node, channels: int) -> Rows:
         """``x`` [..., K] by rows; ``reader``: the first node that reads it so; ``channels``: K."""

@@ -5,8 +5,11 @@ In this order. The row's scale times the channel's scale first would be two oper
 scale for all rows, and answer wrongly without a word (cosine 0.63).
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from posexport.graph.edits import replace
 from posexport.precision.derived import DerivedTensors
@@ -14,6 +17,7 @@ from posexport.precision.linear import Projection, with_bodies
 from posexport.precision.rows.activations import Activations, Rows
 from posexport.precision.rows.insert import Insert
 from posexport.precision.rows.weights import by_channel, by_row
+from posexport.precision.static.scales import StaticScale
 from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET, Target
 
 FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32
@@ -22,8 +26,16 @@ FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32
 class Products:
     """Of one model."""
 
-    def __init__(self, model: ir.Model, tensors: DerivedTensors, target: Target, tied: set[ir.Value]) -> None:
-        """``tied``: weights that are also read row by row, as word embeddings."""
+    def __init__(
+        self,
+        model: ir.Model,
+        tensors: DerivedTensors,
+        target: Target,
+        tied: set[ir.Value],
+        static: Mapping[ir.Value, StaticScale],
+    ) -> None:
+        """``tied``: weights that are also read row by row, as word embeddings; ``static``: scales known before."""
+        self._static = static
         self._tensors = tensors
         self._target = target
         self._tied = tied
@@ -42,6 +54,9 @@ class Products:
         product, shape = projection.product, projection.output.shape
         x = product.inputs[0]
         assert x is not None
+        if projection.x in self._static:
+            self._replace_static(projection, x, self._static[projection.x])
+            return
         rows = self._activations.rows(x, product, projection.weight.sizes[0])
         last = projection.nodes[0]
         add = Insert(projection.container, projection.nodes, projection.output.name or "linear", before=last)
@@ -53,11 +68,34 @@ class Products:
         replace(projection.output, y)
         projection.container.remove(projection.nodes, safe=True)
 
-    def _weight(self, projection: Projection, add: Insert) -> list[ir.Value]:
+    def _replace_static(self, projection: Projection, x: ir.Value, scale: StaticScale) -> None:
+        """With one scale for all rows, which the product multiplies by together with the channel's, before the bias."""
+        shape, bias = projection.output.shape, projection.bias
+        given = self._activations.static(x, scale)
+        add = Insert(
+            projection.container, projection.nodes, projection.output.name or "linear", before=projection.nodes[0]
+        )
+        weight, channel = self._weight(projection, add, scale.smoothing)
+        if self._target.microsoft:
+            inputs: list[ir.Value | None] = [given.quantized, weight, given.scale, channel, given.zero]
+            inputs += [] if bias is None else [None, bias]
+            y = add("MatMulIntegerToFloat", inputs, "static", FLOAT, shape=shape, domain=MICROSOFT)
+        else:
+            count = add("MatMulInteger", [given.quantized, weight, given.zero], "count", INT32, shape=shape)
+            y = add("Cast", [count], "real", FLOAT, {"to": int(FLOAT)}, shape=shape)
+            y = add("Mul", [y, channel], "by_channel", FLOAT, shape=shape)
+            y = add("Mul", [y, given.scale], "by_scale", FLOAT, shape=shape)
+            y = y if bias is None else add("Add", [y, bias], "biased", FLOAT, shape=shape)
+        replace(projection.output, y)
+        projection.container.remove(projection.nodes, safe=True)
+
+    def _weight(
+        self, projection: Projection, add: Insert, smoothing: NDArray[np.float32] | None = None
+    ) -> list[ir.Value]:
         """int8 [K, N] and its scales, [N] or what reads so."""
         weight = projection.weight
         if weight.value not in self._tied:
-            return self._tensors.put(weight, projection.container, by_channel(weight))
+            return self._tensors.put(weight, projection.container, by_channel(weight, smoothing))
         # stored once, as the embeddings read it; runtimes transpose constants when a session starts
         stored, scale = self._tensors.put(weight, projection.container, by_row(weight))
         flat = self._tensors.number(projection.container, "flat", np.array([-1]))

@@ -7,6 +7,8 @@ from posexport.precision.derived import DerivedTensors
 from posexport.precision.linear import Projection, projections, quantizable
 from posexport.precision.rows import embeddings
 from posexport.precision.rows.products import Products
+from posexport.precision.static.calibration import Calibration, measure
+from posexport.precision.static.scales import static_scales
 from posexport.spec import Interface
 from posexport.targets.dtypes import DType
 from posexport.targets.precision_options import PrecisionOptions
@@ -15,8 +17,16 @@ from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET, Target
 _UINT8 = DType(name="uint8", onnx="UINT8", ort="uint8", safetensors="U8")
 
 
-def quantize_rows(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:
+def quantize_rows(
+    model: ir.Model,
+    interface: Interface,
+    target: Target,
+    options: PrecisionOptions,
+    calibration: Calibration | None = None,
+) -> dict[str, str]:
     """Change ``model`` in place; answers the classes of tensors with what they are stored in.
+
+    ``calibration``: texts that static scales are measured on, in the place of a scale for every row.
 
     After all graph passes, which know float projections. Normalisations, attention and positions stay in float32.
 
@@ -34,14 +44,16 @@ def quantize_rows(model: ir.Model, interface: Interface, target: Target, options
     tables = [each for each in tables if each.table.value not in shared]
     tied = {each.table.value for each in tables}
     tensors = DerivedTensors(model)
-    products = Products(model, tensors, target, tied)
+    ranges = {} if calibration is None else measure(model, chosen, calibration)
+    products = Products(model, tensors, target, tied, static_scales(ranges, chosen, tied))
     for projection in chosen:
         products.replace(projection)
     products.import_operators()
     for lookup in tables:
         embeddings.quantize(lookup, tensors)
     tensors.finish()
-    return _classes(len(chosen), len(every) - len(chosen), len(tables))
+    static = sum(each.x in ranges for each in chosen)
+    return _classes(len(chosen), len(every) - len(chosen), len(tables), static)
 
 
 def _check_kernel(target: Target) -> None:
@@ -68,12 +80,14 @@ def _read_only_by(value: ir.Value, readers: set[ir.Node]) -> bool:
     return not value.is_graph_output()
 
 
-def _classes(quantized: int, left: int, tables: int) -> dict[str, str]:
+def _classes(quantized: int, left: int, tables: int, static: int) -> dict[str, str]:
     stored = {}
     if quantized:
         kept = f", {left} in float32" if left else ""
         stored["linear weights"] = f"int8 with a scale for each channel ({quantized}{kept})"
-        stored["activations of linear projections"] = "uint8 with a scale for each row"
+        measured = f"uint8 with static scales, measured on texts ({static})" if static else ""
+        by_row = "uint8 with a scale for each row" if static < quantized else ""
+        stored["activations of linear projections"] = ", ".join(filter(None, (measured, by_row)))
     if tables:
         stored["word embeddings"] = "int8 with a scale for each row"
     stored["positions, normalisations and all else"] = "float32"

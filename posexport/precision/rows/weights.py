@@ -27,12 +27,13 @@ def rounded(matrix: NDArray[np.float32]) -> NDArray[np.int8]:
     return whole
 
 
-def by_channel(weight: Weight) -> Mapping[str, Derived]:
-    """int8 [K, N] and scales [N], for products."""
+def by_channel(weight: Weight, smoothing: NDArray[np.float32] | None = None) -> Mapping[str, Derived]:
+    """int8 [K, N] and scales [N], for products; ``smoothing`` [K]: what x is divided by before."""
     k, n = weight.sizes
+    factor = np.float32(1) if smoothing is None else smoothing[:, None]
     return {
-        "int8": Derived(ir.DataType.INT8, (k, n), rounded),
-        "scale": Derived(ir.DataType.FLOAT, (n,), scales),
+        "int8": Derived(ir.DataType.INT8, (k, n), lambda matrix: rounded(matrix * factor)),
+        "scale": Derived(ir.DataType.FLOAT, (n,), lambda matrix: scales(matrix * factor)),
     }
 
 
