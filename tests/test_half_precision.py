@@ -16,6 +16,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.export.build import build
+from posexport.export.save import SharedFile
 from posexport.parity.run.reference import Reference
 from posexport.precision.apply import apply
 from posexport.runtime.ort_values import run, to_array, to_value
@@ -286,3 +287,17 @@ def test_a_cache_is_stored_in_half_precision(tmp_path: Path) -> None:
     )
     done = session.generate([[5, 2, 7], [9]], max_new_tokens=3)
     assert [len(completion.tokens) for completion in done.completions] == [3, 3]
+
+
+def test_parts_share_bfloat16_weights(tmp_path: Path) -> None:
+    """NumPy has no buffer of bfloat16, which weights in a file of their own are written from."""
+    x = np.arange(1024, dtype=np.float32).reshape(2, 512)
+    model = _half("g (float[n, 2] x) => (float[n, 512] y) <float[2, 512] w = {" + ", ".join(map(str, x.ravel())) + "}> "
+                  "{ y = MatMul (x, w) }", "bf16")  # fmt: skip
+    store = SharedFile("weights.bin")
+    for name in ("a.onnx", "b.onnx"):
+        store.write(ir.from_proto(model), tmp_path / name, None)
+    assert (tmp_path / "weights.bin").stat().st_size == 2 * x.size
+    (weight,) = ir.load(tmp_path / "b.onnx").graph.initializers.values()
+    assert weight.const_value is not None
+    np.testing.assert_array_equal(weight.const_value.numpy(), x.astype(ml_dtypes.bfloat16))
