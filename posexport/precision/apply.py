@@ -5,12 +5,16 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.precision.blocks.quantize import quantize_blocks
 from posexport.precision.half.half import to_half
 from posexport.precision.rows.quantize import quantize_rows
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32, PRECISIONS
 from posexport.targets.target import Target
+
+#: what is left of a graph whose weights are quantised
+_REST = {"positions, normalisations and all else": "float32"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,17 @@ def apply(model: ir.Model, interface: Interface, target: Target, options: Precis
         return PrecisionResult()
     if options.precision.weight_bits == 8 and not options.blocked:
         return PrecisionResult(quantize_rows(model, interface, target, options))
+    if options.blocked:
+        if options.precision.half:
+            _check(target, options)
+        stored = quantize_blocks(model, interface, target, options)
+        # after it: float32 scales and activations of its operators become 16 bits as all others do
+        rest = to_half(model, interface, target, options) if options.precision.half else _REST
+        return PrecisionResult({**stored, **rest})
     if options.precision.half and not options.precision.quantized:
         _check(target, options)
         return PrecisionResult(to_half(model, interface, target, options))
-    graph, inputs = model.graph.name, len(interface.inputs)
-    raise PosexportError(f"{graph}: {inputs} inputs for {target.name} cannot be brought to {options.name} yet")
+    raise PosexportError(f"--precision {options.name} cannot be made")
 
 
 #: a provider with a kernel for any of these computes in a type
