@@ -90,7 +90,7 @@ def candidates(texts: Path, *, decoder: bool) -> list[Candidate]:
         Candidate("int8, weights only", {**int8, "weight_only": True}),
         Candidate("int4", int4),
         Candidate("int4, blocks of 128", {**int4, "block_size": 128}),
-        Candidate("int4, GPTQ", {**int4, "quantizer": "gptq"}),
+        Candidate("int4, HQQ", {**int4, "quantizer": "hqq"}),
         Candidate("quantize_dynamic", made=dynamic(per_channel=False)),
         Candidate("quantize_dynamic, per channel", made=dynamic(per_channel=True)),
     ]

@@ -334,7 +334,13 @@ def _write(
     from posexport.sources.prepare import prepare
 
     tell = progress or (lambda *_: None)
-    opset = negotiate.opset(options.opset, static_cache=options.cache == "static", made_for=options.target)
+    layout = layouts.LAYOUTS[options.layout]
+    opset = negotiate.opset(
+        options.opset,
+        static_cache=options.cache == "static",
+        made_for=options.target,
+        blocked=options.precision.blocked and "MatMulNBits" not in layout.microsoft,
+    )
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = prepare(
@@ -347,7 +353,6 @@ def _write(
     )
     if name is not None:
         source = replace(source, name=name)
-    layout = layouts.LAYOUTS[options.layout]
     source = layout.arranged(source, options.precision.precision)
     for sentence in source.remarks:
         remark(sentence)
