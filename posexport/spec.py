@@ -69,6 +69,11 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     axes: list[Axis]
 
 
+def is_cache_input(spec: InputSpec) -> bool:
+    """Whether an input holds keys or values; those of cross attention are values of the encoder's to a decoder."""
+    return spec.role == "cache" or spec.name.startswith("past_key_values")
+
+
 def is_cache_output(name: str) -> bool:
     """Whether an output is what later calls take as their cache, by the ecosystem's names: ``present.N.key``."""
     return name.startswith("present")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from posexport.spec import InputSpec
+from posexport.spec import InputSpec, is_cache_input
 from posexport.targets.precision_options import PrecisionOptions
 
 if TYPE_CHECKING:
@@ -22,9 +22,13 @@ def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
         return source
 
     def inputs(specs: Sequence[InputSpec]) -> list[InputSpec]:
-        roles = ("cache", "values") if options.io == "half" else ("cache",)
         name = options.precision.dtype.name
-        return [msgspec.structs.replace(spec, dtype=name) if spec.role in roles else spec for spec in specs]
+        return [
+            msgspec.structs.replace(spec, dtype=name)
+            if is_cache_input(spec) or (options.io == "half" and spec.role == "values")
+            else spec
+            for spec in specs
+        ]
 
     parts = [
         replace(part, spec=msgspec.structs.replace(part.spec, inputs=inputs(part.spec.inputs))) for part in source.parts
