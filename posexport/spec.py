@@ -69,6 +69,11 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     axes: list[Axis]
 
 
+def is_cache_input(name: str) -> bool:
+    """Whether an input is a cache by the ecosystem's names: ``past_key_values.N.key``."""
+    return name.startswith("past_key_values")
+
+
 def is_cache_output(name: str) -> bool:
     """Whether an output is what later calls take as their cache, by the ecosystem's names: ``present.N.key``."""
     return name.startswith("present")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from posexport.spec import InputSpec
+from posexport.spec import InputSpec, is_cache_input
 from posexport.targets.precision_options import PrecisionOptions
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
     def inputs(specs: Sequence[InputSpec]) -> list[InputSpec]:
         roles = ("cache", "values") if options.io == "half" else ("cache",)
         name = options.precision.dtype.name
-        return [msgspec.structs.replace(spec, dtype=name) if spec.role in roles else spec for spec in specs]
+        return [
+            # keys and values of an encoder's states never grow: values to the decoder, and a cache all the same
+            msgspec.structs.replace(spec, dtype=name) if spec.role in roles or is_cache_input(spec.name) else spec
+            for spec in specs
+        ]
 
     parts = [
         replace(part, spec=msgspec.structs.replace(part.spec, inputs=inputs(part.spec.inputs))) for part in source.parts
