@@ -46,7 +46,7 @@ def convert(
     keep_float: Sequence[str] = (),
     weight_only: bool = False,
     block_size: int = 32,
-    quantizer: Literal["rtn", "gptq", "hqq"] = "rtn",
+    quantizer: Literal["rtn", "hqq"] = "rtn",
     calibrate: StrPath | None = None,
     texts: StrPath | None = None,
     tokenizer: Any = None,

@@ -334,7 +334,13 @@ def _write(
     from posexport.sources.prepare import prepare
 
     tell = progress or (lambda *_: None)
-    opset = negotiate.opset(options.opset, static_cache=options.cache == "static", made_for=options.target)
+    layout = layouts.LAYOUTS[options.layout]
+    opset = negotiate.opset(
+        options.opset,
+        static_cache=options.cache == "static",
+        made_for=options.target,
+        blocked=options.precision.blocked and "MatMulNBits" not in layout.microsoft,
+    )
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = prepare(
@@ -347,7 +353,6 @@ def _write(
     )
     if name is not None:
         source = replace(source, name=name)
-    layout = layouts.LAYOUTS[options.layout]
     source = layout.arranged(source, options.precision.precision)
     for sentence in source.remarks:
         remark(sentence)
@@ -458,17 +463,23 @@ def _on_texts(
 ) -> TextAgreement:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
     from posexport.parity.agreement.texts import on_texts
+    from posexport.parity.run.emulation import computes, emulated_if, widened
 
     assert options.texts is not None
-    return on_texts(
-        source,
-        model_of(directory, source.parts),
-        model_of(float32, source.parts),
-        options.texts,
-        provider=options.provider or DEFAULT_PROVIDER,
-        threads=options.threads,
-        progress=progress,
-    )
+    provider, computed = options.provider or DEFAULT_PROVIDER, options.precision.precision.dtype.precision
+    parts = [part.spec for part in source.parts]
+    # a provider that computes in float32 would not show what others round
+    emulated = None if computes(provider, computed) else computed
+    with emulated_if(emulated, model_of(directory, source.parts), parts) as graph:
+        return on_texts(
+            widened(source),
+            graph,
+            model_of(float32, source.parts),
+            options.texts,
+            provider=provider,
+            threads=options.threads,
+            progress=progress,
+        )
 
 
 def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:

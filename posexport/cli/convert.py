@@ -112,7 +112,7 @@ _GROUPS = {
     type=click.Choice(get_args(QuantizerName)),
     default="rtn",
     show_default=True,
-    help="How weights are rounded, where only weights are quantized: to nearest, or by GPTQ or HQQ.",
+    help="How weights are rounded, where only weights are quantized: to nearest, or by HQQ.",
 )
 @click.option(
     "--calibrate",

@@ -3,7 +3,7 @@
 import functools
 
 from posexport.errors import PosexportError
-from posexport.targets.target import ATTENTION_OPSET
+from posexport.targets.target import ATTENTION_OPSET, BLOCKED_OPSET
 
 DEFAULT_OPSET = 18
 #: IR 10 is understood by ONNX Runtime 1.18 and later and by the browsers' builds; nothing in a bundle needs a newer
@@ -33,11 +33,12 @@ def takes(opset: int, ir_version: int = IR_VERSION) -> bool:
     return True
 
 
-def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "portable") -> int:
+def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "portable", blocked: bool = False) -> int:
     """The opset to export at: ``wanted`` if it is one that can be written and run, else the default.
 
     ``static_cache``: the graph writes to a cache of fixed size. ``made_for``: for ONNX Runtime alone the default is the
-    first opset that has Attention, where the installed one takes it.
+    first opset that has Attention, where the installed one takes it. ``blocked``: weights share scales in blocks, and
+    no operator of ONNX Runtime's own multiplies them.
 
     Raises:
         PosexportError: naming the lowest and the highest opset that work here.
@@ -50,7 +51,7 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
         )
     if wanted is None and not static_cache:
         newer = made_for != "portable" and takes(ATTENTION_OPSET)
-        return ATTENTION_OPSET if newer else DEFAULT_OPSET
+        return ATTENTION_OPSET if newer else BLOCKED_OPSET if blocked else DEFAULT_OPSET
     if wanted is None:
         if not takes(STATIC_CACHE_OPSET):
             raise PosexportError(

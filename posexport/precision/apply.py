@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.precision.blocks.quantize import quantize_blocks
 from posexport.precision.half.arithmetic import check_arithmetic, remarks
 from posexport.precision.half.half import to_half
 from posexport.precision.rows.quantize import quantize_rows
@@ -13,6 +14,9 @@ from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import FP32
 from posexport.targets.target import Target
+
+#: what is left of a graph whose weights are quantised
+_REST = {"positions, normalisations and all else": "float32"}
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,14 @@ def apply(
         return PrecisionResult()
     if options.by_rows:
         return PrecisionResult(quantize_rows(model, interface, target, options, calibration))
-    if options.precision.half and not options.precision.quantized:
+    stored: dict[str, str] = {}
+    if options.precision.half:
         check_arithmetic(target)
-        return PrecisionResult(to_half(model, interface, target, options), remarks(target))
-    graph, inputs = model.graph.name, len(interface.inputs)
-    raise PosexportError(f"{graph}: {inputs} inputs for {target.name} cannot be brought to {options.name} yet")
+    if options.blocked:
+        stored = quantize_blocks(model, interface, target, options)
+    if options.precision.half:
+        # after it: float32 scales and activations of its operators become 16 bits as all others do
+        return PrecisionResult({**stored, **to_half(model, interface, target, options)}, remarks(target))
+    if stored:
+        return PrecisionResult({**stored, **_REST})
+    raise PosexportError(f"--precision {options.name} cannot be made")

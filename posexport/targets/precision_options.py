@@ -10,7 +10,7 @@ from posexport.suggest import check_choice
 from posexport.targets.precisions import FP32, PRECISIONS, Precision, PrecisionName, precision_named
 
 IOName = Literal["float32", "half"]
-QuantizerName = Literal["rtn", "gptq", "hqq"]
+QuantizerName = Literal["rtn", "hqq"]
 BLOCK_SIZES = (32, 128)
 _BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
 _BLOCKED = "--precision int4, or --precision int8 --weight-only"

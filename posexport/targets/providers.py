@@ -29,6 +29,7 @@ class Provider:
         preferred: by family of lowerings (`posexport.lowering.plan`), their names in order of preference; a family
             that is not named keeps its own order.
         unprofitable: graph passes that apply and are left out for it -> why.
+        accuracy_level: of MatMulNBits; 4: activations become int8 in its kernels, 0: they stay as they are.
         prepare: called before a session is made.
         load_failure: what ONNX Runtime raised -> why the provider does not load and what to do, where that is known.
     """
@@ -43,6 +44,7 @@ class Provider:
     widened: frozenset[str] = frozenset()
     preferred: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unprofitable: Mapping[str, str] = field(default_factory=dict)
+    accuracy_level: int = 0
     prepare: Callable[[], None] = lambda: None
     load_failure: Callable[[str], str | None] = lambda _: None
 
@@ -88,6 +90,7 @@ CPU = register(
         package="onnxruntime",
         built_in=True,
         widened=frozenset({"float16"}),
+        accuracy_level=4,
         # measured with onnxruntime 1.31, 768 channels; without means (RMSNormalization) 1 to 4 times
         unprofitable={
             "skip-norm": "its CPU kernel takes 2 to 5 times as long as Add and LayerNormalization, and sums one by one "

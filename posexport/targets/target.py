@@ -13,6 +13,8 @@ MICROSOFT = "com.microsoft"
 MICROSOFT_OPSET = 1
 #: the first opset with Attention, RotaryEmbedding and RMSNormalization
 ATTENTION_OPSET = 23
+#: the first opset whose DequantizeLinear and QuantizeLinear know blocks and 4 bits
+BLOCKED_OPSET = 21
 #: the target of graphs of standard operators, for any runtime
 PORTABLE = "portable"
 #: what ``--target`` accepts

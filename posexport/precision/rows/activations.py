@@ -13,15 +13,13 @@ import onnx_ir as ir
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.rows.insert import Insert
 from posexport.precision.static.scales import StaticScale
-from posexport.targets.target import Target
+from posexport.targets.target import BLOCKED_OPSET, Target
 
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8
 #: the largest magnitude of a row that is taken for zeros; its 1 / 127 is a normal float32 still
 TINY = 1e-30
 #: above twice the scale of any row, 3.4e38 / 127
 _HUGE = 1e38
-#: of the first QuantizeLinear with blocks
-_BLOCKED_OPSET = 21
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Activations:
         graph = x.graph if producer is None else producer.graph
         assert isinstance(graph, ir.Graph)
         add = Insert(graph, (reader,), f"{x.name}_rows", after=producer)
-        if self._target.provider is None or self._target.opset < _BLOCKED_OPSET:
+        if self._target.provider is None or self._target.opset < BLOCKED_OPSET:
             return self._by_division(x, graph, add)
         return self._in_blocks(x, graph, add, channels)
 

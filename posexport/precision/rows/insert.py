@@ -30,7 +30,7 @@ class Insert:
         inputs: Sequence[ir.Value | None],
         suffix: str,
         dtype: ir.DataType,
-        attributes: Mapping[str, int] | None = None,
+        attributes: Mapping[str, int | Sequence[int]] | None = None,
         *,
         shape: ir.Shape | None = None,
         domain: str = "",

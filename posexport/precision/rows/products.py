@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from posexport.graph.edits import replace
 from posexport.precision.derived import DerivedTensors
-from posexport.precision.linear import Projection, with_bodies
+from posexport.precision.linear import Projection
 from posexport.precision.rows.activations import Activations, Rows
 from posexport.precision.rows.insert import Insert
 from posexport.precision.rows.weights import by_channel, by_row
 from posexport.precision.static.scales import StaticScale
-from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET, Target
+from posexport.targets.target import MICROSOFT, Target
 
 FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32
 
@@ -28,7 +28,6 @@ class Products:
 
     def __init__(
         self,
-        model: ir.Model,
         tensors: DerivedTensors,
         target: Target,
         tied: set[ir.Value],
@@ -40,14 +39,6 @@ class Products:
         self._target = target
         self._tied = tied
         self._activations = Activations(tensors, target)
-        self._model = model
-
-    def import_operators(self) -> None:
-        """Say in the model and in functions that they have ONNX Runtime's own operators, where they do."""
-        for graph in (self._model.graph, *(function.graph for function in self._model.functions.values())):
-            if any(node.domain == MICROSOFT for body in with_bodies(graph) for node in body):
-                graph.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)
-                self._model.opset_imports.setdefault(MICROSOFT, MICROSOFT_OPSET)
 
     def replace(self, projection: Projection) -> None:
         """Put integers in the place of a float projection."""

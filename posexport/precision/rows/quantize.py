@@ -3,8 +3,9 @@
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
+from posexport.precision.chosen import choose
 from posexport.precision.derived import DerivedTensors
-from posexport.precision.linear import Projection, projections, quantizable
+from posexport.precision.imports import import_microsoft
 from posexport.precision.rows import embeddings
 from posexport.precision.rows.products import Products
 from posexport.precision.static.calibration import Calibration, measure
@@ -34,26 +35,18 @@ def quantize_rows(
         PosexportError: the provider has no kernel for products of uint8 and int8, or ``--keep-float`` matches nothing.
     """
     _check_kernel(target)
-    every = projections(model, interface)
-    chosen = quantizable(every, options.keep_float)
-    tables = embeddings.lookups(model, interface, options.keep_float)
-    # a table or weight that is read in float32 too would be stored twice
-    readers = {each.product for each in chosen} | {each.node for each in tables}
-    shared = {value for value in _weights(chosen, tables) if not _read_only_by(value, readers)}
-    chosen = [each for each in chosen if each.weight.value not in shared]
-    tables = [each for each in tables if each.table.value not in shared]
-    tied = {each.table.value for each in tables}
+    chosen = choose(model, interface, options)
     tensors = DerivedTensors(model)
-    ranges = {} if calibration is None else measure(model, chosen, calibration)
-    products = Products(model, tensors, target, tied, static_scales(ranges, chosen, tied))
-    for projection in chosen:
+    ranges = {} if calibration is None else measure(model, chosen.projections, calibration)
+    products = Products(tensors, target, chosen.tied, static_scales(ranges, chosen.projections, chosen.tied))
+    for projection in chosen.projections:
         products.replace(projection)
-    products.import_operators()
-    for lookup in tables:
+    import_microsoft(model)
+    for lookup in chosen.tables:
         embeddings.quantize(lookup, tensors)
     tensors.finish()
-    static = sum(each.x in ranges for each in chosen)
-    return _classes(len(chosen), len(every) - len(chosen), len(tables), static)
+    static = sum(each.x in ranges for each in chosen.projections)
+    return _classes(len(chosen.projections), chosen.left, len(chosen.tables), static)
 
 
 def _check_kernel(target: Target) -> None:
@@ -64,20 +57,6 @@ def _check_kernel(target: Target) -> None:
         f"--precision int8 multiplies uint8 rows by int8 weights, for which ONNX Runtime has no kernel on "
         f"{provider.label}; use --precision fp16, or --precision int8 --weight-only"
     )
-
-
-def _weights(chosen: list[Projection], tables: list[embeddings.Lookup]) -> set[ir.Value]:
-    return {each.weight.value for each in chosen} | {each.table.value for each in tables}
-
-
-def _read_only_by(value: ir.Value, readers: set[ir.Node]) -> bool:
-    """Whether all that reads it is quantised, a transposition in between left aside."""
-    for user, _ in value.uses():
-        if user in readers:
-            continue
-        if user.op_type != "Transpose" or not all(last in readers for last, _ in user.outputs[0].uses()):
-            return False
-    return not value.is_graph_output()
 
 
 def _classes(quantized: int, left: int, tables: int, static: int) -> dict[str, str]:

@@ -1,0 +1,100 @@
+"""The tensors of a weight in blocks, as MatMulNBits and as DequantizeLinear read them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.precision.blocks.rounding import QUANTIZERS, Floats, Rounded
+from posexport.precision.derived import Array, Derived
+from posexport.precision.linear import Weight
+from posexport.targets.precision_options import QuantizerName
+
+#: bits -> the types of signed and of unsigned numbers, of ONNX and of NumPy
+_TYPES = {
+    4: (ir.DataType.INT4, ml_dtypes.int4, ir.DataType.UINT4, ml_dtypes.uint4),
+    8: (ir.DataType.INT8, np.int8, ir.DataType.UINT8, np.uint8),
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a weight is stored: ``bits`` each, ``size`` that share a scale, rounded by ``quantizer``.
+
+    8 bits are rounded to nearest always: what a quantizer may gain is below what anybody sees.
+    """
+
+    bits: int
+    size: int
+    quantizer: QuantizerName = "rtn"
+
+    @property
+    def symmetric(self) -> bool:
+        """0 is in the middle of every block."""
+        return self.bits == 8 or self.quantizer == "rtn"
+
+    def round(self, matrix: Floats) -> Rounded:
+        """[K, N] in blocks."""
+        return QUANTIZERS["rtn" if self.symmetric else self.quantizer](matrix, self.bits, self.size)
+
+    def count(self, weight: Weight) -> int:
+        """Blocks of a channel, the last of which may be filled up."""
+        return -(-weight.sizes[0] // self.size)
+
+
+def for_product(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
+    """B, scales and zero points of MatMulNBits: [N, blocks, bytes], [N, blocks] and [N, bytes of blocks].
+
+    Two numbers of 4 bits are a byte, the first in its low half.
+    """
+    (_, n), blocks = weight.sizes, scheme.count(weight)
+    key = f"bits{scheme.bits}"
+    tensors = {
+        key: Derived(
+            ir.DataType.UINT8,
+            (n, blocks, scheme.size * scheme.bits // 8),
+            lambda matrix: packed(scheme.round(matrix).values, scheme.bits),
+        ),
+        f"{key}_scale": Derived(ir.DataType.FLOAT, (n, blocks), lambda matrix: scheme.round(matrix).scales),
+    }
+    if not scheme.symmetric:
+        tensors[f"{key}_zero"] = Derived(
+            ir.DataType.UINT8, (n, -(-blocks * scheme.bits // 8)), lambda matrix: _zeros(scheme.round(matrix), scheme)
+        )
+    return tensors
+
+
+def for_dequantize(weight: Weight, scheme: Scheme) -> Mapping[str, Derived]:
+    """x, scale and zero point of DequantizeLinear along axis 0: [K, N], [blocks, N] and [blocks, N]."""
+    (k, n), blocks = weight.sizes, scheme.count(weight)
+    signed, signed_type, unsigned, unsigned_type = _TYPES[scheme.bits]
+    key = f"int{scheme.bits}"
+
+    def values(matrix: Floats) -> Array:
+        whole = scheme.round(matrix).values.reshape(n, -1).T[:k]
+        if scheme.symmetric:
+            return (whole.astype(np.int16) - (1 << (scheme.bits - 1))).astype(signed_type)
+        return whole.astype(unsigned_type)
+
+    tensors = {
+        key: Derived(signed if scheme.symmetric else unsigned, (k, n), values),
+        f"{key}_scale": Derived(ir.DataType.FLOAT, (blocks, n), lambda matrix: scheme.round(matrix).scales.T),
+    }
+    if not scheme.symmetric:
+        tensors[f"{key}_zero"] = Derived(
+            unsigned, (blocks, n), lambda matrix: np.asarray(scheme.round(matrix).zeros).T.astype(unsigned_type)
+        )
+    return tensors
+
+
+def packed(whole: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Numbers of few bits as bytes, along the last axis, whose size is even."""
+    return whole if bits == 8 else (whole[..., 0::2] | whole[..., 1::2] << 4).astype(np.uint8)
+
+
+def _zeros(rounded: Rounded, scheme: Scheme) -> NDArray[np.uint8]:
+    zeros = np.asarray(rounded.zeros)
+    return packed(np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2))), scheme.bits)

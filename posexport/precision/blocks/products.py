@@ -1,0 +1,48 @@
+"""Linear projections whose weight is in blocks: MatMulNBits, or for any runtime DequantizeLinear and MatMul."""
+
+import onnx_ir as ir
+
+from posexport.graph.edits import replace
+from posexport.precision.blocks.packing import Scheme, for_dequantize, for_product
+from posexport.precision.derived import DerivedTensors
+from posexport.precision.linear import Projection
+from posexport.precision.rows.insert import Insert
+from posexport.targets.target import MICROSOFT, Target
+
+FLOAT = ir.DataType.FLOAT
+OPERATOR = "MatMulNBits"
+
+
+class Products:
+    """Of one model."""
+
+    def __init__(self, tensors: DerivedTensors, target: Target) -> None:
+        self._tensors = tensors
+        self._fused = target.may_use(OPERATOR)
+        # clients that have the operator without being a target are browsers: their kernels are of int8 too
+        self._level = 4 if target.provider is None else target.provider.accuracy_level
+
+    def replace(self, projection: Projection, scheme: Scheme) -> None:
+        """Put a weight in blocks in the place of a float one; the bias is added as it was."""
+        shape = projection.output.shape
+        name = projection.output.name or "linear"
+        add = Insert(projection.container, projection.nodes, name, before=projection.nodes[0])
+        y = self._fused_product(projection, scheme, add) if self._fused else self._product(projection, scheme, add)
+        if projection.bias is not None:
+            y = add("Add", [y, projection.bias], "biased", FLOAT, shape=shape)
+        replace(projection.output, y)
+        projection.container.remove(projection.nodes, safe=True)
+
+    def _fused_product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
+        k, n = projection.weight.sizes
+        stored = self._tensors.put(projection.weight, projection.container, for_product(projection.weight, scheme))
+        attributes = {"K": k, "N": n, "bits": scheme.bits, "block_size": scheme.size, "accuracy_level": self._level}
+        inputs = [projection.product.inputs[0], *stored]
+        return add(OPERATOR, inputs, "product", FLOAT, attributes, shape=projection.output.shape, domain=MICROSOFT)
+
+    def _product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
+        weight = projection.weight
+        stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
+        attributes = {"axis": 0, "block_size": scheme.size}
+        real = add("DequantizeLinear", stored, "weight", FLOAT, attributes, shape=ir.Shape(weight.sizes))
+        return add("MatMul", [projection.product.inputs[0], real], "product", FLOAT, shape=projection.output.shape)

@@ -1,0 +1,61 @@
+"""The pass: weights of linear projections in blocks of 4 or 8 bits, word embeddings and the head at 8."""
+
+import onnx_ir as ir
+
+from posexport.errors import PosexportError
+from posexport.precision.blocks.packing import Scheme
+from posexport.precision.blocks.products import OPERATOR, Products
+from posexport.precision.blocks.tables import quantize_tied
+from posexport.precision.chosen import Chosen, choose
+from posexport.precision.derived import DerivedTensors
+from posexport.precision.imports import import_microsoft
+from posexport.precision.rows import embeddings
+from posexport.spec import Interface
+from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.target import BLOCKED_OPSET, Target
+
+
+def quantize_blocks(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:
+    """Change ``model`` in place; answers the classes of tensors with what they are stored in.
+
+    After all graph passes and before a pass to half precision, which finds float scales and float activations.
+
+    Raises:
+        PosexportError: the opset is below that of blocks, or ``--keep-float`` matches nothing.
+    """
+    if not target.may_use(OPERATOR) and target.opset < BLOCKED_OPSET:
+        raise PosexportError(
+            f"--precision {options.name} for any runtime stores weights in blocks, which need --opset {BLOCKED_OPSET} "
+            f"or higher; got {target.opset}"
+        )
+    chosen = choose(model, interface, options)
+    tensors = DerivedTensors(model)
+    products = Products(tensors, target)
+    bits = options.precision.weight_bits or 8
+    linear, head = Scheme(bits, options.block_size, options.quantizer), Scheme(8, options.block_size)
+    heads = {each.product for each in chosen.projections if each.weight.sizes[1] in chosen.rows}
+    tied = {each.weight.value for each in chosen.projections} & chosen.tied
+    for projection in chosen.projections:
+        products.replace(projection, head if projection.product in heads else linear)
+    for lookup in chosen.tables:
+        if lookup.table.value in tied:
+            quantize_tied(lookup, tensors, head, fused=target.may_use(OPERATOR))
+        else:
+            embeddings.quantize(lookup, tensors)
+    import_microsoft(model)
+    tensors.finish()
+    return _classes(chosen, linear, len(heads), len(tied))
+
+
+def _classes(chosen: Chosen, linear: Scheme, heads: int, tied: int) -> dict[str, str]:
+    stored = {}
+    blocks = f"in blocks of {linear.size}"
+    if quantized := len(chosen.projections) - heads:
+        kept = f", {chosen.left} in float" if chosen.left else ""
+        stored["linear weights"] = f"int{linear.bits} {blocks}, {linear.quantizer} ({quantized}{kept})"
+    if heads:
+        stored["projections to the vocabulary"] = f"int8 {blocks}"
+    if chosen.tables:
+        scales = f"int8 {blocks}, stored once with the head" if tied else "int8 with a scale for each row"
+        stored["word embeddings"] = scales
+    return stored
