@@ -219,7 +219,9 @@ def _cost_cells(row: dict[str, Any], first: dict[str, Any], sizes: Sequence[str]
     """A row of the table, relative to the first one."""
     is_first = row is first
     size = f"{row['bytes'] / 1e6:.1f} MB" if is_first else f"{row['bytes'] / first['bytes']:.0%}"
-    times = [f"{row['ms'][each]:.1f} ms" if is_first else f"{row['ratio'][each]:.2f}" for each in sizes]
+    times = ["does not run" for _ in sizes]
+    if "ms" in row:
+        times = [f"{row['ms'][each]:.1f} ms" if is_first else f"{row['ratio'][each]:.2f}" for each in sizes]
     peak = "" if row["peak"] is None else f"{row['peak'] / 1e6:.0f} MB"
     agreement = row["agreement"]
     if agreement is None:

@@ -458,17 +458,23 @@ def _on_texts(
 ) -> TextAgreement:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
     from posexport.parity.agreement.texts import on_texts
+    from posexport.parity.run.emulation import computes, emulated_if, widened
 
     assert options.texts is not None
-    return on_texts(
-        source,
-        model_of(directory, source.parts),
-        model_of(float32, source.parts),
-        options.texts,
-        provider=options.provider or DEFAULT_PROVIDER,
-        threads=options.threads,
-        progress=progress,
-    )
+    provider, computed = options.provider or DEFAULT_PROVIDER, options.precision.precision.dtype.precision
+    parts = [part.spec for part in source.parts]
+    # a provider that computes in float32 would not show what others round
+    emulated = None if computes(provider, computed) else computed
+    with emulated_if(emulated, model_of(directory, source.parts), parts) as graph:
+        return on_texts(
+            widened(source),
+            graph,
+            model_of(float32, source.parts),
+            options.texts,
+            provider=provider,
+            threads=options.threads,
+            progress=progress,
+        )
 
 
 def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:

@@ -16,6 +16,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.export.build import build
+from posexport.export.save import SharedFile
 from posexport.parity.run.reference import Reference
 from posexport.precision.apply import apply
 from posexport.runtime.ort_values import run, to_array, to_value
@@ -39,10 +40,10 @@ class _Ports:
     outputs: list[OutputSpec] = field(default_factory=list)
 
 
-def _half(text: str, precision: str = "fp16", target: str = "portable", io: str = "float32") -> onnx.ModelProto:
+def _half(text: str, precision: str = "fp16", target: str = "portable") -> onnx.ModelProto:
     """The graph of ``text`` in half precision, checked."""
     model = ir.from_proto(onnx.parser.parse_model(_HEAD + text))
-    options = PrecisionOptions(name=precision, io=io)
+    options = PrecisionOptions(name=precision)
     apply(model, _Ports(), Target(target, 20, dtype=options.precision.dtype), options)
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
@@ -175,7 +176,7 @@ def test_the_score_of_a_dropped_key_is_finite(precision: str, dropped: float) ->
     )
     numbers = [ir.from_proto(tensor).numpy().astype(np.float64) for tensor in model.graph.initializer]
     least = min(float(array.min()) for array in numbers)
-    half = float(ml_dtypes.finfo(BY_PRECISION[precision].numpy).min)
+    half = float(ml_dtypes.finfo(BY_PRECISION[precision].numpy).min)  # type: ignore[no-untyped-call]
     assert least == pytest.approx(half * dropped / -3.4028234e38, rel=2**-7)
     assert np.isfinite(least)
 
@@ -229,7 +230,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """T5's bias and a rotation in float16: an encoder for any runtime, a decoder with the operators of CUDA."""
     paths = {}
     for name, target in (("encoder-t5", "portable"), ("decoder-rope", "cuda")):
-        source = prepare(name, LoadOptions(settings=["layers=1"]))
+        source = prepare(name, LoadOptions(settings=("layers=1",)))
         path = paths[name] = tmp_path_factory.mktemp(name) / "model.onnx"
         opset = negotiate.opset(None, static_cache=False, made_for=target)
         half = PrecisionOptions(name="fp16")
@@ -239,7 +240,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("level", _LEVELS)
 def test_as_exact_as_pytorch_with_float32_positions(exported: dict[str, Path], level: str) -> None:
-    module = prepare("encoder-t5", LoadOptions(settings=["layers=1"])).module
+    module = prepare("encoder-t5", LoadOptions(settings=("layers=1",))).module
     truth, own = (Reference(module, dtype, outputs=1) for dtype in (torch.float64, torch.float16))
     session = _session(exported["encoder-t5"], level)
     for length in (17, 301):
@@ -286,3 +287,17 @@ def test_a_cache_is_stored_in_half_precision(tmp_path: Path) -> None:
     )
     done = session.generate([[5, 2, 7], [9]], max_new_tokens=3)
     assert [len(completion.tokens) for completion in done.completions] == [3, 3]
+
+
+def test_parts_share_bfloat16_weights(tmp_path: Path) -> None:
+    """NumPy has no buffer of bfloat16, which weights in a file of their own are written from."""
+    x = np.arange(1024, dtype=np.float32).reshape(2, 512)
+    model = _half("g (float[n, 2] x) => (float[n, 512] y) <float[2, 512] w = {" + ", ".join(map(str, x.ravel())) + "}> "
+                  "{ y = MatMul (x, w) }", "bf16")  # fmt: skip
+    store = SharedFile("weights.bin")
+    for name in ("a.onnx", "b.onnx"):
+        store.write(ir.from_proto(model), tmp_path / name, None)
+    assert (tmp_path / "weights.bin").stat().st_size == 2 * x.size
+    (weight,) = ir.load(tmp_path / "b.onnx").graph.initializers.values()
+    assert weight.const_value is not None
+    np.testing.assert_array_equal(weight.const_value.numpy(), x.astype(ml_dtypes.bfloat16))

@@ -75,12 +75,13 @@ class SharedFile(Store):
                 if tensor is None or tensor.nbytes < KEEP_INSIDE or value.is_graph_input():
                     continue
                 array = np.ascontiguousarray(tensor.numpy())
-                key = hashlib.sha256(array.data if array.size else b"").digest()
+                raw = array.reshape(-1).view(np.uint8)  # of bfloat16 there is no buffer
+                key = hashlib.sha256(raw.data if array.size else b"").digest()
                 key += repr((str(tensor.dtype), array.shape)).encode()
                 if key not in self._kept:
                     file.write(b"\0" * (-file.tell() % _ALIGNED))
                     self._kept[key] = (file.tell(), array.nbytes)
-                    file.write(array.data)
+                    file.write(raw.data)
                 offset, length = self._kept[key]
                 value.const_value = ir.ExternalTensor(
                     self.name,
@@ -91,7 +92,7 @@ class SharedFile(Store):
                     name=value.name or "",
                     base_dir=path.parent,
                 )
-                del array
+                del array, raw
                 release(parameters)
         ir.save(model, path)
 

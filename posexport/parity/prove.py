@@ -1,6 +1,7 @@
 """The proof: every point through PyTorch in float64, PyTorch in the model's precision, and ONNX Runtime."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from posexport.parity.report import median
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.run.calls import whole
-from posexport.parity.run.emulation import HALVES, computes, widened
+from posexport.parity.run.emulation import HALVES, computes, widened, widened_parts
 from posexport.parity.run.points import Measurements, measure_points
 from posexport.parity.run.reference import torch_threads
 from posexport.parity.run.sample import SampleWriter
@@ -99,6 +100,11 @@ def prove(
             sample=sample,
         )
     source = widened(source)
+    if emulated:
+        specs = widened_parts([part.spec for part in source.parts])
+        source = replace(
+            source, parts=[replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)]
+        )
     setup = Setup(
         source=source,
         subject=_subject(source, model, foreign, provider=provider, threads=threads),

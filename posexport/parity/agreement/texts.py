@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 def on_texts(
     source: Model,
-    model: Path,
+    model: Path | bytes,
     float32: Path,
     texts: Path,
     *,

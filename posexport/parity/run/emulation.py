@@ -13,7 +13,7 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.extras import require
-from posexport.spec import PartSpec
+from posexport.spec import InputSpec, PartSpec
 from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import provider_named
@@ -67,12 +67,17 @@ def widened(source: "Source") -> "Source":
 
     NumPy has no bfloat16.
     """
+    return replace(source, inputs=_widened(source.inputs))
+
+
+def widened_parts(parts: Sequence[PartSpec]) -> list[PartSpec]:
+    """``parts`` of an emulated copy, whose inputs are float32."""
+    return [msgspec.structs.replace(part, inputs=_widened(part.inputs)) for part in parts]
+
+
+def _widened(specs: Sequence[InputSpec]) -> list[InputSpec]:
     halves = {BY_PRECISION[name].name for name in HALVES}
-    inputs = [
-        msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in halves else spec
-        for spec in source.inputs
-    ]
-    return replace(source, inputs=inputs)
+    return [msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in halves else spec for spec in specs]
 
 
 def rounds_everything(target: Path, stored: PrecisionName, asked: PrecisionName) -> bool:

@@ -28,7 +28,7 @@ from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.run.calls import in_calls
-from posexport.parity.run.emulation import emulated_if, loads
+from posexport.parity.run.emulation import emulated_if, loads, widened_parts
 from posexport.parity.run.refusal import refused
 from posexport.parity.run.subject import RunError, Runner
 from posexport.spec import BATCH, SEQUENCE, TOKENS, Axis, InputSpec, OutputSpec, PartSpec
@@ -171,7 +171,13 @@ def check_sample(
     emulated = emulate or not loads(provider, precision)
     with emulated_if(precision if emulated else None, model, parts) as graph:
         points = run_sample(
-            header, tensors, graph, parts=parts, provider=provider, threads=threads, tolerance=tolerance
+            header,
+            tensors,
+            graph,
+            parts=widened_parts(parts) if emulated else parts,
+            provider=provider,
+            threads=threads,
+            tolerance=tolerance,
         )
     return Report(
         scope="sample", provider=provider, precision=precision, points=points, tolerance=tolerance, emulated=emulated
