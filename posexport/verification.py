@@ -226,7 +226,7 @@ def _agree(target: Path, manifest: Manifest) -> None:
         }
         for field, value in said.items():
             entry = entries.get(f"posexport.{field}")
-            if entry is not None and msgspec.json.decode(entry) != msgspec.to_builtins(value):
+            if entry is not None and msgspec.json.decode(entry) != msgspec.json.decode(msgspec.json.encode(value)):
                 raise PosexportError(
                     f"{target / MANIFEST} gives other {field} than {file} does: it was altered; copy or convert the "
                     "bundle again"
