@@ -13,7 +13,7 @@ import msgspec
 
 from posexport.parity.agreement.fall import fall
 from posexport.parity.agreement.judge import judged
-from posexport.parity.agreement.limits import LIMITS, Limits
+from posexport.parity.agreement.limits import Limits, limits_of
 from posexport.parity.agreement.subset import subset
 from posexport.parity.branches.coverage import Coverage, cover
 from posexport.parity.grid.conditioning import inputs_of
@@ -99,7 +99,7 @@ def compare(
         )
         points += coverage.added
     fresh = exact is not None and exact.stateful
-    limits = LIMITS[options.name]
+    limits = limits_of(options)
     accepted = [point for point in points if not point.refusal]
     too_large = setup.too_large(accepted, room)
     fitting = [point for point in accepted if point not in too_large]
@@ -116,7 +116,8 @@ def compare(
         provider=provider,
         precision=options.name,
         points=judgements,
-        invariants=[*kept, *fall(judgements)],
+        # what saturates on random ids does so wherever they stand, the more of them the more
+        invariants=[*kept, *(fall(judgements) if options.calibration is None else ())],
         strays=strays,
         stateful=fresh,
         coverage=coverage.runs(list(too_large)),
@@ -124,6 +125,7 @@ def compare(
         float32=exact,
     )
     if sample is not None:
+        sample.least_cosine = limits.cosine
         sample.finish(report)
     return report
 

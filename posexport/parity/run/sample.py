@@ -21,7 +21,6 @@ from posexport.bounds import Bound
 from posexport.bundle.manifest import SAMPLE, model_of
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import mean_cosine
-from posexport.parity.agreement.limits import LIMITS
 from posexport.parity.criterion import Array, floor
 from posexport.parity.grid.inputs import Feeds, draw, size_of
 from posexport.parity.grid.point import PADDINGS, GridPoint
@@ -66,6 +65,8 @@ class Header(msgspec.Struct, kw_only=True):
     points: list[GridPoint]
     refusals: list[GridPoint]
     truths: list[list[Truth]]
+    #: of a quantized graph: the mean cosine of an output at a point is at least so much
+    least_cosine: float | None = None
 
 
 class SampleWriter:
@@ -76,6 +77,8 @@ class SampleWriter:
         self.tensors: dict[str, Array] = {}
         self._chosen: list[GridPoint] = []
         self._picks = PICKS
+        #: for the header
+        self.least_cosine: float | None = None
 
     def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
         """Settle which of ``points`` to keep. Anything gathered before is dropped."""
@@ -122,6 +125,7 @@ class SampleWriter:
         if self.header is None:
             return
         self.header.precision = report.precision
+        self.header.least_cosine = self.least_cosine
         known = {(p.length, p.output): p for p in report.points if p.tolerance is not None}
         for point, truths in zip(self.header.points, self.header.truths, strict=True):
             for spec, truth in zip(self.header.outputs, truths, strict=True):
@@ -208,7 +212,7 @@ def run_sample(
             if failure:
                 result: dict[str, Any] = {"verdict": "fail", "note": failure, "tolerance": truth.tolerance}
             else:
-                result = _judged(outputs[index], spec, truth, tensors, number, header.precision, tolerance)
+                result = _judged(outputs[index], spec, truth, tensors, number, header, tolerance)
             points.append(at(point, output=spec.name, torch_worst=truth.torch_worst, **result))
     for point in header.refusals:
         answer = refused(runner, draw(point, header.inputs), [Bound(SEQUENCE, header.limit or 0)])
@@ -222,13 +226,13 @@ def _judged(
     truth: Truth,
     tensors: dict[str, Array],
     number: int,
-    precision: PrecisionName,
+    header: Header,
     chosen: float | None,
 ) -> dict[str, Any]:
     """The fields of a `Point` that say how an output compares with the stored numbers."""
     limit = truth.tolerance
     if chosen is not None or limit is None:
-        limit = chosen or floor(precision, spec.name)
+        limit = chosen or floor(header.precision, spec.name)
     name = f"{number}.out.{spec.name}"
     flat_NC, _ = _flat(y, spec.axes, None)
     rows, columns, values_NC = (tensors[f"{name}.{part}"] for part in ("rows", "columns", "values"))
@@ -241,15 +245,16 @@ def _judged(
         note = "a number that is not finite" if truth.scale else "the float64 reference is all zero"
         return {"tolerance": limit, "verdict": "fail", "note": note}
     error = gap / truth.scale
-    found = mean_cosine(y_NC, values_NC) if precision in LIMITS else None
-    low = found is not None and chosen is None and found < LIMITS[precision].cosine
+    least = header.least_cosine
+    found = None if least is None else mean_cosine(y_NC, values_NC)
+    low = least is not None and found is not None and chosen is None and found < least
     return {
         "error": error,
         "tolerance": limit,
         "cosine": found,
         "least_cosine": found,
         "verdict": "fail" if low or error > limit else "pass",
-        "note": f"the mean cosine {found:.4f} is below {LIMITS[precision].cosine:g}" if low else "",
+        "note": f"the mean cosine {found:.4f} is below {least:g}" if low else "",
     }
 
 
