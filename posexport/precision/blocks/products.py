@@ -16,7 +16,8 @@ OPERATOR = "MatMulNBits"
 class Products:
     """Of one model."""
 
-    def __init__(self, tensors: DerivedTensors, target: Target) -> None:
+    def __init__(self, model: ir.Model, tensors: DerivedTensors, target: Target) -> None:
+        self._main = model.graph
         self._tensors = tensors
         self._fused = target.may_use(OPERATOR)
         # clients that have the operator without being a target are browsers: their kernels are of int8 too
@@ -43,6 +44,9 @@ class Products:
     def _product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
         weight = projection.weight
         stored = self._tensors.put(weight, projection.container, for_dequantize(weight, scheme))
-        attributes = {"axis": 0, "block_size": scheme.size}
+        calls = weight.calls
+        main = projection.container is self._main or (calls and all(call.graph is self._main for call in calls))
+        # ONNX Runtime makes MatMulNBits of it by axis 0, and fails to load where the weight is not of the same graph
+        attributes = {"axis": 0 if main else -2, "block_size": scheme.size}
         real = add("DequantizeLinear", stored, "weight", FLOAT, attributes, shape=ir.Shape(weight.sizes))
         return add("MatMul", [projection.product.inputs[0], real], "product", FLOAT, shape=projection.output.shape)

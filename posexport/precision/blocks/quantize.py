@@ -30,7 +30,7 @@ def quantize_blocks(model: ir.Model, interface: Interface, target: Target, optio
         )
     chosen = choose(model, interface, options)
     tensors = DerivedTensors(model)
-    products = Products(tensors, target)
+    products = Products(model, tensors, target)
     bits = options.precision.weight_bits or 8
     linear, head = Scheme(bits, options.block_size, options.quantizer), Scheme(8, options.block_size)
     heads = {each.product for each in chosen.projections if each.weight.sizes[1] in chosen.rows}
