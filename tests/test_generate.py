@@ -343,11 +343,14 @@ def test_a_failed_call_reads_nothing(session: Callable[..., Session]) -> None:
     np.testing.assert_allclose(cache.read(one, np.ones_like(one)), again, rtol=0, atol=1e-4)
 
 
-def test_the_last_token_is_cut_out_where_it_lies() -> None:
+@pytest.mark.parametrize(("dtype", "name"), [(np.float32, "float"), (np.float16, "float16")])
+def test_the_last_token_is_cut_out_where_it_lies(dtype: type[np.floating[Any]], name: str) -> None:
     from onnxruntime import OrtValue
 
-    logits = np.random.default_rng(0).standard_normal((3, 5, 7)).astype(np.float32)
-    np.testing.assert_array_equal(LastToken("cpu")(OrtValue.ortvalue_from_numpy(logits)), logits[:, -1])
+    logits = np.random.default_rng(0).standard_normal((3, 5, 7)).astype(dtype)
+    last = LastToken("cpu", name)(OrtValue.ortvalue_from_numpy(logits))
+    assert last.dtype == np.float32
+    np.testing.assert_array_equal(last, logits[:, -1].astype(np.float32))
 
 
 def test_generating_needs_no_torch(bundle: Callable[..., Path]) -> None:

@@ -19,6 +19,7 @@ def assert_parity(
     providers: Sequence[str] = ("cpu",),
     tolerance: float | None = None,
     precision: "PrecisionName | None" = None,
+    emulate: "PrecisionName | None" = None,
     example_inputs: Any = None,
     axes: Mapping[str, Sequence[str | int]] | None = None,
     task: str | None = None,
@@ -37,6 +38,7 @@ def assert_parity(
         providers: of ONNX Runtime: ``cpu``, ``cuda``.
         tolerance: the largest relative error that passes, in place of the criterion.
         precision: of a bundle with several, which one; default: its first.
+        emulate: ``fp16`` or ``bf16``: check a copy that computes in float32 and rounds every operator's output.
         example_inputs, axes, task, settings, threads, allow_pickle, as_transformers: as in `posexport.verify`.
 
     Returns:
@@ -65,6 +67,7 @@ def assert_parity(
             against,
             tolerance=tolerance,
             precision=precision,
+            emulate=emulate,
             example_inputs=example_inputs,
             axes=axes,
             task=task,
