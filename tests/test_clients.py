@@ -64,10 +64,23 @@ def test_the_table_is_what_was_measured(program: ModuleType) -> None:
         assert result["agrees"], name
 
 
+def test_the_table_of_precisions_is_what_was_measured() -> None:
+    rows = re.findall(r"^\| ([a-z@][^|]*) ((?:\| [\d.]+ \([\d.]+\) ){4})\|$", PAGE, flags=re.MULTILINE)
+    measured = {name: result for name, result in RESULTS["clients"].items() if "cosines" in result}
+    assert [name.split(",")[0] for name, _ in rows] == list(measured)
+    for (name, cells), result in zip(rows, measured.values(), strict=True):
+        figures = [
+            f"{result['cosines'][dtype]:.4f} ({result['cosines_with_float32'][dtype]:.4f})"
+            for dtype in ("fp16", "q8", "q4", "q4f16")
+        ]
+        assert [cell.strip() for cell in cells.split("|")[1:]] == figures, name
+
+
 def answered(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """An answer that is exact, and what it is compared with."""
     array = np.array([[0.5, -1.0]], np.float32)
     reference = {"embeddings": [array], "encodings": {"t5": [array], "alibi": [array]}, "tokens": [[1, 2]]}
+    reference |= {"texts": array, "precisions": {"q8": array}}
     return {"embeddings": [[0.5, -1.0]], "tokens": [[1, 2]], "versions": {}, **changes}, reference
 
 
@@ -81,6 +94,8 @@ def answered(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         ({"encodings": {"t5": [[0.5, -1.0]], "alibi": [[0.5, -1.000005]]}}, True),
         ({"encodings": {"t5": [[0.5, -1.0]], "alibi": [[0.5, -1.1]]}}, False),
         ({"tokens": [[1, 3]]}, False),
+        ({"precisions": {"q8": [0.5, -1.0]}}, True),
+        ({"precisions": {"q8": [0.5, -0.8]}}, False),
         ({"tokens": [[1]]}, False),
     ],
 )
