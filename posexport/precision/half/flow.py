@@ -290,6 +290,8 @@ class Flow:
 
     def _free(self, node: ir.Node) -> bool:
         """Whether the readers decide in which type ``node`` is: it computes nothing, or nothing of positions."""
+        if node.op_type == "ConstantOfShape" and not self.kernels.has_half(node):
+            return False  # of bfloat16 there is none before opset 20
         if node.op_type in ("Constant", "ConstantOfShape"):
             return not any(attribute.is_ref() for attribute in node.attributes.values())
         if is_float_cast(node):
