@@ -301,3 +301,18 @@ def test_parts_share_bfloat16_weights(tmp_path: Path) -> None:
     (weight,) = ir.load(tmp_path / "b.onnx").graph.initializers.values()
     assert weight.const_value is not None
     np.testing.assert_array_equal(weight.const_value.numpy(), x.astype(ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "target"),
+    [
+        ("decoder-rope", "fp16", "cuda"),
+        ("decoder-rope", "bf16", "portable"),
+        ("decoder-alibi", "int4-fp16", "cuda"),
+        ("encoder-t5", "bf16", "cuda"),
+    ],
+)
+def test_two_layers_convert(name: str, precision: str, target: str, tmp_path: Path) -> None:
+    """What layers share is in no graph of one layer; ONNX Runtime checks every type when it opens the file."""
+    settings = {"layers": 2, "hidden": 60, "heads": 5}
+    posexport.convert(name, tmp_path / "b", settings=settings, precision=precision, target=target, verify=False)

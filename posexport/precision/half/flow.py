@@ -145,8 +145,10 @@ class Flow:
         if node.op_type not in _SIZES and any(value in self.contents for value in node.inputs if value is not None):
             self.contents.update(node.outputs)
         result = self._result(node)
-        for value in node.outputs:
-            if self.types.get(value) == ir.DataType.FLOAT:
+        for index, value in enumerate(node.outputs):
+            # means and deviations are float32 whatever the type of what is normalised
+            measured = index in _FLOAT32_OUTPUTS.get(node.op_type, ())
+            if self.types.get(value) == ir.DataType.FLOAT and not measured:
                 self.info[value] = result
 
     def _result(self, node: ir.Node) -> Info:
@@ -342,6 +344,8 @@ class Flow:
         return "exact" if "exact" in self.needs[value] else "wide"
 
 
+#: outputs of ONNX Runtime's normalisations, by their place, that do not have the type of the input
+_FLOAT32_OUTPUTS = {"SkipLayerNormalization": (1, 2), "SkipSimplifiedLayerNormalization": (1, 2)}
 #: what these return of tokens does not depend on which ones they are
 _SIZES = frozenset(("Shape", "Size"))
 
