@@ -116,6 +116,30 @@ def decode(target: str = "cpu") -> list[Case]:
     return [Case(model="llama shape", candidates=taking_part, points=points, budget=steps)]
 
 
+def precisions(target: str = "cpu") -> list[Case]:
+    """The Llama-like decoder in every precision, beside onnxruntime-genai's int4: a decode step, and a prefill."""
+    llama = Checkpoint.drawn("llama")
+
+    def converted(name: str, *options: str, target: str = target) -> Candidate:
+        return llama.converted("--target", target, *options, name=name)
+
+    taking_part = [
+        converted("float32"),
+        replace(converted("int8", "--precision", "int8"), precision="int8"),
+        replace(converted("int8, weights only", "--precision", "int8", "--weight-only"), precision="int8"),
+        replace(converted("int4", "--precision", "int4"), precision="int4"),
+        replace(converted("int4, blocks of 128", "--precision", "int4", "--block-size", "128"), precision="int4"),
+        replace(converted("int4, HQQ", "--precision", "int4", "--quantizer", "hqq"), precision="int4"),
+        replace(converted("int4 portable", "--precision", "int4", target="portable"), precision="int4"),
+        *(replace(each, precision="int4") for each in llama.genai("int4")),
+    ]
+    steps = SamplingBudget(warmup=4, runs=48, least=32)
+    return [
+        Case(model="llama shape, a step", candidates=taking_part, points=[Point(past=512)], budget=steps),
+        Case(model="llama shape, a prefill", candidates=taking_part, points=[Point(new=512)]),
+    ]
+
+
 def third_party(target: str = "cpu") -> list[Case]:
     """The same checkpoint through every exporter."""
     points = [Point(new=length) for length in (128, 512)]
@@ -190,6 +214,7 @@ def _layer(name: str, factory: str, target: str) -> Candidate:
 SUITES: dict[str, Callable[..., list[Case]]] = {
     "paper": paper,
     "decode": decode,
+    "precisions": precisions,
     "rivals": third_party,
     "lowerings": lowerings,
     "attention": attention,
