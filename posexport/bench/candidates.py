@@ -141,18 +141,15 @@ class Checkpoint:
         shared = replace(candidate, name="mobius-onnx shared buffer", options={"shared": True})
         return [candidate, shared] if self.decoder else [candidate]
 
-    def genai(self, precision: str = "fp32") -> list[Candidate]:
+    def genai(self, precision: str = "fp32", label: str = "onnxruntime-genai", *options: str) -> list[Candidate]:
         """onnxruntime-genai's model builder: in its own token loop, and its graph alone with a shared buffer.
 
-        int4 is as posexport's is by default: blocks of 32, activations rounded to int8 by blocks.
+        ``options``: of the builder, each KEY=VALUE.
         """
         if not self.decoder:
             return []
-        arguments = ["-i", self.path, "-o", OUT, "-p", precision, "-e", "cpu", "-c", f"{OUT}/cache"]
-        label = "onnxruntime-genai"
-        if precision != "fp32":
-            arguments += ["--extra_options", "int4_accuracy_level=4", "int4_block_size=32"]
-            label += f" {precision}"
+        more = ("--extra_options", *options) if options else ()
+        arguments = ("-i", self.path, "-o", OUT, "-p", precision, "-e", "cpu", "-c", f"{OUT}/cache", *more)
         candidate = self.exported_by("genai", label, "onnxruntime_genai.models.builder", *arguments)
         head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
         return [
