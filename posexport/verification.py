@@ -122,6 +122,7 @@ def _prove(
     from posexport.parity.agreement.agree import agree
     from posexport.parity.foreign.fit import fit
     from posexport.parity.foreign.signature import signature
+    from posexport.parity.positions.invariant import with_positions
     from posexport.parity.prove import prove
     from posexport.parity.run.emulation import emulated_if, stored_precision
     from posexport.sources.prepare import again, prepare
@@ -176,7 +177,8 @@ def _prove(
     if recipe is None or not recipe.precision.precision.quantized or tolerance is not None:
         computed = emulate or PRECISIONS[stored].dtype.precision
         with emulated_if(emulate, model, source_parts, everywhere=everywhere) as copy:
-            return prove(source, copy, tolerance=tolerance, precision=computed, emulated=emulate is not None, **how)
+            report = prove(source, copy, tolerance=tolerance, precision=computed, emulated=emulate is not None, **how)
+        return report if emulate is None or everywhere else with_positions(report, source, model)
     with tempfile.TemporaryDirectory() as folder:
         return agree(source, model, _float32(source, Path(folder), recipe), recipe.precision, **how)
 

@@ -23,6 +23,7 @@ from posexport.parity.invariants import rollout
 from posexport.parity.invariants.promise import Promise
 from posexport.parity.judge import judged, rejected, skipped
 from posexport.parity.locate.locate import locate
+from posexport.parity.positions.invariant import with_positions
 from posexport.parity.report import median
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
@@ -90,7 +91,7 @@ def prove(
             progress=progress,
             foreign=foreign,
         )
-        return emulation.prove(
+        report = emulation.prove(
             again,
             model,
             [part.spec for part in source.parts],
@@ -99,6 +100,7 @@ def prove(
             threads=threads,
             sample=sample,
         )
+        return report if foreign is not None else with_positions(report, source, model)
     source = widened(source)
     if emulated:
         specs = widened_parts([part.spec for part in source.parts])
@@ -171,6 +173,8 @@ def prove(
             # the shortest and simplest shows most
             wrong = min(failed, key=lambda p: (p.length, p.padding != "none", p.batch))
             report = msgspec.structs.replace(report, located=locate(source, model, wrong, threads=threads))
+    if precision in HALVES and not emulated and foreign is None:
+        report = with_positions(report, source, model)
     if sample is not None:
         sample.finish(report)
     return report

@@ -281,7 +281,9 @@ class Flow:
         for value in outputs:
             self._put(value, half=half)
         kind = max((self.info[value].kind for value in outputs or inputs), default=Kind.CONSTANT)
-        need: Need = "half" if half else "exact" if kind == Kind.POSITION else "wide"
+        # what is made of parameters for positions is made of exact ones
+        exact = kind == Kind.POSITION or any("exact" in self.needs[value] for value in outputs)
+        need: Need = "half" if half else "exact" if exact else "wide"
         for value in inputs:
             self.needs[value].add(need)
 
