@@ -118,7 +118,7 @@ def decode(target: str = "cpu") -> list[Case]:
     return [Case(model="llama shape", candidates=taking_part, points=points, budget=steps)]
 
 
-def precisions(target: str = "cpu") -> list[Case]:
+def quantized(target: str = "cpu") -> list[Case]:
     """The Llama-like decoder in int8 and int4 beside onnxruntime-genai's int4: a decode step, and a prefill.
 
     onnxruntime-genai's is as posexport's is, blocks of 32 and activations rounded to int8 by blocks, but for the
@@ -230,7 +230,7 @@ def _layer(name: str, factory: str, target: str) -> Candidate:
 SUITES: dict[str, Callable[..., list[Case]]] = {
     "paper": paper,
     "decode": decode,
-    "precisions": precisions,
+    "quantized": quantized,
     "rivals": third_party,
     "lowerings": lowerings,
     "attention": attention,
