@@ -158,7 +158,11 @@ class Canine(nn.Module):
         self.embeddings = CharacterEmbeddings(config, encoding)
         self.first = Layer(config.layer, BlockAttention(config))
         self.down = Mixing(config, config.hidden, config.rate, same=False)
-        self.deep = nn.ModuleList(EncoderLayer(config.layer, encoding, index) for index in range(config.layers))
+        deep = [EncoderLayer(config.layer, encoding, index) for index in range(config.layers)]
+        for layer in deep:
+            # real characters behind the last whole molecule read molecules that are all padding
+            layer.attention.of_padding = "mean"
+        self.deep = nn.ModuleList(deep)
         self.up = Mixing(config, 2 * config.hidden, config.kernel, same=True)
         self.last = EncoderLayer(config.layer, encoding, config.layers)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.layer import AttentionConfig, LayerConfig, Sublayers
-from posexport.nn.attention import attend
+from posexport.nn.attention import attend, sees_any
 from posexport.nn.caching import KeysAndValues
 from posexport.nn.config import above_zero_or_none
 from posexport.nn.encoded_attention import EncodedAttention
@@ -160,7 +160,8 @@ class CrossAttention(Projections):
 
     def forward(self, x_BTC: Tensor, memory: KeysAndValues, mask_B11S: Tensor | None) -> Tensor:
         """What the tokens read from ``memory``, [B, T, C]."""
-        return self.joined(attend(self.queries(x_BTC), *memory, scale=self.scale, mask=mask_B11S))
+        context_BHTD = attend(self.queries(x_BTC), *memory, scale=self.scale, mask=mask_B11S)
+        return self.joined(context_BHTD, None if mask_B11S is None else sees_any(mask_B11S))
 
 
 class DecoderLayer(Sublayers):

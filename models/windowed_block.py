@@ -112,7 +112,7 @@ class WindowAttention(EncodedAttention):
             k_BHPD = F.normalize(k_BHPD.to(wide), dim=-1).to(x_BPC.dtype)
         q_BHPD = self.encoding.rotate(q_BHPD, positions, "query")
         k_BHPD = self.encoding.rotate(k_BHPD, positions, "key")
-        return self.attended(x_BPC, q_BHPD, k_BHPD, self.values(x_BPC), mask_B1PP, positions, positions)
+        return self.attended(x_BPC, q_BHPD, k_BHPD, self.values(x_BPC), None, positions, positions, pairs=mask_B1PP)
 
 
 class Block(nn.Module):

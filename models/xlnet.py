@@ -45,13 +45,12 @@ class SegmentAttention(EncodedAttention):
     ) -> Tensor:
         """Self-attention of ``x_BTC``; ``same_B1TT`` is true where two tokens are of one segment, None: all are."""
         q_BHTD, k_BHTD, v_BHTD = self.queries(x_BTC), self.keys(x_BTC), self.values(x_BTC)
-        mask = mask_B11T
+        term_BHTT = None
         if same_B1TT is not None:
             difference_H1D = (self.segments[0] - self.segments[1])[:, None]
             gain_BHT1 = ((q_BHTD + self.segment_bias[:, None]) * difference_H1D).sum(-1, keepdim=True) * self.scale
             term_BHTT = torch.where(same_B1TT, gain_BHT1, torch.zeros((), dtype=x_BTC.dtype, device=x_BTC.device))
-            mask = term_BHTT if mask_B11T is None else term_BHTT + mask_B11T
-        return self.attended(x_BTC, q_BHTD, k_BHTD, v_BHTD, mask, positions, positions)
+        return self.attended(x_BTC, q_BHTD, k_BHTD, v_BHTD, mask_B11T, positions, positions, pairs=term_BHTT)
 
 
 class XLNet(Definition):

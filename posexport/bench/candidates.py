@@ -141,22 +141,26 @@ class Checkpoint:
         shared = replace(candidate, name="mobius-onnx shared buffer", options={"shared": True})
         return [candidate, shared] if self.decoder else [candidate]
 
-    def genai(self) -> list[Candidate]:
-        """onnxruntime-genai's model builder: in its own token loop, and its graph alone with a shared buffer."""
+    def genai(self, precision: str = "fp32", label: str = "onnxruntime-genai", *options: str) -> list[Candidate]:
+        """onnxruntime-genai's model builder: in its own token loop, and its graph alone with a shared buffer.
+
+        ``options``: of the builder, each KEY=VALUE.
+        """
         if not self.decoder:
             return []
-        arguments = ("-i", self.path, "-o", OUT, "-p", "fp32", "-e", "cpu", "-c", f"{OUT}/cache")
-        candidate = self.exported_by("genai", "onnxruntime-genai", "onnxruntime_genai.models.builder", *arguments)
+        more = ("--extra_options", *options) if options else ()
+        arguments = ("-i", self.path, "-o", OUT, "-p", precision, "-e", "cpu", "-c", f"{OUT}/cache", *more)
+        candidate = self.exported_by("genai", label, "onnxruntime_genai.models.builder", *arguments)
         head_size = self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"]
         return [
             replace(
                 candidate,
-                name="onnxruntime-genai loop",
+                name=f"{label} loop",
                 worker="ci.rivals.workers.genai",
                 model="",
                 environment="genai",
             ),
-            replace(candidate, name="onnxruntime-genai graph", options={"shared": True, "head_size": head_size}),
+            replace(candidate, name=f"{label} graph", options={"shared": True, "head_size": head_size}),
         ]
 
     def third_party_exporters(self) -> list[Candidate]:

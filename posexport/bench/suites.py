@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from posexport.bench import candidates
 from posexport.bench.candidates import Candidate, Checkpoint
@@ -10,6 +11,7 @@ from posexport.bench.interleaved import SamplingBudget
 from posexport.bench.measure_suite import Case
 from posexport.bench.recipes import OUT, Recipe
 from posexport.bench.records import Point
+from posexport.targets.precisions import PrecisionName
 
 #: sizes of BERT-base, with tables for the longest length of the suites
 BERT = ("vocab=30522", "hidden=768", "layers=12", "heads=12", "feedforward=3072", "max_positions=2048")
@@ -116,6 +118,44 @@ def decode(target: str = "cpu") -> list[Case]:
     return [Case(model="llama shape", candidates=taking_part, points=points, budget=steps)]
 
 
+def precisions(target: str = "cpu") -> list[Case]:
+    """The Llama-like decoder in int8 and int4 beside onnxruntime-genai's int4: a decode step, and a prefill.
+
+    onnxruntime-genai's is as posexport's is, blocks of 32 and activations rounded to int8 by blocks, but for the
+    projection to the vocabulary, which has 4 bits by default and 8 in posexport's; here it is measured with both.
+    """
+    llama = Checkpoint.drawn("llama")
+
+    def converted(name: str, precision: PrecisionName, *options: str, to: str = target, **worker: Any) -> Candidate:
+        asked = ("--target", to, "--precision", precision, *options)
+        return replace(llama.converted(*asked, name=name, **worker), precision=precision)
+
+    def genai(label: str, *options: str) -> list[Candidate]:
+        both = llama.genai("int4", label, "accuracy_level=4", "block_size=32", *options)
+        graph = both[-1]
+        growing = {key: value for key, value in graph.options.items() if key != "shared"}
+        return [replace(each, precision="int4") for each in (*both, replace(graph, name=label, options=growing))]
+
+    taking_part = [
+        converted("float32", "fp32"),
+        converted("int8", "int8"),
+        converted("int8, weights only", "int8", "--weight-only"),
+        converted("int8 portable", "int8", to="portable"),
+        converted("int4", "int4"),
+        converted("int4, blocks of 128", "int4", "--block-size", "128"),
+        converted("int4 portable", "int4", to="portable"),
+        converted("float32 static", "fp32", "--cache", "static", shared=True),
+        converted("int4 static", "int4", "--cache", "static", shared=True),
+        *genai("onnxruntime-genai int4"),
+        *genai("onnxruntime-genai int4, head int8", "matmul_mixed_precision=last_matmul:int8"),
+    ]
+    steps = SamplingBudget(warmup=4, runs=48, least=32)
+    return [
+        Case(model="llama shape", candidates=taking_part, points=[Point(past=512)], budget=steps),
+        Case(model="llama shape", candidates=taking_part, points=[Point(new=512)]),
+    ]
+
+
 def third_party(target: str = "cpu") -> list[Case]:
     """The same checkpoint through every exporter."""
     points = [Point(new=length) for length in (128, 512)]
@@ -190,6 +230,7 @@ def _layer(name: str, factory: str, target: str) -> Candidate:
 SUITES: dict[str, Callable[..., list[Case]]] = {
     "paper": paper,
     "decode": decode,
+    "precisions": precisions,
     "rivals": third_party,
     "lowerings": lowerings,
     "attention": attention,

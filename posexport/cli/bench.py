@@ -16,7 +16,7 @@ from posexport.targets.target import TARGETS
 if TYPE_CHECKING:
     from posexport.bench.records import Document
 
-_SUITES = ("paper", "decode", "rivals", "lowerings", "attention", "growth")
+_SUITES = ("paper", "decode", "precisions", "rivals", "lowerings", "attention", "growth")
 _THIRD_PARTY = ("torch", "optimum", "transformers", "mobius", "genai")
 
 
@@ -108,6 +108,7 @@ def command(
         paper   encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048
         decode  a decode step of a Llama-like decoder with 512 and 2048 tokens in the KV cache, beside third-party
                 exporters
+        precisions  the same decoder in int8 and int4, a step and a prefill, beside onnxruntime-genai's int4
         rivals  BERT-base with three encodings and T5's encoder at 128 and 512, through third-party exporters
         lowerings  the planner's choice against each single lowering, lengths 32 to 4096
         attention  one layer of relative_key from 128 to 8192, beside its published form
@@ -157,7 +158,7 @@ def command(
             raise PosexportError("--only and --rival leave no candidate; give a part of a name that the suite has")
         written: list[Path] = []
 
-        def keep(document: Document) -> None:
+        def keep(document: "Document") -> None:
             if output is not None:  # an interrupted run leaves its results; the file is this run's by then
                 write_whole(output, document.to_json(), force=force or bool(written))
                 written.append(output)

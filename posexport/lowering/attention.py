@@ -85,9 +85,17 @@ class Attention:
         g = self.g
         if not self.spec.grouped:
             return g.MatMul(x, y, name=name)
-        # not the shape of y: a transposed k that only a product reads is fused into it
-        stacked = g.Reshape(x, g.shape(g.Shape(self.x["k"], start=0, end=2), [-1], g.size(x, 3)))
-        return g.Reshape(g.MatMul(stacked, y), g.shape(g.Shape(x, start=0, end=3), [-1]), name=name)
+        # not the heads of y: a transposed k that only a product reads is fused into it
+        stacked = g.Reshape(x, self.of_heads("k"))
+        return g.Reshape(g.MatMul(stacked, y), self.of_heads("q"), name=name)
+
+    def of_heads(self, name: str) -> ir.Value:
+        """The shape [B, heads of ``name``, all tokens, last axis] of a value that has the same batch and last axis.
+
+        Where heads are constants, as nearly always, so is it in a main graph that ONNX Runtime has folded; a branch
+        that shall find it so is begun after it is written. A decode step feels every node.
+        """
+        return self.g.shape([0], self.g.size(self.x[name], 1), [-1, 0])
 
     def operator(self, part: str, **tensors: ir.Value) -> ir.Value:
         """What the operator of a ``part`` (base, scores, values) computes; ``tensors`` take the place of inputs."""

@@ -125,6 +125,19 @@ def additive(mask_BS: Tensor | None, like: Tensor) -> Tensor | None:
     return torch.where(mask_BS[:, None, None, :] != 0, zero, lowest(like.dtype))
 
 
+def sees_any(mask_B11S: Tensor, causal: tuple[Positions, Positions] | None = None) -> Tensor:
+    """Which queries some key is kept for, bool [B, 1, 1], causal [B, T, 1].
+
+    Kept are the keys where the mask is 0; ``causal`` as of `attend`: the first kept key must not be after the query.
+    """
+    kept_BS = mask_B11S.squeeze(2).squeeze(1) == 0
+    if causal is None:
+        return kept_BS.any(-1)[:, None, None]
+    queries, keys = causal
+    first_B1 = torch.where(kept_BS, keys.slots_T, torch.iinfo(torch.int64).max).amin(-1, keepdim=True)
+    return (first_B1 <= queries.slots_T)[..., None]
+
+
 def _node(
     q: Tensor,
     k: Tensor,

@@ -274,6 +274,6 @@ class Attention(EncodedAttention):
         keys: Positions,
         buffers: KeysAndValues | None,
     ) -> Tensor:
-        options = {"causal": (queries, keys) if self.causal else None, "buffers": buffers}
+        options: dict[str, Any] = {"causal": (queries, keys) if self.causal else None, "buffers": buffers}
         dropout = self.dropout.p if self.training else 0.0
         return self.attended(x_BTC, q_BHTD, k_BGSD, v_BGSD, mask_B11S, queries, keys, dropout=dropout, **options)

@@ -3,13 +3,13 @@
 Shape letters: B batch, T tokens, S tokens attended to, H heads, G KV heads, D head size, C channels.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
-from posexport.nn.attention import attend, shared
+from posexport.nn.attention import attend, sees_any, shared
 from posexport.nn.projections import Projections, split_heads
 from posexport.nn.scoring import Scoring
 
@@ -20,6 +20,8 @@ class EncodedAttention(Projections):
     encoding: Encoding
     scale: float
     scoring: Scoring
+    #: what queries read whose keys are all padding: zeros, or as transformers' code the mean of all values
+    of_padding: Literal["zeros", "mean"] = "zeros"
 
     def attended(
         self,
@@ -27,12 +29,17 @@ class EncodedAttention(Projections):
         q_BHTD: Tensor,
         k_BGSD: Tensor,
         v_BGSD: Tensor,
-        mask: Tensor | None,
+        mask_B11S: Tensor | None,
         queries: Positions,
         keys: Positions,
+        *,
+        pairs: Tensor | None = None,
         **options: Any,
     ) -> Tensor:
-        """What queries of ``x_BTC`` read, through the output projection; ``options``: of `attend`. [B, T, C]."""
+        """What queries of ``x_BTC`` read, through the output projection; ``options``: of `attend`. [B, T, C].
+
+        ``mask_B11S``: drops padding (`additive`); ``pairs``: is added to scores too, [B, 1 or H, T, S].
+        """
         k_BHSD = shared(k_BGSD, self.heads)
         read_BHTD = split_heads(x_BTC, self.heads) if self.encoding.reads_input else q_BHTD
         context_BHTD = attend(
@@ -40,10 +47,12 @@ class EncodedAttention(Projections):
             k_BGSD,
             v_BGSD,
             scale=self.scale,
-            mask=mask,
+            mask=mask_B11S if pairs is None else pairs if mask_B11S is None else pairs + mask_B11S,
             scores=self.encoding.scores(read_BHTD, k_BHSD, queries, keys),
             values=self.encoding.values(queries, keys),
             base=self.scoring.base(k_BHSD, queries, keys),
             **options,
         )
-        return self.joined(context_BHTD)
+        if mask_B11S is None or self.of_padding == "mean":
+            return self.joined(context_BHTD)
+        return self.joined(context_BHTD, sees_any(mask_B11S, options.get("causal")))

@@ -3,6 +3,7 @@
 Shape letters: B batch, T tokens, H heads, G KV heads, D head size, C channels.
 """
 
+import torch
 from torch import Tensor, nn
 
 
@@ -53,7 +54,15 @@ class Projections(nn.Module):
         """[B, G, T, D]."""
         return split_heads(self.value(x_BTC), self.kv_heads)
 
-    def joined(self, context_BHTD: Tensor) -> Tensor:
-        """What the heads read, through the output projection; [B, T, C]."""
-        out: Tensor = self.output(merge_heads(context_BHTD))
+    def joined(self, context_BHTD: Tensor, sees_any: Tensor | None = None) -> Tensor:
+        """What the heads read, through the output projection; [B, T, C].
+
+        ``sees_any``: bool [B, 1, 1] or [B, T, 1], false for queries whose keys are all dropped: these read zeros,
+        whatever a runtime makes of such a row (the mean of all values, or no number).
+        """
+        context_BTC = merge_heads(context_BHTD)
+        if sees_any is not None:
+            zero = torch.zeros((), dtype=context_BTC.dtype, device=context_BTC.device)
+            context_BTC = torch.where(sees_any, context_BTC, zero)
+        out: Tensor = self.output(context_BTC)
         return out
