@@ -233,7 +233,41 @@ def _cost_cells(row: dict[str, Any], first: dict[str, Any], sizes: Sequence[str]
     return [row["name"], size, *times, peak, cosine, *further]
 
 
+def half_errors() -> str:
+    """Errors of graphs in half precision in units of PyTorch's, as ``ci/half`` measured them last."""
+    path = RESULTS / "half.json"
+    if not path.exists():
+        return "Not measured yet: `ci/half`."
+    document = json.loads(path.read_bytes())
+    graphs = list(_HALF_GRAPHS)
+    lines = [f"| | tokens | {' | '.join(_HALF_GRAPHS[graph] for graph in graphs)} |", "|" + "---|" * (2 + len(graphs))]
+    for name, by_precision in document["results"].items():
+        both = [by_precision[precision]["errors"] for _, precision in graphs]
+        for length in both[0]:
+            shown = (
+                _times(errors[length][graph] / errors[length]["PyTorch"]) if graph in errors[length] else ""
+                for (graph, _), errors in zip(graphs, both, strict=True)
+            )
+            lines.append(f"| {name} | {length} | {' | '.join(shown)} |")
+    where = document["machine"]
+    measured = f"`ci/half` on {where['cpu']}, commit {document['commit']}."
+    return "\n".join(lines) + f"\n\n{measured}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+#: graph and precision -> the column's heading
+_HALF_GRAPHS = {
+    ("posexport", "fp16"): "fp16",
+    ("posexport", "bf16"): "bf16",
+    ("onnxruntime.transformers.float16", "fp16"): "ONNX Runtime's converter, fp16",
+    ("onnxruntime.transformers.float16, on CPU", "fp16"): "the same, run on CPU",
+}
+
 TABLES: dict[str, Callable[[], str]] = {
+    "half-errors": half_errors,
     "encodings": encodings,
     "encoding-names": encoding_names,
     "families": families,
