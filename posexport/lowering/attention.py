@@ -86,15 +86,17 @@ class Attention:
         if not self.spec.grouped:
             return g.MatMul(x, y, name=name)
         # not the heads of y: a transposed k that only a product reads is fused into it
-        stacked = g.Reshape(x, self.of_heads("k"))
-        return g.Reshape(g.MatMul(stacked, y), self.of_heads("q"), name=name)
+        stacked = g.Reshape(x, self._by_heads_of("k"))
+        return g.Reshape(g.MatMul(stacked, y), self._by_heads_of("q"), name=name)
 
-    def of_heads(self, name: str) -> ir.Value:
-        """The shape [B, heads of ``name``, all tokens, last axis] of a value that has the same batch and last axis.
+    def prepare_products(self) -> None:
+        """Writes the shapes that `product` needs where it is called, so that branches inside find them done."""
+        if self.spec.grouped and not self.spec.packed:
+            self._by_heads_of("q")
+            self._by_heads_of("k")
 
-        Where heads are constants, as nearly always, so is it in a main graph that ONNX Runtime has folded; a branch
-        that shall find it so is begun after it is written. A decode step feels every node.
-        """
+    def _by_heads_of(self, name: str) -> ir.Value:
+        """The shape [B, heads of ``name``, all the rest, N] for a value [B, ..., N]."""
         return self.g.shape([0], self.g.size(self.x[name], 1), [-1, 0])
 
     def operator(self, part: str, **tensors: ir.Value) -> ir.Value:

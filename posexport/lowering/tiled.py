@@ -60,8 +60,7 @@ class Tiled(Lowering[AttentionSpec]):
         if always_tiles(target) and spec.bias == "none" and _only_length_counts(spec):
             return by_tiles()
         attention.queries()
-        if spec.grouped and not spec.packed:
-            attention.of_heads("q"), attention.of_heads("k")
+        attention.prepare_products()
         return g.if_(_is_small(attention), at_once, by_tiles, branches=("at_once", "by_blocks"), name="context")
 
 
