@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.nn.caching import Rotate
+    from posexport.parity.grid.inputs import Feeds
     from posexport.parity.report.report import Report
-    from posexport.precision.static.calibration import Calibration
+    from posexport.precision.calibration import Calibration
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
     from posexport.targets.target import TargetName
@@ -358,7 +359,7 @@ def _write(
         remark(sentence)
     if options.tokenizer is not None:
         source = with_tokenizer(source, Path(options.tokenizer))
-    options, calibration = _calibration(source, options)
+    options, texts = _calibration_texts(source, options)
     tell(1, 2, "exporting")
     recipe, store = _recipe(source, options, opset), layout.store(source)
     wanted = options.precision.precision
@@ -380,7 +381,7 @@ def _write(
             recipe=recipe,
             store=store,
             float32=None if float32 is None else float32 / file,
-            calibration=calibration,
+            calibration=_calibration(graph, options, texts),
         )
         for file, graph in source.graphs.items()
     ]
@@ -407,21 +408,31 @@ def _write(
     return Written(_manifest(source, built, recipe, report, on_texts), report)
 
 
-def _calibration(source: "Source", options: ConvertOptions) -> "tuple[ConvertOptions, Calibration | None]":
+def _calibration_texts(source: "Source", options: ConvertOptions) -> "tuple[ConvertOptions, list[Feeds]]":
     """The texts of ``--calibrate`` as the source's inputs, and options that record their sha256."""
     if options.calibrate is None or not options.precision.by_rows:
-        return options, None
+        return options, []
     from posexport.parity.agreement.texts import calibration_feeds
-    from posexport.precision.static.calibration import Calibration
+
+    feeds = calibration_feeds(source, options.calibrate)
+    sha256 = hashlib.sha256(options.calibrate.read_bytes()).hexdigest()
+    precision = msgspec.structs.replace(options.precision, calibration=sha256)
+    return replace(options, precision=precision), feeds
+
+
+def _calibration(graph: "Source", options: ConvertOptions, texts: "list[Feeds]") -> "Calibration | None":
+    """What int8 activations of ``graph`` are measured on: texts, or random tokens where it reads tokens alone."""
+    if not options.precision.by_rows:
+        return None
+    from posexport.parity.agreement.random_rows import random_rows
+    from posexport.precision.calibration import Calibration
     from posexport.runtime.providers import make_session
 
     def open_graph(path: Path) -> Any:
         return make_session(path, threads=options.threads).run
 
-    feeds = calibration_feeds(source, options.calibrate)
-    sha256 = hashlib.sha256(options.calibrate.read_bytes()).hexdigest()
-    precision = msgspec.structs.replace(options.precision, calibration=sha256)
-    return replace(options, precision=precision), Calibration(feeds, open_graph)
+    feeds = texts or random_rows(graph, graph.envelope)
+    return Calibration(feeds, open_graph) if feeds else None
 
 
 def _prove(

@@ -14,8 +14,8 @@ import posexport
 from posexport import machine
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
+from posexport.precision.calibration import Calibration
 from posexport.precision.linear import projections
-from posexport.precision.static.calibration import Calibration
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
@@ -24,6 +24,7 @@ from posexport.tokenizer import train
 K, N = 37, 22
 LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
 INT8 = PrecisionOptions(name="int8")
+STATIC = PrecisionOptions(name="int8", calibration="sha256 of texts")
 rng = np.random.default_rng(3)
 
 
@@ -271,7 +272,7 @@ def calibrated(model, target, batches):
         return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run
 
     calibration = Calibration([{"x": x} for x in batches], open_graph)
-    return apply(model, X, target, INT8, calibration)
+    return apply(model, X, target, STATIC, calibration)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -17,8 +17,8 @@ from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
 from posexport.precision.apply import PrecisionResult, apply
+from posexport.precision.calibration import Calibration
 from posexport.precision.half.ports import with_precision
-from posexport.precision.static.calibration import Calibration
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE

@@ -5,8 +5,8 @@ import onnx_ir as ir
 from posexport.graph.edits import replace
 from posexport.precision.blocks.packing import Scheme, for_dequantize, for_product
 from posexport.precision.derived import DerivedTensors
+from posexport.precision.insert import Insert
 from posexport.precision.linear import Projection
-from posexport.precision.rows.insert import Insert
 from posexport.targets.target import MICROSOFT, Target
 
 FLOAT = ir.DataType.FLOAT

@@ -6,8 +6,8 @@ import onnx_ir as ir
 from posexport.graph.edits import replace
 from posexport.precision.blocks.packing import Scheme, for_dequantize, for_product
 from posexport.precision.derived import DerivedTensors
+from posexport.precision.insert import Insert
 from posexport.precision.rows.embeddings import Lookup
-from posexport.precision.rows.insert import Insert
 
 FLOAT = ir.DataType.FLOAT
 

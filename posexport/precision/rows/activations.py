@@ -1,17 +1,20 @@
-"""Activations as uint8 about 128, with a scale for each row: its largest magnitude / 127.
+"""Activations as uint8 about a zero point, mostly 128, with a scale for each row, such as its largest magnitude / 127.
 
-uint8, as ONNX Runtime's products of int8 with int8 take twice the time of float32. The zero point is 128 everywhere:
+uint8, as ONNX Runtime's products of int8 with int8 take twice the time of float32. The zero point is one for all rows:
 MatMulInteger with a zero point for each row fails when it runs. A row of zeros has the scale of a tiny number instead
-of 0 / 0, and is 128 exactly, which stands for 0.
+of 0 / 0, and is the zero point exactly, which stands for 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from posexport.precision.derived import DerivedTensors
-from posexport.precision.rows.insert import Insert
+from posexport.precision.insert import Insert
+from posexport.precision.rows.scales import PLAIN, RowScale, highest_step, lowest_step
+from posexport.precision.smoothing import Smoother
 from posexport.precision.static.scales import StaticScale
 from posexport.targets.target import BLOCKED_OPSET, Target
 
@@ -24,10 +27,11 @@ _HUGE = 1e38
 
 @dataclass(frozen=True)
 class Rows:
-    """``quantized``: uint8 [..., K]; ``scale``: float32 [..., 1]."""
+    """``quantized``: uint8 [..., K]; ``scale``: float32 [..., 1]; ``zero``: a uint8 scalar."""
 
     quantized: ir.Value
     scale: ir.Value
+    zero: ir.Value
 
 
 @dataclass(frozen=True)
@@ -42,65 +46,65 @@ class Static:
 class Activations:
     """Of one model; what several projections read is quantised once, where it is computed."""
 
-    def __init__(self, tensors: DerivedTensors, target: Target) -> None:
+    def __init__(self, tensors: DerivedTensors, target: Target, smoother: Smoother) -> None:
         self._tensors = tensors
         self._target = target
+        self._smoother = smoother
         self._known: dict[ir.Value, Rows] = {}
         self._static: dict[ir.Value, Static] = {}
 
     def static(self, x: ir.Value, scale: StaticScale) -> Static:
         """``x`` [..., K] by a scale that is known before."""
         if x not in self._static:
-            producer = x.producer()
-            graph = x.graph if producer is None else producer.graph
-            assert isinstance(graph, ir.Graph)
+            x_smooth = x if scale.smoothing is None else self._smoother.divided(x, scale.smoothing)
+            graph, add = self._after(x_smooth, (), "static")
             number, count = self._tensors.number, len(self._static)
-            add = Insert(graph, (), f"{x.name}_static", after=producer)
             step, zero = number(graph, f"step_{count}", scale.scale), number(graph, f"zero_point_{count}", scale.zero)
-            smooth = x
-            if scale.smoothing is not None:
-                factor = number(graph, f"smoothing_{count}", 1 / scale.smoothing)
-                smooth = add("Mul", [x, factor], "smooth", FLOAT, shape=x.shape)
-            quantized = add("QuantizeLinear", [smooth, step, zero], "uint8", UINT8, shape=x.shape)
+            quantized = add("QuantizeLinear", [x_smooth, step, zero], "uint8", UINT8, shape=x.shape)
             self._static[x] = Static(quantized, step, zero)
         return self._static[x]
 
-    def rows(self, x: ir.Value, reader: ir.Node, channels: int) -> Rows:
+    def rows(self, x: ir.Value, reader: ir.Node, channels: int, scale: RowScale) -> Rows:
         """``x`` [..., K] by rows; ``reader``: the first node that reads it so; ``channels``: K."""
         if x not in self._known:
-            self._known[x] = self._quantize(x, reader, channels)
+            x_smooth = x if scale.smoothing is None else self._smoother.divided(x, scale.smoothing)
+            self._known[x] = self._quantize(x_smooth, reader, channels, scale.zero)
         return self._known[x]
 
-    def _quantize(self, x: ir.Value, reader: ir.Node, channels: int) -> Rows:
+    def _after(self, x: ir.Value, like: Sequence[ir.Node], suffix: str) -> tuple[ir.Graph, Insert]:
+        """The graph that ``x`` is computed in, and what adds nodes there."""
         producer = x.producer()
         graph = x.graph if producer is None else producer.graph
         assert isinstance(graph, ir.Graph)
-        add = Insert(graph, (reader,), f"{x.name}_rows", after=producer)
+        return graph, Insert(graph, like, f"{x.name}_{suffix}", after=producer)
+
+    def _quantize(self, x: ir.Value, reader: ir.Node, channels: int, zero: int) -> Rows:
+        graph, add = self._after(x, (reader,), "rows")
+        number = self._tensors.number
+        point = number(graph, "zero_point" if zero == PLAIN.zero else f"zero_point_{zero}", np.uint8(zero))
+        steps = highest_step(zero)
+        step = number(graph, f"step_of_{steps}", np.float32(1 / steps))
+        top = self._highest(x, graph, add, zero)
+        scale = add("Mul", [top, step], "scale", FLOAT)
         if self._target.provider is None or self._target.opset < BLOCKED_OPSET:
-            return self._by_division(x, graph, add)
-        return self._in_blocks(x, graph, add, channels)
+            # with a scalar scale, which every runtime knows: the row is brought to [-1, 1] first
+            unit = add("Div", [x, top], "unit", FLOAT, shape=x.shape)
+            quantized = add("QuantizeLinear", [unit, step, point], "uint8", UINT8, shape=x.shape)
+        else:
+            # one block for every row: half the passes over x. A zero point for every block, by one operator: what is
+            # far below half a step is the zero point itself
+            zeros = add("QuantizeLinear", [scale, number(graph, "huge", np.float32(_HUGE)), point], "zeros", UINT8)
+            blocks = {"axis": -1, "block_size": channels}
+            quantized = add("QuantizeLinear", [x, scale, zeros], "uint8", UINT8, blocks, shape=x.shape)
+        return Rows(quantized, scale, point)
 
-    def _by_division(self, x: ir.Value, graph: ir.Graph, add: Insert) -> Rows:
-        """With a scalar scale alone, which every runtime knows: the row is brought to [-1, 1] first."""
-        last = self._tensors.number(graph, "last_axis", np.array([-1]))
-        top = add("ReduceMax", [add("Abs", [x], "magnitude", FLOAT, shape=x.shape), last], "largest", FLOAT)
-        scale = add("Max", [top, self._tensors.number(graph, "tiny", np.float32(TINY))], "scale", FLOAT)
-        unit = add("Div", [x, scale], "unit", FLOAT, shape=x.shape)
-        step = self._tensors.number(graph, "step_of_127", np.float32(1 / 127))
-        zero = self._tensors.number(graph, "zero_point", np.uint8(128))
-        quantized = add("QuantizeLinear", [unit, step, zero], "uint8", UINT8, shape=x.shape)
-        return Rows(quantized, add("Mul", [scale, step], "step", FLOAT))
-
-    def _in_blocks(self, x: ir.Value, graph: ir.Graph, add: Insert, channels: int) -> Rows:
-        """QuantizeLinear with one block for every row: half the passes over ``x``."""
+    def _highest(self, x: ir.Value, graph: ir.Graph, add: Insert, zero: int) -> ir.Value:
+        """The value of each row that is brought to 255: its highest, or what its lowest asks for."""
         number = self._tensors.number
         last, tiny = number(graph, "last_axis", np.array([-1])), number(graph, "tiny", np.float32(TINY))
-        low = add("Neg", [add("ReduceMin", [x, last], "lowest", FLOAT)], "negated", FLOAT)
-        top = add("Max", [add("ReduceMax", [x, last], "highest", FLOAT), low, tiny], "largest", FLOAT)
-        scale = add("Mul", [top, number(graph, "step_of_127", np.float32(1 / 127))], "scale", FLOAT)
-        zero = number(graph, "zero_point", np.uint8(128))
-        # a zero point for every block, by one operator: what is far below half a step is 128
-        zeros = add("QuantizeLinear", [scale, number(graph, "huge", np.float32(_HUGE)), zero], "zero_points", UINT8)
-        attributes = {"axis": -1, "block_size": channels}
-        quantized = add("QuantizeLinear", [x, scale, zeros], "uint8", UINT8, attributes, shape=x.shape)
-        return Rows(quantized, scale)
+        lowest, ratio = add("ReduceMin", [x, last], "lowest", FLOAT), highest_step(zero) / lowest_step(zero)
+        if ratio == 1:
+            low = add("Neg", [lowest], "low", FLOAT)
+        else:
+            low = add("Mul", [lowest, number(graph, f"down_{zero}", np.float32(-ratio))], "low", FLOAT)
+        return add("Max", [add("ReduceMax", [x, last], "highest", FLOAT), low, tiny], "largest", FLOAT)

@@ -13,8 +13,8 @@ from posexport.graph.edits import replace
 from posexport.graph.queries import names_of
 from posexport.precision.content import content_values
 from posexport.precision.derived import DerivedTensors
+from posexport.precision.insert import Insert
 from posexport.precision.linear import Weight, is_kept, tensor_of, with_bodies
-from posexport.precision.rows.insert import Insert
 from posexport.precision.rows.weights import by_row
 from posexport.spec import Interface
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from posexport.graph.edits import replace
 from posexport.precision.derived import DerivedTensors
+from posexport.precision.insert import Insert
 from posexport.precision.linear import Projection
 from posexport.precision.rows.activations import Activations, Rows
-from posexport.precision.rows.insert import Insert
+from posexport.precision.rows.scales import PLAIN, RowScale
 from posexport.precision.rows.weights import by_channel, by_row
+from posexport.precision.smoothing import Smoother
 from posexport.precision.static.scales import StaticScale
 from posexport.targets.target import MICROSOFT, Target
 
@@ -31,27 +33,29 @@ class Products:
         tensors: DerivedTensors,
         target: Target,
         tied: set[ir.Value],
-        static: Mapping[ir.Value, StaticScale],
+        smoother: Smoother,
+        scales: Mapping[ir.Value, StaticScale | RowScale],
     ) -> None:
-        """``tied``: weights that are also read row by row, as word embeddings; ``static``: scales known before."""
-        self._static = static
+        """``tied``: weights that are also read row by row, as word embeddings; ``scales``: of what is projected."""
+        self._scales = scales
         self._tensors = tensors
         self._target = target
         self._tied = tied
-        self._activations = Activations(tensors, target)
+        self._activations = Activations(tensors, target, smoother)
 
     def replace(self, projection: Projection) -> None:
         """Put integers in the place of a float projection."""
         product, shape = projection.product, projection.output.shape
         x = product.inputs[0]
         assert x is not None
-        if projection.x in self._static:
-            self._replace_static(projection, x, self._static[projection.x])
+        scale_x = self._scales.get(projection.x, PLAIN)
+        if isinstance(scale_x, StaticScale):
+            self._replace_static(projection, x, scale_x)
             return
-        rows = self._activations.rows(x, product, projection.weight.sizes[0])
+        rows = self._activations.rows(x, product, projection.weight.sizes[0], scale_x)
         last = projection.nodes[0]
         add = Insert(projection.container, projection.nodes, projection.output.name or "linear", before=last)
-        weight, scale = self._weight(projection, add)
+        weight, scale = self._weight(projection, add, scale_x.smoothing)
         y = self._scaled_by_channel(projection, add, rows, weight, scale)
         y = add("Mul", [y, rows.scale], "by_row", FLOAT, shape=shape)
         if projection.bias is not None:
@@ -80,9 +84,7 @@ class Products:
         replace(projection.output, y)
         projection.container.remove(projection.nodes, safe=True)
 
-    def _weight(
-        self, projection: Projection, add: Insert, smoothing: NDArray[np.float32] | None = None
-    ) -> list[ir.Value]:
+    def _weight(self, projection: Projection, add: Insert, smoothing: NDArray[np.float32] | None) -> list[ir.Value]:
         """int8 [K, N] and its scales, [N] or what reads so."""
         weight = projection.weight
         if weight.value not in self._tied:
@@ -100,11 +102,10 @@ class Products:
     ) -> ir.Value:
         """The product in float32, [..., N], which only the row's scale is missing from."""
         container, shape = projection.container, projection.output.shape
-        zero = self._tensors.number(container, "zero_point", np.uint8(128))
         if self._target.microsoft:
             one = self._tensors.number(container, "one", np.float32(1))
-            inputs = [rows.quantized, weight, one, scale, zero]
+            inputs = [rows.quantized, weight, one, scale, rows.zero]
             return add("MatMulIntegerToFloat", inputs, "by_channel", FLOAT, shape=shape, domain=MICROSOFT)
-        count = add("MatMulInteger", [rows.quantized, weight, zero], "count", INT32, shape=shape)
+        count = add("MatMulInteger", [rows.quantized, weight, rows.zero], "count", INT32, shape=shape)
         real = add("Cast", [count], "real", FLOAT, {"to": int(FLOAT)}, shape=shape)
         return add("Mul", [real, scale], "by_channel", FLOAT, shape=shape)

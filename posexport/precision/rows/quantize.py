@@ -1,15 +1,19 @@
 """The pass: linear projections and word embeddings of a float32 graph in int8, by rows."""
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
-from posexport.precision.chosen import choose
+from posexport.precision.calibration import Calibration
+from posexport.precision.chosen import Chosen, choose
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.imports import import_microsoft
 from posexport.precision.rows import embeddings
 from posexport.precision.rows.products import Products
-from posexport.precision.static.calibration import Calibration, measure
-from posexport.precision.static.scales import static_scales
+from posexport.precision.rows.scales import RowScale, row_scales
+from posexport.precision.smoothing import Smoother
+from posexport.precision.static.scales import StaticScale, static_scales
 from posexport.spec import Interface
 from posexport.targets.dtypes import DType
 from posexport.targets.precision_options import PrecisionOptions
@@ -27,7 +31,8 @@ def quantize_rows(
 ) -> dict[str, str]:
     """Change ``model`` in place; answers the classes of tensors with what they are stored in.
 
-    ``calibration``: texts that static scales are measured on, in the place of a scale for every row.
+    ``calibration``: inputs that static scales are measured on, where ``options`` ask for these; else what zero points
+    and smoothing of rows are decided by, all plain without it.
 
     After all graph passes, which know float projections. Normalisations, attention and positions stay in float32.
 
@@ -36,17 +41,25 @@ def quantize_rows(
     """
     _check_kernel(target)
     chosen = choose(model, interface, options)
+    scales = _scales(model, chosen, options, calibration)
     tensors = DerivedTensors(model)
-    ranges = {} if calibration is None else measure(model, chosen.projections, calibration)
-    products = Products(tensors, target, chosen.tied, static_scales(ranges, chosen.projections, chosen.tied))
+    products = Products(tensors, target, chosen.tied, Smoother(tensors, chosen.projections), scales)
     for projection in chosen.projections:
         products.replace(projection)
     import_microsoft(model)
     for lookup in chosen.tables:
         embeddings.quantize(lookup, tensors)
     tensors.finish()
-    static = sum(each.x in ranges for each in chosen.projections)
-    return _classes(len(chosen.projections), chosen.left, len(chosen.tables), static)
+    return _classes(chosen, scales)
+
+
+def _scales(
+    model: ir.Model, chosen: Chosen, options: PrecisionOptions, calibration: Calibration | None
+) -> Mapping[ir.Value, StaticScale | RowScale]:
+    if calibration is None:
+        return {}
+    measure = row_scales if options.calibration is None else static_scales
+    return measure(model, chosen.projections, chosen.tied, calibration)
 
 
 def _check_kernel(target: Target) -> None:
@@ -59,15 +72,19 @@ def _check_kernel(target: Target) -> None:
     )
 
 
-def _classes(quantized: int, left: int, tables: int, static: int) -> dict[str, str]:
+def _classes(chosen: Chosen, scales: Mapping[ir.Value, StaticScale | RowScale]) -> dict[str, str]:
     stored = {}
-    if quantized:
-        kept = f", {left} in float32" if left else ""
-        stored["linear weights"] = f"int8 with a scale for each channel ({quantized}{kept})"
+    if chosen.projections:
+        kept = f", {chosen.left} in float32" if chosen.left else ""
+        stored["linear weights"] = f"int8 with a scale for each channel ({len(chosen.projections)}{kept})"
+        of_each = [scales.get(each.x) for each in chosen.projections]
+        static = sum(isinstance(scale, StaticScale) for scale in of_each)
         measured = f"uint8 with static scales, measured on texts ({static})" if static else ""
-        by_row = "uint8 with a scale for each row" if static < quantized else ""
+        by_row = "uint8 with a scale for each row" if static < len(of_each) else ""
         stored["activations of linear projections"] = ", ".join(filter(None, (measured, by_row)))
-    if tables:
+        if smooth := sum(scale is not None and scale.smoothing is not None for scale in of_each):
+            stored["activations of linear projections"] += f", {smooth} of {len(of_each)} smoothed by channels"
+    if chosen.tables:
         stored["word embeddings"] = "int8 with a scale for each row"
     stored["positions, normalisations and all else"] = "float32"
     return stored
