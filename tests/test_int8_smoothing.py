@@ -12,7 +12,7 @@ from posexport.precision.calibration import Calibration
 from posexport.spec import InputSpec, LengthContract
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
-from tests.test_int8_rows import X, K, N, answers, graph
+from tests.test_int8_rows import K, N, X, answers, graph
 
 TARGETS = [Target("cpu", 23), Target("portable", 18)]
 rng = np.random.default_rng(11)
@@ -125,7 +125,7 @@ def test_a_default_conversion_looks_at_random_tokens(tmp_path):
     assert not list(tmp_path.glob("**/observed.onnx"))
 
 
-def test_what_reads_more_than_tokens_is_plain(tmp_path):
+def test_what_reads_more_than_tokens_is_plain():
     """Random numbers say nothing of real sounds or images."""
 
     class Graph:
