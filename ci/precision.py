@@ -33,7 +33,7 @@ from posexport.sources.builtin import models
 from posexport.sources.prepare import prepare
 from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
-from posexport.spec import SEQUENCE
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from posexport.targets.dtypes import BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions
 
@@ -118,7 +118,9 @@ def by_length(
             key: whole(Runner.of(source, model, parts), source) for key, model in (("half", graph), ("naive", naive))
         }
         for length in (*MEASURED, longest):
-            point = GridPoint(batch=1, length=length, convolutions=tuple(source.envelope.convolutions))
+            memory_length = length if any(ENCODER_SEQUENCE in spec.axes for spec in source.inputs) else None
+            convolutions = tuple(source.envelope.convolutions)
+            point = GridPoint(batch=1, length=length, memory=memory_length, convolutions=convolutions)
             too_long = source.envelope.limit is not None and length > source.envelope.limit
             needed = memory.needed(point, source.outputs, heads_of(source.module))
             if too_long or length < source.envelope.minimum or needed > memory.available() * memory.SHARE:

@@ -86,7 +86,7 @@ def convert(
         keep_float: glob patterns of weights that are not quantised.
         weight_only: int8 weights, activations in floating point.
         block_size: weights of a channel that share a scale, 32 or 128, where only weights are quantised.
-        quantizer: how weights of few bits are rounded: to nearest, or by GPTQ or HQQ.
+        quantizer: how weights of few bits are rounded: ``rtn`` to nearest, ``hqq`` by half-quadratic quantization.
         calibrate: a file of texts, one a line, for static scales of int8 activations; default: a scale for every row.
         texts: a file of texts, one a line: what the precision costs on them is measured, and stands in the manifest.
         tokenizer: a ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.

@@ -363,7 +363,8 @@ def _write(
     tell(1, 2, "exporting")
     recipe, store = _recipe(source, options, opset), layout.store(source)
     wanted = options.precision.precision
-    compared = options.texts is not None and wanted != FP32
+    # texts that static scales are measured on must fit them at least
+    compared = None if wanted == FP32 else options.texts or (options.precision.calibration and options.calibrate)
     # the graph in float32, which a quantized one is proven by; a folder of its own, for it is not sealed
     float32 = directory / FLOAT32 if compared or (options.verify and wanted.quantized) else None
     computed = wanted.dtype.precision
@@ -395,7 +396,9 @@ def _write(
     with emulated_if(None if loads(CPU.name, computed) else computed, model, parts) as graph:
         check_axes(source, graph)
     report = _prove(source, directory, options, progress, variant, float32) if options.verify else None
-    on_texts = _on_texts(source, directory, float32, options, progress) if float32 is not None and compared else None
+    on_texts = None
+    if float32 is not None and compared:
+        on_texts = _on_texts(source, directory, float32, compared, options, progress)
     if float32 is not None:
         shutil.rmtree(float32)
     if report is not None and not report.passed and not options.keep:
@@ -470,27 +473,35 @@ def _prove(
 
 
 def _on_texts(
-    source: "Source", directory: Path, float32: Path, options: ConvertOptions, progress: Progress | None
+    source: "Source",
+    directory: Path,
+    float32: Path,
+    texts: Path,
+    options: ConvertOptions,
+    progress: Progress | None,
 ) -> TextAgreement:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
+    from posexport.parity.agreement.limits import check_static
     from posexport.parity.agreement.texts import on_texts
     from posexport.parity.run.emulation import computes, emulated_if, widened
 
-    assert options.texts is not None
     provider, computed = options.provider or DEFAULT_PROVIDER, options.precision.precision.dtype.precision
     parts = [part.spec for part in source.parts]
     # a provider that computes in float32 would not show what others round
     emulated = None if computes(provider, computed) else computed
     with emulated_if(emulated, model_of(directory, source.parts), parts) as graph:
-        return on_texts(
+        agreement = on_texts(
             widened(source),
             graph,
             model_of(float32, source.parts),
-            options.texts,
+            texts,
             provider=provider,
             threads=options.threads,
             progress=progress,
         )
+    if options.precision.calibration and options.verify and not options.keep:
+        check_static(agreement, texts)
+    return agreement
 
 
 def _recipe(source: "Source", options: ConvertOptions, opset: int) -> Recipe:

@@ -1,6 +1,7 @@
 """int8 with a scale for every row: values by a NumPy oracle, wherever projections are, and what stays in float32."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from onnxruntime import GraphOptimizationLevel
 import posexport
 from posexport import machine
 from posexport.errors import PosexportError
+from posexport.parity.agreement.limits import LIMITS
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.linear import projections
@@ -328,6 +330,29 @@ def test_calibrate(tmp_path):
     batch = session.run({"input_ids": [[9, 9, 9, 9], [5, 6, 7, 8]]})
     for name in alone:
         np.testing.assert_array_equal(alone[name][0], batch[name][1])
+
+
+def test_static_scales_must_fit_texts(tmp_path, monkeypatch):
+    """Those that they were measured on where no others are given: ids of the grid they need not fit."""
+    texts, others = tmp_path / "texts.txt", tmp_path / "others.txt"
+    texts.write_text("aa\n")
+    others.write_text("the quick brown fox jumps over the lazy dog and sleeps\n" * 3)
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(train(others, 60).data)
+    options = {
+        "settings": TINY,
+        "precision": "int8",
+        "tokenizer": tokenizer,
+        "calibrate": texts,
+        "lengths": [5],
+        "threads": 1,
+    }
+    fits = posexport.convert("encoder-learned", tmp_path / "a", **options)
+    assert fits.manifest.cost.on_texts.texts == 1
+    monkeypatch.setitem(LIMITS, "int8", replace(LIMITS["int8"], cosine=1 - 1e-6))
+    with pytest.raises(PosexportError, match=r"mean cosine of last_hidden_state .* on .*others.txt, needed .*; give "):
+        posexport.convert("encoder-learned", tmp_path / "b", texts=others, **options)
+    assert not (tmp_path / "b").exists()
 
 
 def test_calibrate_needs_int8(tmp_path):

@@ -12,7 +12,10 @@ scale that rows share, by 0.13 and more. What was seen stands in the report, 0 w
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+from posexport.bundle.manifest import TextAgreement
+from posexport.errors import PosexportError
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import PrecisionName
 
@@ -40,7 +43,7 @@ LIMITS: Mapping[PrecisionName, Limits] = {
     "int4-fp16": Limits(cosine=0.5, error=2.0, neighbours=2e-2, changes=1e-1),
 }
 #: with static scales of activations, which were measured on texts and saturate on the grid's random ids: 1 - cosine of
-#: all-MiniLM-L6-v2 is then 0.09 at 128 tokens, and 0.001 to 0.004 at 17 and less
+#: all-MiniLM-L6-v2 is then 0.09 at 128 tokens, and 0.001 to 0.004 at 17 and less. `check_static` asks more on texts.
 STATIC = Limits(cosine=0.5, error=2.0, neighbours=2e-2, changes=1e-1)
 #: 1 - cosine may be so many times larger at the longest length than at short ones
 FALL = 4.0
@@ -51,3 +54,14 @@ LEAST_FALL = 1e-3
 def limits_of(options: PrecisionOptions) -> Limits:
     """Those of a graph that is quantized as ``options`` say."""
     return LIMITS[options.name] if options.calibration is None else STATIC
+
+
+def check_static(on_texts: TextAgreement, path: Path) -> None:
+    """PosexportError where static scales do not even fit texts, as other int8 graphs fit all inputs."""
+    for name, output in on_texts.outputs.items():
+        if output.cosine < LIMITS["int8"].cosine:
+            raise PosexportError(
+                f"with static scales the mean cosine of {name} with float32 is {output.cosine:.3f} on {path}, needed "
+                f"{LIMITS['int8'].cosine}; give --calibrate more texts, like those that the model will read, or leave "
+                "it out: every row of activations then has a scale of its own"
+            )
