@@ -50,8 +50,9 @@ class Region:
 
     @property
     def projections(self) -> list[ir.Node]:
-        """MatMul with a bias."""
-        return [node for node in self.nodes if bias_of(node) is not None]
+        """MatMul with a bias that is added inside; an output's own names of axes leave its last Add outside."""
+        inside = set(self.nodes)
+        return [node for node in self.nodes if (biased := bias_of(node)) is not None and biased[0] in inside]
 
     @property
     def normalised_sums(self) -> list[ir.Node]:

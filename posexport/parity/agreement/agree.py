@@ -83,7 +83,7 @@ def compare(
         progress=progress or (lambda *_: None),
         heads=heads_of(source.module),
     )
-    points = subset(grid(source.envelope, source.inputs, source.plan, lengths=lengths), _added(exact))
+    points = subset(grid(source.envelope, source.inputs, source.plan, lengths=lengths), _added(exact, source))
     coverage = Coverage([])
     room = setup.room()
     if lengths is None:
@@ -130,10 +130,13 @@ def compare(
     return report
 
 
-def _added(exact: Report | None) -> list[GridPoint]:
+def _added(exact: Report | None, source: Source) -> list[GridPoint]:
     """The points that brought the branches of the float32 graph to run: those of the quantized one are the same."""
-    reached = {branch.reached for branch in exact.coverage} if exact is not None else set()
-    return list(dict.fromkeys(p.point for p in exact.points if p.where in reached)) if exact is not None else []
+    if exact is None:
+        return []
+    reached = {branch.reached for branch in exact.coverage}
+    points = dict.fromkeys(p.point for p in exact.points if p.where in reached)
+    return [msgspec.structs.replace(point, convolutions=tuple(source.envelope.convolutions)) for point in points]
 
 
 def _values(
