@@ -2,6 +2,7 @@
 
 import csv
 import json
+import statistics
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -254,6 +255,29 @@ def half_errors() -> str:
     return "\n".join(lines) + f"\n\n{measured}"
 
 
+def half_encodings() -> str:
+    """What ``ci/precision`` says of all encodings in half precision, in one paragraph."""
+    path = RESULTS / "precision.json"
+    if not path.exists():
+        return "Not measured yet: `ci/precision`."
+    document = json.loads(path.read_bytes())
+    verdicts = [each["verdict"] for both in document.values() for each in both.values()]
+    said = []
+    for precision in ("fp16", "bf16"):
+        errors = [each for both in document.values() for each in both[precision]["lengths"].values()]
+        half, naive = ([each[graph] / each["torch"] for each in errors] for graph in ("half", "naive"))
+        said.append(
+            f"{precision}: {statistics.median(half):.1f} in the median and {max(half):.1f} at most; with positions "
+            f"in {precision} too up to {max(naive):.0f}"
+        )
+    lengths = sorted({int(length) for both in document.values() for length in both["fp16"]["lengths"]})
+    return (
+        f"`ci/precision`: one model for each encoding and each kind of model, {len(document)} of them, "
+        f"{verdicts.count('passed')} of {len(verdicts)} proofs passed in emulation. Their largest errors in the same "
+        f"units, from {lengths[0]} to {lengths[-1]} tokens, in {'; in '.join(said)}."
+    )
+
+
 def _times(ratio: float) -> str:
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
@@ -268,6 +292,7 @@ _HALF_GRAPHS = {
 
 TABLES: dict[str, Callable[[], str]] = {
     "half-errors": half_errors,
+    "half-encodings": half_encodings,
     "encodings": encodings,
     "encoding-names": encoding_names,
     "families": families,
