@@ -2,8 +2,8 @@
 
 import csv
 import json
-import statistics
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
