@@ -331,6 +331,7 @@ def _write(
     from posexport.parity.axes import check_axes
     from posexport.parity.run.emulation import emulated_if, loads
     from posexport.precision.half.ports import with_precision
+    from posexport.precision.result import check_quantized
     from posexport.sources.mapped import drop
     from posexport.sources.prepare import prepare
 
@@ -386,6 +387,7 @@ def _write(
         )
         for file, graph in source.graphs.items()
     ]
+    check_quantized(options.precision, [graph.precision for graph in built])
     for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
         remark(sentence)
     source = with_precision(source, options.precision)

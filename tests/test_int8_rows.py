@@ -241,11 +241,6 @@ def test_position_projections_stay_and_tied_embeddings_are_stored_once(tmp_path)
     assert not any(tuple(value.shape) == (60, 1000) for value in stored)
 
 
-def test_unknown_pattern(tmp_path):
-    with pytest.raises(PosexportError, match=r"--keep-float '\*nothing' matches none of \d+ weights"):
-        converted("encoder-learned", tmp_path / "a", keep_float=["*nothing"])
-
-
 @pytest.mark.parametrize(("flags", "expected"), [("fpu avx2", True), ("fpu avx2 avx_vnni", False)])
 def test_saturation_is_known_by_the_processor(flags, expected, tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")

@@ -16,9 +16,10 @@ from posexport.export.trace import trace
 from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
-from posexport.precision.apply import PrecisionResult, apply
+from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.half.ports import with_precision
+from posexport.precision.result import PrecisionResult
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
@@ -139,6 +140,7 @@ def _lowered(
         longest=_longest(source),
         dtype=options.precision.dtype,
         clients_have=clients_have,
+        keep_float=tuple(options.keep_float),
     )
     passes = pipeline.run(model, made_for, lowering)
     guard.insert(model, source.inputs, bounds_of(source.envelope))

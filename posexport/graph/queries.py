@@ -1,6 +1,8 @@
 """Small questions to a graph of onnx_ir."""
 
 import ast
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -85,3 +87,8 @@ def names_of(weight: ir.Value) -> tuple[str, ...]:
         if key in weight.metadata_props:
             return tuple(ast.literal_eval(weight.metadata_props[key]))
     return (weight.name or "weight",)
+
+
+def matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Whether a glob pattern matches a name."""
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)

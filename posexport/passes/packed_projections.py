@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.edits import initializer, integers, put, replace
-from posexport.graph.queries import PACKED_FROM, is_weight, names_of, only, width
+from posexport.graph.queries import PACKED_FROM, is_weight, matches, names_of, only, width
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
@@ -60,11 +60,12 @@ class PackedProjections(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts groups of projections."""
-        by_input: dict[ir.Value, list[_Projection]] = defaultdict(list)
+        by_input: dict[tuple[ir.Value, bool], list[_Projection]] = defaultdict(list)
         for node in model.graph:
             projection = _projection(node)
             if projection is not None and node.inputs[0] is not None:
-                by_input[node.inputs[0]].append(projection)
+                # what is quantized and what is not are two products
+                by_input[node.inputs[0], matches(names_of(projection.weight), target.keep_float)].append(projection)
         groups = [group for group in by_input.values() if len(group) > 1]
         group_of = {id(node): group for group in groups for each in group for node in each.nodes}
         packed: _Packed = {}

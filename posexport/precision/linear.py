@@ -6,14 +6,12 @@ that every call gives an initialiser. ONNX Runtime's quantisers pass over all bu
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.errors import PosexportError
-from posexport.graph.queries import names_of, only
+from posexport.graph.queries import matches, names_of, only
 from posexport.precision.content import bodies, content_values
 from posexport.spec import DOMAIN, Interface
 
@@ -125,27 +123,11 @@ def quantizable(every: Sequence[Projection], patterns: Sequence[str]) -> list[Pr
     """Those that are quantised: not small, not of positions alone, and without a name that a pattern matches.
 
     A weight with several readers stays in float if any of them needs it so: else both forms would be in the file.
-
-    Raises:
-        PosexportError: a pattern matches no weight.
     """
-    names = {name for each in every for name in each.weight.names}
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            known = ", ".join(sorted(names)[:3])
-            raise PosexportError(
-                f"--keep-float {pattern!r} matches none of {len(names)} weights; give a glob pattern of their names, "
-                f"such as those of {known}"
-            )
     kept = {
-        each.weight.value for each in every if each.positional or each.small or is_kept(each.weight.names, patterns)
+        each.weight.value for each in every if each.positional or each.small or matches(each.weight.names, patterns)
     }
     return [each for each in every if each.weight.value not in kept]
-
-
-def is_kept(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether a pattern of ``--keep-float`` matches a name; a packed weight stays whole if it matches one of its."""
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:

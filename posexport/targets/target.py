@@ -37,6 +37,7 @@ class Target:
             other numbers.
         dtype: of the floating-point weights and activations.
         clients_have: ONNX Runtime's own operators that every client of the layout has, whatever the target.
+        keep_float: glob patterns of weights that are not quantised: they are not joined with others.
     """
 
     name: TargetName = PORTABLE
@@ -47,6 +48,7 @@ class Target:
     shortest: int = 1
     dtype: DType = MODEL_DTYPE
     clients_have: frozenset[str] = frozenset()
+    keep_float: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in (PORTABLE, *PROVIDERS):

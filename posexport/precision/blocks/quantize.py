@@ -9,19 +9,22 @@ from posexport.precision.blocks.tables import quantize_tied
 from posexport.precision.chosen import Chosen, choose
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.imports import import_microsoft
+from posexport.precision.result import PrecisionResult
 from posexport.precision.rows import embeddings
 from posexport.spec import Interface
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import BLOCKED_OPSET, Target
 
 
-def quantize_blocks(model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions) -> dict[str, str]:
+def quantize_blocks(
+    model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions
+) -> PrecisionResult:
     """Change ``model`` in place; answers the classes of tensors with what they are stored in.
 
     After all graph passes and before a pass to half precision, which finds float scales and float activations.
 
     Raises:
-        PosexportError: the opset is below that of blocks, or ``--keep-float`` matches nothing.
+        PosexportError: the opset is below that of blocks.
     """
     if not target.may_use(OPERATOR) and target.opset < BLOCKED_OPSET:
         raise PosexportError(
@@ -44,7 +47,8 @@ def quantize_blocks(model: ir.Model, interface: Interface, target: Target, optio
             embeddings.quantize(lookup, tensors)
     import_microsoft(model)
     tensors.finish()
-    return _classes(chosen, linear, len(heads), len(tied))
+    classes = _classes(chosen, linear, len(heads), len(tied))
+    return PrecisionResult(classes, names=chosen.names, quantized=chosen.quantized)
 
 
 def _classes(chosen: Chosen, linear: Scheme, heads: int, tied: int) -> dict[str, str]:

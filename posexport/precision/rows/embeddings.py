@@ -4,7 +4,6 @@ Position tables, which are looked up by positions and not by ids, stay in float3
 those of token types.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -14,7 +13,7 @@ from posexport.graph.queries import names_of
 from posexport.precision.content import content_values
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
-from posexport.precision.linear import Weight, is_kept, tensor_of, with_bodies
+from posexport.precision.linear import Weight, tensor_of, with_bodies
 from posexport.precision.rows.weights import by_row
 from posexport.spec import Interface
 
@@ -30,17 +29,14 @@ class Lookup:
     table: Weight
 
 
-def lookups(model: ir.Model, interface: Interface, patterns: Sequence[str]) -> list[Lookup]:
-    """Gathers of word embeddings by what follows from ids; without those that ``--keep-float`` names."""
+def lookups(model: ir.Model, interface: Interface) -> list[Lookup]:
+    """Gathers of word embeddings by what follows from ids."""
     content = content_values(model, {spec.name: spec.role for spec in interface.inputs})
     return [
         lookup
         for graph in with_bodies(model.graph)
         for node in graph
-        if (lookup := _lookup(node)) is not None
-        and node.inputs[1] in content
-        and lookup.table.sizes[1] >= LEAST_ROWS
-        and not is_kept(lookup.table.names, patterns)
+        if (lookup := _lookup(node)) is not None and node.inputs[1] in content and lookup.table.sizes[1] >= LEAST_ROWS
     ]
 
 

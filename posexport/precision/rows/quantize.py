@@ -9,6 +9,7 @@ from posexport.precision.calibration import Calibration
 from posexport.precision.chosen import Chosen, choose
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.imports import import_microsoft
+from posexport.precision.result import PrecisionResult
 from posexport.precision.rows import embeddings
 from posexport.precision.rows.products import Products
 from posexport.precision.rows.scales import RowScale, row_scales
@@ -28,7 +29,7 @@ def quantize_rows(
     target: Target,
     options: PrecisionOptions,
     calibration: Calibration | None = None,
-) -> dict[str, str]:
+) -> PrecisionResult:
     """Change ``model`` in place; answers the classes of tensors with what they are stored in.
 
     ``calibration``: inputs that static scales are measured on, where ``options`` ask for these; else what zero points
@@ -37,7 +38,7 @@ def quantize_rows(
     After all graph passes, which know float projections. Normalisations, attention and positions stay in float32.
 
     Raises:
-        PosexportError: the provider has no kernel for products of uint8 and int8, or ``--keep-float`` matches nothing.
+        PosexportError: the provider has no kernel for products of uint8 and int8.
     """
     _check_kernel(target)
     chosen = choose(model, interface, options)
@@ -50,7 +51,7 @@ def quantize_rows(
     for lookup in chosen.tables:
         embeddings.quantize(lookup, tensors)
     tensors.finish()
-    return _classes(chosen, scales)
+    return PrecisionResult(_classes(chosen, scales), names=chosen.names, quantized=chosen.quantized)
 
 
 def _scales(
