@@ -33,6 +33,9 @@ from posexport.bundle.read import read
 from posexport.compare.costs import peak
 from posexport.errors import PosexportError
 from posexport.parity.agreement.texts import on_texts
+from posexport.parity.foreign.fit import fit
+from posexport.parity.foreign.runner import ForeignRunner
+from posexport.parity.foreign.signature import signature
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.run.calls import in_calls
@@ -60,19 +63,24 @@ DECODER_CALLS = {"prefill 512": (512,), "step past 512": (512, 1)}
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row of the table: options of ``posexport.convert``, or a function that makes a file out of float32's."""
+    """A row of the table: options of ``posexport.convert``, or a function that makes a file of a model.
+
+    ``foreign``: made of another exporter's graph, of which only size, time and memory are measured.
+    """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
-    made: Callable[[Path, Path], None] | None = None
+    made: Callable[["Model", Path], None] | None = None
+    foreign: bool = False
 
 
-def dynamic(*, per_channel: bool) -> Callable[[Path, Path], None]:
-    """ONNX Runtime's quantizer with dynamic scales of activations."""
+def dynamic(*, per_channel: bool, optimum: bool = False) -> Callable[["Model", Path], None]:
+    """ONNX Runtime's quantizer with dynamic scales of activations; of float32's graph, or of the one of ``optimum``."""
 
-    def quantize(float32: Path, path: Path) -> None:
+    def quantize(model: "Model", path: Path) -> None:
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
+        float32 = model.by_optimum() if optimum else model.files[FLOAT32]
         quantize_dynamic(str(float32), str(path), weight_type=QuantType.QInt8, per_channel=per_channel)
 
     return quantize
@@ -83,6 +91,14 @@ def candidates(others: Path, *, decoder: bool) -> list[Candidate]:
     int8, int4 = {"precision": "int8"}, {"precision": "int4"}
     # on other texts than those that are compared, or its figure would flatter
     only = [] if decoder else [Candidate("int8, static scales", {**int8, "calibrate": others})]
+    rivals = [
+        ("quantize_dynamic of optimum's graph", False),
+        ("quantize_dynamic of optimum's graph, per channel", True),
+    ]
+    foreign = [
+        Candidate(name, made=dynamic(per_channel=per_channel, optimum=True), foreign=True)
+        for name, per_channel in ([] if decoder else rivals)
+    ]
     return [
         Candidate(FLOAT32),
         Candidate("fp16", {"precision": "fp16"}),
@@ -94,8 +110,10 @@ def candidates(others: Path, *, decoder: bool) -> list[Candidate]:
         Candidate("int4", int4),
         Candidate("int4, blocks of 128", {**int4, "block_size": 128}),
         Candidate("int4, HQQ", {**int4, "quantizer": "hqq"}),
+        Candidate("int4-fp16", {"precision": "int4-fp16"}),
         Candidate("quantize_dynamic", made=dynamic(per_channel=False)),
         Candidate("quantize_dynamic, per channel", made=dynamic(per_channel=True)),
+        *foreign,
     ]
 
 
@@ -135,6 +153,10 @@ class Model:
         self.checkpoint, self.folder, self.texts = checkpoint, folder, texts
         self.source: Source = prepare(str(checkpoint), LoadOptions())
         self.files: dict[str, Path] = {}
+        self.foreign: set[str] = set()
+        self.runners: dict[str, Runner] = {}
+        #: whose inputs and outputs a runner has
+        self.sources: dict[str, Source] = {}
         self.rows: dict[str, dict[str, Any]] = {}
 
     @property
@@ -151,6 +173,8 @@ class Model:
             row["failed"] = " ".join(str(err).split())[:300]
             return
         self.files[candidate.name] = path
+        if candidate.foreign:
+            self.foreign.add(candidate.name)
         row |= {
             "seconds": round(time.perf_counter() - start, 1),
             "bytes": sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*")),
@@ -162,7 +186,9 @@ class Model:
         folder = self.folder / re.sub(r"\W+", "-", candidate.name)
         if candidate.made is not None:
             folder.mkdir()
-            candidate.made(self.files[FLOAT32], folder / "model.onnx")
+            candidate.made(self, folder / "model.onnx")
+            if candidate.foreign:
+                return folder / "model.onnx", None, {}
             found = on_texts(self.source, folder / "model.onnx", self.files[FLOAT32], self.texts, threads=THREADS)
             return folder / "model.onnx", found, {}
         texts = None if candidate.name == FLOAT32 else self.texts
@@ -174,30 +200,53 @@ class Model:
         on = manifest.cost.on_texts if manifest.cost is not None else None
         return folder / "model.onnx", on, manifest.stored
 
+    def by_optimum(self) -> Path:
+        """The checkpoint as optimum exports it."""
+        folder = self.folder / "optimum"
+        if not folder.exists():
+            python = ROOT / ".cache" / "rivals" / "optimum" / "bin" / "python"
+            options = ["--task", "feature-extraction", "--library", "transformers", "--no-post-process"]
+            exporter = [
+                str(python),
+                "-m",
+                "optimum.exporters.onnx",
+                "--model",
+                str(self.checkpoint),
+                *options,
+                str(folder),
+            ]
+            subprocess.run(exporter, check=True, capture_output=True)
+        return folder / "model.onnx"
+
+    def open(self) -> None:
+        """A session for every file that ONNX Runtime runs."""
+        for name, path in self.files.items():
+            try:
+                if name in self.foreign:
+                    taken = fit(self.source, signature(path), path.name)
+                    self.runners[name], self.sources[name] = ForeignRunner(taken, path, threads=THREADS), taken.source
+                else:
+                    self.runners[name] = Runner.of(self.source, path, threads=THREADS)
+                    self.sources[name] = self.source
+            except Exception as err:  # noqa: BLE001 (ONNX Runtime's own: no kernel for a precision)
+                self.rows[name]["not_run"] = " ".join(str(err).split())[:300]
+
     def time(self) -> None:
         """Ratios to float32 at every size."""
         calls = DECODER_CALLS if self.decoder else ENCODER_CALLS
-        runners = {}
-        for name, path in self.files.items():
-            try:
-                runners[name] = Runner.of(self.source, path, threads=THREADS)
-            except Exception as err:  # noqa: BLE001 (ONNX Runtime's own: no kernel for a precision)
-                self.rows[name]["not_run"] = " ".join(str(err).split())[:300]
         for label, split in calls.items():
-            feeds = {name: _last_feeds(self.source, runner, split) for name, runner in runners.items()}
-            for name, ms, ratio in _timed(runners, feeds):
+            feeds = {name: _last_feeds(self.sources[name], runner, split) for name, runner in self.runners.items()}
+            for name, ms, ratio in _timed(self.runners, feeds):
                 self.rows[name].setdefault("ms", {})[label] = round(ms, 3)
                 self.rows[name].setdefault("ratio", {})[label] = round(ratio, 3)
 
     def remember(self) -> None:
         """Peak memory of a fresh process at 512 tokens."""
         feeds = self.folder / "feeds.npz"
-        np.savez(feeds, **draw(GridPoint(batch=1, length=512), self.source.inputs))  # type: ignore[arg-type]
-        for name, path in self.files.items():
-            done = subprocess.run(
-                [sys.executable, __file__, "--peak", str(path), str(feeds)], capture_output=True, text=True, check=False
-            )
-            self.rows[name]["peak"] = int(done.stdout) if done.returncode == 0 else None
+        for name, runner in self.runners.items():
+            np.savez(feeds, **_last_feeds(self.sources[name], runner, (512,)))
+            measured = [sys.executable, __file__, "--peak", str(self.files[name]), str(feeds)]
+            self.rows[name]["peak"] = int(subprocess.run(measured, capture_output=True, text=True, check=True).stdout)
 
 
 def _last_feeds(source: Source, runner: Runner, calls: Sequence[int]) -> dict[str, Any]:
@@ -217,6 +266,8 @@ def _timed(runners: dict[str, Runner], feeds: dict[str, dict[str, Any]]) -> Iter
     """Of each: the median of its calls in milliseconds, and of their ratios to float32's before and after them."""
 
     def once(name: str) -> float:
+        # another session's threads wait busily for a while: the call before takes their place
+        runners[name](feeds[name])
         start = time.perf_counter()
         runners[name](feeds[name])
         return (time.perf_counter() - start) * 1e3
@@ -242,6 +293,7 @@ def measure(checkpoint: Path, texts: Path, only: Sequence[str]) -> dict[str, Any
             if not only or candidate.name == FLOAT32 or any(part in candidate.name for part in only):
                 model.make(candidate)
                 print(json.dumps(model.rows[candidate.name])[:300], file=sys.stderr, flush=True)
+        model.open()
         model.time()
         model.remember()
         limit = model.source.envelope.limit
@@ -258,13 +310,10 @@ def measure(checkpoint: Path, texts: Path, only: Sequence[str]) -> dict[str, Any
 def print_peak(model: Path, feeds: Path) -> None:
     """The most memory that this process took, in bytes, for one call."""
     arrays = dict(np.load(feeds))
-    names = list(arrays)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-    kinds = {node.name: node.type for node in session.get_inputs()}
-    halves = {"tensor(float16)": np.float16}
-    session.run(None, {name: arrays[name].astype(halves.get(kinds[name], arrays[name].dtype)) for name in names})
+    session.run(None, arrays)
     print(peak())
 
 

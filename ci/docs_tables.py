@@ -226,7 +226,8 @@ def _cost_cells(row: dict[str, Any], first: dict[str, Any], sizes: Sequence[str]
     peak = "" if row["peak"] is None else f"{row['peak'] / 1e6:.0f} MB"
     agreement = row["agreement"]
     if agreement is None:
-        return [row["name"], size, *times, peak, "1", *("1" for _ in _AGREEMENT[kind])]
+        same = "1" if is_first else ""
+        return [row["name"], size, *times, peak, same, *(same for _ in _AGREEMENT[kind])]
     outputs = agreement["outputs"]
     found = outputs.get("sentence_embedding") or outputs.get("logits") or next(iter(outputs.values()))
     cosine = f"{found['cosine']:.4f}, {found['least_cosine']:.4f}"
