@@ -14,7 +14,6 @@ from posexport.errors import PosexportError
 from posexport.parity.run.emulation import rounds_everything
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec
-from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -160,7 +159,7 @@ def _prove(
                 foreign.source,
                 copy,
                 provider=provider,
-                precision=emulate or MODEL_DTYPE.precision,
+                precision=emulate or stored,
                 lengths=lengths,
                 threads=threads,
                 tolerance=tolerance,

@@ -2,42 +2,28 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
-from onnxruntime import GraphOptimizationLevel
+from text_graphs import answers, graph, matrices, rows
 
 import posexport
 from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.precision.apply import apply
 from posexport.precision.blocks.rounding import half_quadratic, nearest
-from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 
 K, N = 70, 22  # three blocks of 32, the last filled up
-LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
 CPU, PORTABLE = Target("cpu", 23), Target("portable", 21)
 CLIENTS = Target("portable", 18, clients_have=frozenset({"MatMulNBits"}))
 INT4 = PrecisionOptions(name="int4")
 rng = np.random.default_rng(5)
 
 
-class Inputs(msgspec.Struct):
-    """The interface of a graph that is not a source's."""
-
-    inputs: list[InputSpec]
-    outputs: list[OutputSpec] = []
-
-
-X = Inputs([InputSpec(name="x", dtype="float32", axes=["rows", K], role="values")])
-
-
-def matrix(*shape):
-    return rng.standard_normal(shape).astype(np.float32)
+X = rows(K)
+matrix = matrices(5)
 
 
 def blocks_of(w, bits=4, size=32):
@@ -51,30 +37,6 @@ def blocks_of(w, bits=4, size=32):
             whole = np.clip(np.rint(block / scale), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
             rounded[first : first + size, n] = whole * scale
     return rounded
-
-
-def graph(text, opset, **weights):
-    """A model of ONNX's text form, whose inputs named in ``weights`` are initialisers."""
-    head = f'<ir_version: 10, opset_import: ["": {opset}]>'
-    model = ir.from_onnx_text(text.replace("HEAD", head).replace("OPSET", str(opset)))
-    for value in [value for value in model.graph.inputs if value.name in weights]:
-        model.graph.inputs.remove(value)
-        value.const_value = ir.tensor(weights[value.name], name=value.name)
-        value.shape, value.type = ir.Shape(weights[value.name].shape), ir.TensorType(value.const_value.dtype)
-        model.graph.register_initializer(value)
-    return model
-
-
-def answers(model, **feeds):
-    """Outputs in the default session, and with optimisations off."""
-    data = ir.to_proto(model).SerializeToString()
-    for level in LEVELS:
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        names = {each.name for each in session.get_inputs()}
-        yield session.run(None, {name: value for name, value in feeds.items() if name in names})
 
 
 def kinds(model):

@@ -4,12 +4,11 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from onnxruntime import GraphOptimizationLevel
+from text_graphs import answers, graph, matrices, rows
 
 import posexport
 from posexport import machine
@@ -18,30 +17,18 @@ from posexport.parity.agreement.limits import LIMITS
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.linear import projections
-from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer import train
 
 K, N = 37, 22
-LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
 INT8 = PrecisionOptions(name="int8")
 STATIC = PrecisionOptions(name="int8", calibration="sha256 of texts")
 rng = np.random.default_rng(3)
 
 
-class Inputs(msgspec.Struct):
-    """The interface of a graph that is not a source's."""
-
-    inputs: list[InputSpec]
-    outputs: list[OutputSpec] = []
-
-
-X = Inputs([InputSpec(name="x", dtype="float32", axes=["rows", K], role="values")])
-
-
-def matrix(*shape):
-    return rng.standard_normal(shape).astype(np.float32)
+X = rows(K)
+matrix = matrices(3)
 
 
 def rows_of(x):
@@ -53,31 +40,6 @@ def rows_of(x):
 
 def channels_of(w):
     return rows_of(w.T).T
-
-
-def graph(text, opset=23, **weights):
-    """A model of ONNX's text form, whose inputs named in ``weights`` are initialisers."""
-    model = ir.from_onnx_text(
-        text.replace("HEAD", '<ir_version: 10, opset_import: ["": OPSET]>').replace("OPSET", str(opset))
-    )
-    for value in [value for value in model.graph.inputs if value.name in weights]:
-        model.graph.inputs.remove(value)
-        value.const_value = ir.tensor(weights[value.name], name=value.name)
-        value.shape, value.type = ir.Shape(weights[value.name].shape), ir.TensorType(value.const_value.dtype)
-        model.graph.register_initializer(value)
-    return model
-
-
-def answers(model, **feeds):
-    """Outputs in the default session, and with optimisations off."""
-    data = ir.to_proto(model).SerializeToString()
-    for level in LEVELS:
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = level
-        options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        names = {each.name for each in session.get_inputs()}
-        yield session.run(None, {name: value for name, value in feeds.items() if name in names})
 
 
 FORMS = {

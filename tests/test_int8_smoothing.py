@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from text_graphs import answers, graph, matrices, rows
 
 import posexport
 from posexport.parity.agreement.random_rows import random_rows
@@ -12,16 +13,13 @@ from posexport.precision.calibration import Calibration
 from posexport.spec import InputSpec, LengthContract
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
-from tests.test_int8_rows import K, N, X, answers, graph
 
 TARGETS = [Target("cpu", 23), Target("portable", 18)]
-rng = np.random.default_rng(11)
+K, N = 37, 22
+X = rows(K)
+matrix = matrices(11)
 #: channels differ, and one has values a hundred times those of the others
 OUTLIER = (np.where(np.arange(K) == 5, 100, 1) * np.geomspace(0.2, 3, K)).astype(np.float32)
-
-
-def matrix(*shape):
-    return rng.standard_normal(shape).astype(np.float32)
 
 
 def quantized(model, x, target):
