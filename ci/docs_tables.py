@@ -223,7 +223,7 @@ def _cost_cells(row: dict[str, Any], first: dict[str, Any], sizes: Sequence[str]
     times = ["does not run" for _ in sizes]
     if "ms" in row:
         times = [f"{row['ms'][each]:.1f} ms" if is_first else f"{row['ratio'][each]:.2f}" for each in sizes]
-    peak = "" if row["peak"] is None else f"{row['peak'] / 1e6:.0f} MB"
+    peak = "" if row.get("peak") is None else f"{row['peak'] / 1e6:.0f} MB"
     agreement = row["agreement"]
     if agreement is None:
         same = "1" if is_first else ""

@@ -123,6 +123,14 @@ class Checkpoint:
         candidate = self._whole.exported_by("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
         return replace(candidate, model="encoder_model.onnx", weights=self.name) if self._t5 else candidate
 
+    def quantize_dynamic(self) -> list[Candidate]:
+        """optimum-onnx's graph of an encoder through ONNX Runtime's quantizer: a scale per weight, and per channel."""
+        module = "ci.rivals.exporters.dynamic"
+        return [
+            replace(self.exported_by("optimum", label, module, self.path, OUT, scales), precision="int8")
+            for label, scales in (("quantize_dynamic", "tensor"), ("quantize_dynamic, per channel", "channel"))
+        ]
+
     def exporters(self, fusions: str = "") -> Candidate:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
         label = f"transformers.exporters{' fused' if fusions else ''}"

@@ -119,16 +119,24 @@ def decode(target: str = "cpu") -> list[Case]:
 
 
 def quantized(target: str = "cpu") -> list[Case]:
-    """The Llama-like decoder in int8 and int4 beside onnxruntime-genai's int4: a decode step, and a prefill.
+    """BERT-base in int8 beside ONNX Runtime's quantizer; a Llama-like decoder beside onnxruntime-genai's int4.
 
+    Of the decoder a decode step and a prefill.
     onnxruntime-genai's is as posexport's is, blocks of 32 and activations rounded to int8 by blocks, but for the
     projection to the vocabulary, which has 4 bits by default and 8 in posexport's; here it is measured with both.
     """
     llama = Checkpoint.drawn("llama")
 
-    def converted(name: str, precision: PrecisionName, *options: str, to: str = target, **worker: Any) -> Candidate:
+    def converted(
+        name: str,
+        precision: PrecisionName,
+        *options: str,
+        to: str = target,
+        of: Checkpoint = llama,
+        **worker: Any,
+    ) -> Candidate:
         asked = ("--target", to, "--precision", precision, *options)
-        return replace(llama.converted(*asked, name=name, **worker), precision=precision)
+        return replace(of.converted(*asked, name=name, **worker), precision=precision)
 
     def genai(label: str, *options: str) -> list[Candidate]:
         both = llama.genai("int4", label, "accuracy_level=4", "block_size=32", *options)
@@ -149,8 +157,16 @@ def quantized(target: str = "cpu") -> list[Case]:
         *genai("onnxruntime-genai int4"),
         *genai("onnxruntime-genai int4, head int8", "matmul_mixed_precision=last_matmul:int8"),
     ]
+    bert = Checkpoint.drawn("bert-absolute")
+    encoders = [
+        converted("float32", "fp32", of=bert),
+        converted("int8", "int8", of=bert),
+        converted("int8 portable", "int8", to="portable", of=bert),
+        *bert.quantize_dynamic(),
+    ]
     steps = SamplingBudget(warmup=4, runs=48, least=32)
     return [
+        Case(model="BERT-base shape", candidates=encoders, points=[Point(new=128), Point(new=512)]),
         Case(model="llama shape", candidates=taking_part, points=[Point(past=512)], budget=steps),
         Case(model="llama shape", candidates=taking_part, points=[Point(new=512)]),
     ]

@@ -108,7 +108,8 @@ def command(
         paper   encoders of BERT-base's shape with 14 encodings, lengths 128, 512, 2048
         decode  a decode step of a Llama-like decoder with 512 and 2048 tokens in the KV cache, beside third-party
                 exporters
-        quantized  the same decoder in int8 and int4, a step and a prefill, beside onnxruntime-genai's int4
+        quantized  BERT-base in int8 and the same decoder in int8 and int4, beside ONNX Runtime's quantizer and
+                onnxruntime-genai's int4
         rivals  BERT-base with three encodings and T5's encoder at 128 and 512, through third-party exporters
         lowerings  the planner's choice against each single lowering, lengths 32 to 4096
         attention  one layer of relative_key from 128 to 8192, beside its published form
