@@ -29,7 +29,6 @@ from posexport.parity.grid.point import GridPoint
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.spec import SEQUENCE, frames, samples
-from posexport.targets.precision_options import PrecisionOptions
 
 GOLDEN = Path(__file__).parent / "golden"
 STEPS = [(5, 3), (3, 2), (2, 1)]
@@ -361,21 +360,6 @@ def test_positions_may_be_left_out(copy) -> None:
     assert source.encoding is not None
     assert source.encoding.name == NoPE.name
     assert source.module.ordered, "its convolutions tell the order of frames"
-
-
-def test_logits_of_frames_convert_for_the_cpu(tmp_path: Path) -> None:
-    """Their last bias is added under the output's own names of axes."""
-    done = convert(str(GOLDEN / "wavlm-layer-forctc"), tmp_path / "b", ConvertOptions(target="cpu", verify=False))
-    assert done.manifest is not None
-
-
-@pytest.mark.all
-def test_int8_of_samples_agrees(tmp_path: Path) -> None:
-    precision = PrecisionOptions(name="int8")
-    options = ConvertOptions(threads=1, target="cpu", precision=precision)
-    done = convert(str(GOLDEN / "wavlm-group"), tmp_path / "b", options)
-    assert done.report is not None
-    assert done.report.passed
 
 
 @pytest.mark.all

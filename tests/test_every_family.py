@@ -1,0 +1,39 @@
+"""A checkpoint of every family through the commands that users run, for the CPU and in int8 (``--all``)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from small import in_short
+
+import posexport
+
+GOLDEN = Path(__file__).parent / "golden"
+#: of families whose graphs are unlike all others
+ALWAYS = ("wavlm", "deberta-v2", "t5")
+EVERY = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
+
+
+def of_families() -> list[str]:
+    """The first checkpoint of every model type."""
+    first: dict[str, str] = {}
+    for name in EVERY:
+        first.setdefault(family(name), name)
+    return list(first.values())
+
+
+def family(name: str) -> str:
+    return str(json.loads((GOLDEN / name / "config.json").read_text())["model_type"])
+
+
+@pytest.mark.parametrize("name", in_short(of_families(), lambda name: family(name) in ALWAYS))
+def test_int8_agrees(name, tmp_path):
+    """The float32 graph for the CPU on the whole grid, and the quantized one by its agreement."""
+    done = posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", threads=1)
+    assert done.good, done.report.to_text()
+    assert "linear weights" in done.manifest.stored
+
+
+@pytest.mark.parametrize("name", in_short(EVERY, "wavlm-layer-forctc".__eq__))
+def test_every_checkpoint_converts_for_the_cpu(name, tmp_path):
+    assert posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", verify=False).good
