@@ -88,7 +88,8 @@ def one(name: str, provider: str, precision: str, ends: float) -> dict[str, Any]
     """Convert one model and prove it on the provider, if that begins before the monotonic clock says ``ends``."""
     if time.monotonic() > ends:
         return {"verdict": "left out", "note": f"the suite's {BUDGET} s were over", "seconds": 0.0}
-    from posexport.conversion import ConvertOptions, convert
+    from posexport.conversion.convert import convert
+    from posexport.conversion.options import ConvertOptions
     from posexport.sources import builtin
     from posexport.sources.resolve import LoadOptions
     from posexport.targets.precision_options import PrecisionOptions

@@ -27,7 +27,8 @@ from safetensors.numpy import load_file, save_file
 
 from posexport.bench.machine import commit, machine
 from posexport.catalogue import catalogue
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.criterion import EPS, FACTOR, FLOOR
 from posexport.parity.report.median import LEAST_POINTS, LIMIT

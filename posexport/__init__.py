@@ -9,7 +9,7 @@ from posexport.api import convert, list_encodings, list_families, load, verify
 from posexport.errors import PosexportError
 
 if TYPE_CHECKING:
-    from posexport.conversion import Conversion
+    from posexport.conversion.result import Conversion
     from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
@@ -31,7 +31,7 @@ __all__ = [
 
 #: what is imported when it is asked for: it needs NumPy, or more
 _LATER = {
-    "Conversion": "posexport.conversion",
+    "Conversion": "posexport.conversion.result",
     "GenerationConfig": "posexport.runtime.generation_config",
     "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",

@@ -10,7 +10,7 @@ from posexport.extras import require
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.conversion import Conversion
+    from posexport.conversion.result import Conversion
     from posexport.parity.report.report import Report
     from posexport.recipe import LayoutName
     from posexport.runtime.session import Session
@@ -113,8 +113,8 @@ def convert(
         (True, 'checked at 5 tokens, not proven')
     """
     require("posexport.convert", "torch", "onnxscript", "onnx_ir", "onnxruntime")
-    from posexport.conversion import ConvertOptions
-    from posexport.conversion import convert as run
+    from posexport.conversion.convert import convert as run
+    from posexport.conversion.options import ConvertOptions
     from posexport.sources.resolve import LoadOptions
     from posexport.targets.precision_options import options_of
 

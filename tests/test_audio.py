@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.encodings.rope import Rope

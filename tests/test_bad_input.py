@@ -16,12 +16,15 @@ import onnx_ir as ir
 import pytest
 from tiny_bundle import write_bundle
 
-import posexport.conversion
+import posexport.conversion.convert
 from posexport.bundle import leftovers
 from posexport.bundle.write import staged
 from posexport.cli import main
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.runtime.session import load
+from posexport.sources.resolve import LoadOptions
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = [f"--set={size}" for size in ("layers=1", "hidden=20", "feedforward=37", "vocab=61")]
@@ -190,7 +193,7 @@ def test_a_provider_that_does_not_load_is_found_out_first(
     def refuse(provider: str) -> NoReturn:
         raise PosexportError(f"{provider} does not load")
 
-    monkeypatch.setattr(posexport.conversion, "check_loads", refuse)
+    monkeypatch.setattr(posexport.conversion.convert, "check_loads", refuse)
     said = sentence(run("convert", "encoder-nope", "-o", tmp_path / "b", "--provider", "cuda"))
     assert "cuda does not load" in said
 
@@ -276,7 +279,7 @@ def test_what_the_machine_refuses(
     def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(posexport.conversion, "convert", fail)
+    monkeypatch.setattr(posexport.conversion.convert, "convert", fail)
     assert words in sentence(run("convert", "encoder-nope", "-o", tmp_path / "b"))
 
 
@@ -296,7 +299,7 @@ def test_ctrl_c_is_no_finding(run: Command, tmp_path: Path, monkeypatch: pytest.
     def interrupted(*_: object, **__: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(posexport.conversion, "convert", interrupted)
+    monkeypatch.setattr(posexport.conversion.convert, "convert", interrupted)
     code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b")
     assert (code, out) == (130, "")
     assert err.strip() == "posexport: interrupted; what was there before is unchanged"
@@ -389,13 +392,13 @@ def test_a_directory_is_not_replaced_by_arrays(run: Command, tmp_path: Path) -> 
 def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cross attention (an input of real numbers), distances clipped, and no longer input than the table has."""
     target = tmp_path_factory.mktemp("bundles") / "b"
-    wanted = posexport.conversion.ConvertOptions(
-        load=posexport.conversion.LoadOptions(settings=tuple(s.removeprefix("--set=") for s in (*TINY, *CLIPPED))),
+    wanted = ConvertOptions(
+        load=LoadOptions(settings=tuple(s.removeprefix("--set=") for s in (*TINY, *CLIPPED))),
         beyond="clip",
         max_length=23,
         lengths=[3],
     )
-    assert posexport.conversion.convert("encoder-relative-key", target, wanted).good
+    assert convert("encoder-relative-key", target, wanted).good
     return target
 
 
@@ -448,9 +451,9 @@ def test_weights_that_may_not_be_read(run: Command, tmp_path: Path, monkeypatch:
 
 
 def test_an_inlined_graph_opens_without_a_warning(tmp_path: Path) -> None:
-    load_options = posexport.conversion.LoadOptions(settings=tuple(s.removeprefix("--set=") for s in TINY))
-    wanted = posexport.conversion.ConvertOptions(load=load_options, inline=True, verify=False)
-    posexport.conversion.convert("encoder-shaw-kv", tmp_path / "b", wanted)
+    load_options = LoadOptions(settings=tuple(s.removeprefix("--set=") for s in TINY))
+    wanted = ConvertOptions(load=load_options, inline=True, verify=False)
+    convert("encoder-shaw-kv", tmp_path / "b", wanted)
     model = ir.load(tmp_path / "b" / "model.onnx")
     assert "CastLike" not in {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}
     assert [value.shape for value in model.graph.outputs] == [ir.Shape(["batch_size", "sequence_length", 20])]

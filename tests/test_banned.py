@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings.build import build
 from posexport.encodings.compose import RotationAndTerm
 from posexport.encodings.local_window import LocalWindow

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import pytest
 from onnx import ModelProto, NodeProto
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.lowering.toeplitz import ToeplitzBias
 from posexport.parity.branches import coverage
 from posexport.parity.branches.coverage import cover

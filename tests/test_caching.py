@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import Caching, StaticCache

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 from tiny_bundle import MANIFEST
 
-import posexport.conversion
 from posexport.bundle.manifest import FileEntry, Manifest
 from posexport.bundle.read import read
 from posexport.cli import group
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat, as_chats
 from posexport.runtime.session import load
@@ -247,8 +248,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def converted(checkpoint: Path) -> Path:
     target = checkpoint.parent / "bundle"
-    options = posexport.conversion.ConvertOptions(verify=False)
-    assert posexport.conversion.convert(str(checkpoint), target, options).good
+    options = ConvertOptions(verify=False)
+    assert convert(str(checkpoint), target, options).good
     return target
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import posexport
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
 from posexport.encodings.encoding import Encoding, register

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from posexport.bundle.manifest import MANIFEST, LoweringSpec, PassSpec
 from posexport.cli import group
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.explain import feeds
 from posexport.explain.dataflow import positional

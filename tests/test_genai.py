@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export.layouts.genai import FILE, model_type
 from posexport.runtime.session import load

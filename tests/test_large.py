@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import posexport
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.export.build import build
 from posexport.export.save import KEEP_INSIDE
 from posexport.parity.grid.inputs import Feeds, draw

@@ -22,7 +22,8 @@ import torch
 import posexport
 from posexport.bundle.manifest import decode, encode
 from posexport.bundle.read import read
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export import save
 from posexport.export.build import build

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import posexport.encodings  # noqa: F401  # fills the registry
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
 from posexport.encodings.compose import ByLayer
 from posexport.encodings.encoding import ENCODINGS, HOOKS, Encoding

@@ -157,8 +157,8 @@ def test_the_same_bytes_anywhere(source: str, options: tuple[str, ...], tmp_path
 
 
 def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from posexport.conversion import ConvertOptions
-    from posexport.conversion import convert as here
+    from posexport.conversion.convert import convert as here
+    from posexport.conversion.options import ConvertOptions
     from posexport.sources.resolve import LoadOptions
 
     monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 1)

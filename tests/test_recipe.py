@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from posexport.bundle.read import read
 from posexport.cli import group
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.sources.prepare import again, recorded

@@ -10,7 +10,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.export.build import build
 from posexport.lowering import plan
 from posexport.lowering.rotation import LOWERINGS

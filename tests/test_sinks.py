@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.graph.builder import Builder
 from posexport.lowering import static
 from posexport.lowering.slots import Product, used_context

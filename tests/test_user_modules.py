@@ -13,9 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-import posexport.conversion
+import posexport.conversion.convert
 from posexport.bundle.read import read
 from posexport.cli import main
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
@@ -340,7 +342,7 @@ def test_an_error_under_json_is_a_document(run: Command, models: Path, tmp_path:
 
 
 def test_a_defect_asks_for_a_report(run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(posexport.conversion, "convert", lambda *_, **__: [][1])  # noqa: PLE0643 (the defect)
+    monkeypatch.setattr(posexport.conversion.convert, "convert", lambda *_, **__: [][1])  # noqa: PLE0643 (the defect)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     code, out, err = run("convert", "encoder-nope", "-o", tmp_path / "b")
@@ -525,8 +527,8 @@ def test_complex_buffers_keep_their_imaginary_part() -> None:
     ],
 )
 def test_whether_there_are_positions_is_tried(models: Path, tmp_path: Path, factory: str, name: str) -> None:
-    options = posexport.conversion.ConvertOptions(lengths=[17])
-    report = posexport.conversion.convert(f"{models}:{factory}", tmp_path / "b", options).report
+    options = ConvertOptions(lengths=[17])
+    report = convert(f"{models}:{factory}", tmp_path / "b", options).report
     assert report is not None
     assert [item.verdict for item in report.invariants if item.name == name] == ["pass"]
     assert "skipped" not in {item.verdict for item in report.invariants}

@@ -11,7 +11,7 @@ import posexport
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import check_hashes, read
 from posexport.bundle.write import seal, staged
-from posexport.conversion import ConvertOptions
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec

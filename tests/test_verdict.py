@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import posexport
 from posexport.bundle.read import read
 from posexport.cli import group
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.parity.grid import memory
 from posexport.parity.report.report import Report
@@ -149,7 +150,7 @@ def test_cuda_that_does_not_load_is_proven_on_the_cpu_and_told(tmp_path: Path, m
     def missing(provider: str) -> None:
         raise PosexportError(f"no {provider} here")
 
-    monkeypatch.setattr("posexport.conversion.check_loads", missing)
+    monkeypatch.setattr("posexport.conversion.convert.check_loads", missing)
     arguments = ["convert", "encoder-nope", *SETTINGS, "--target", "cuda", "-o", str(tmp_path / "b")]
     done = CliRunner().invoke(group, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
@@ -163,7 +164,7 @@ def test_cuda_that_does_not_load_is_proven_on_the_cpu_and_told(tmp_path: Path, m
 
 def test_a_target_that_loads_is_what_the_proof_runs_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("posexport.conversion.check_loads", asked.append)
+    monkeypatch.setattr("posexport.conversion.convert.check_loads", asked.append)
 
     def proof(*_: Any, **given: Any) -> Report:
         asked.append(given["provider"])

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.encodings.sinusoidal import Sinusoidal

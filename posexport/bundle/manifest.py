@@ -28,6 +28,8 @@ from posexport.targets.target import PORTABLE, TargetName
 
 FORMAT_VERSION = 3
 MANIFEST = "posexport.json"
+#: every point of the proof
+PARITY = "parity.json"
 #: inputs and truths for a check without PyTorch (`posexport.parity.run.sample`)
 SAMPLE = "parity.safetensors"
 LARGEST = 4 * 1024 * 1024

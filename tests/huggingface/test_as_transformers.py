@@ -12,7 +12,8 @@ import torch
 from checkpoints import GOLDEN, configure, read
 from safetensors.torch import load_file
 
-from posexport.conversion import ConvertOptions, convert
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
 from posexport.runtime.session import load as open_bundle

@@ -1,0 +1,98 @@
+"""A source to a bundle, in every precision asked for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posexport.bundle.manifest import PARITY, SAMPLE
+from posexport.bundle.write import seal, staged
+from posexport.conversion.options import ConvertOptions
+from posexport.conversion.result import Conversion, MissedError, Written
+from posexport.conversion.write import write
+from posexport.errors import PosexportError
+from posexport.runtime.providers import check_loads
+from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provider_named
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from posexport.parity.run.setup import Progress
+
+
+def convert(
+    argument: "str | nn.Module",
+    output: Path,
+    options: ConvertOptions | None = None,
+    *,
+    progress: "Progress | None" = None,
+    remark: Callable[[str], None] = lambda _: None,
+) -> Conversion:
+    """Convert ``argument`` to a bundle at ``output``: what `posexport.convert` does.
+
+    ``remark`` is told, in sentences, what a user should know beside the result. A bundle that misses parity is not
+    written, unless ``options.keep``; what was at ``output`` before then stays.
+
+    Raises:
+        PosexportError: what cannot be done and why, in one sentence.
+    """
+    options = options or ConvertOptions()
+    variants: dict[str, Written] = {}
+    provider, missing = _provider(options)  # or that it does not load would be known only after the export
+    remarks: list[str] = []
+
+    def tell(sentence: str) -> None:
+        # several precisions of one source say the same of it
+        if sentence not in remarks:
+            remarks.append(sentence)
+            remark(sentence)
+
+    try:
+        with staged(output, force=options.force) as directory:
+            first, *others = _into(directory, argument, replace(options, provider=provider), progress, tell)
+            manifest = seal(directory, first.manifest, [each.manifest for each in others], (PARITY, SAMPLE))
+            report, variants = first.report, {each.manifest.precision: each for each in others}
+    except MissedError as missed:
+        manifest, report = None, missed.report
+    if missing and report is not None:
+        proof = "proven" if manifest is not None and manifest.proven else "checked"
+        tell(f"{proof} on {provider}; {missing}")
+    return Conversion(output, manifest, report, tuple(remarks), variants)
+
+
+def _provider(options: ConvertOptions) -> tuple[str, str]:
+    """The provider to prove on, and why it is not the target's own; one that was asked for must load."""
+    if options.provider is not None:
+        asked = provider_named(options.provider)
+        if options.verify and not asked.built_in:
+            check_loads(options.provider)
+        return options.provider, ""
+    record = PROVIDERS.get(options.target, CPU)
+    if record.built_in or not options.verify:
+        return DEFAULT_PROVIDER, ""
+    try:
+        check_loads(record.name)
+    except PosexportError as err:
+        return DEFAULT_PROVIDER, f"{record.name} did not load here: {err}"
+    return record.name, ""
+
+
+def _into(
+    directory: Path,
+    argument: "str | nn.Module",
+    options: ConvertOptions,
+    progress: "Progress | None",
+    remark: Callable[[str], None],
+) -> list[Written]:
+    """All of a bundle's files, in ``directory``, for every precision in turn."""
+    from posexport.sources.transformers_model import as_checkpoint, name_of
+
+    with as_checkpoint(argument, options.tokenizer) as named:
+        if named is not argument and hasattr(options.tokenizer, "save_pretrained"):
+            options = replace(options, tokenizer=None)
+        name = None if named is argument else name_of(argument)
+        written = [write(directory, named, options, progress, remark, name=name)]
+        for each in options.variants:
+            variant = replace(options, precision=each, variants=())
+            written.append(write(directory, named, variant, progress, remark, name=name, variant=each.name))
+        return written

@@ -1,0 +1,128 @@
+"""The recipe and the manifest of what was converted."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from posexport import __version__
+from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo, TextAgreement
+from posexport.conversion.options import ConvertOptions
+from posexport.recipe import Recipe
+from posexport.spec import Limits
+from posexport.targets.precisions import FP32
+
+if TYPE_CHECKING:
+    from posexport.export.build import Built
+    from posexport.parity.report.report import Report
+    from posexport.sources.source import Source
+
+_TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxruntime", "numpy")
+
+
+def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
+    from posexport.sources.prepare import recorded
+
+    return Recipe(
+        **recorded(options.load, source),
+        cache=options.cache,
+        rotation=options.rotate,
+        beyond=options.beyond,
+        max_length=options.max_length,
+        target=options.target,
+        lowering=options.lowering,
+        opset=opset,
+        inline=options.inline,
+        layout=options.layout,
+        precision=options.precision,
+    )
+
+
+def _cost(
+    built: "Sequence[Built]", recipe: Recipe, report: "Report | None", on_texts: TextAgreement | None
+) -> PrecisionCost | None:
+    if recipe.precision.name == FP32.name:
+        return None
+    now, before = (sum(graph.weights[index] for graph in built) for index in (0, 1))
+    return PrecisionCost(
+        weights=now / before if before else 1.0,
+        on_grid={} if report is None else report.agreement,
+        on_texts=on_texts,
+    )
+
+
+def manifest_of(
+    source: "Source",
+    built: "Sequence[Built]",
+    recipe: Recipe,
+    report: "Report | None",
+    on_texts: TextAgreement | None = None,
+) -> Manifest:
+    from posexport.parity.report.verdict import verdict
+
+    proven = verdict(report).proven
+    return Manifest(
+        posexport=__version__,
+        source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256, revision=source.revision),
+        task=source.task,
+        encoding=source.encoding,
+        encodings=source.encodings,
+        envelope=Limits.of(source.envelope, source.plan),
+        inputs=source.inputs,
+        outputs=source.outputs,
+        parts=[part.spec for part in source.parts],
+        opset=built[0].opset,
+        ir_version=built[0].ir_version,
+        functions=sorted({name for graph in built for name in graph.functions}),
+        target=recipe.target,
+        precision=recipe.precision.name,
+        stored={name: words for graph in built for name, words in graph.precision.classes.items()},
+        cost=_cost(built, recipe, report, on_texts),
+        recipe=recipe,
+        lowerings=_lowerings(built),
+        passes=_passes(built),
+        files={},
+        tools=_tools(),
+        parity=None if report is None else report.summary(),
+        proven=proven,
+        proven_on=[report.provider] if report is not None and proven and not report.emulated else [],
+        proven_in_emulation=proven and report is not None and report.emulated,
+        checked_lengths=[] if report is None else report.lengths,
+        coverage=[] if report is None else report.coverage,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
+    """What each type of node was lowered to, with the nodes of all graphs."""
+    lowerings: dict[str, LoweringSpec] = {}
+    for graph in built:
+        for name, chosen in graph.chosen.items():
+            before = lowerings[name].nodes if name in lowerings else 0
+            lowerings[name] = LoweringSpec(
+                lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused
+            )
+    return lowerings
+
+
+def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
+    """What each graph pass did, in all graphs together."""
+    results = {name: [graph.passes[name] for graph in built] for name in built[0].passes}
+    return {
+        name: PassSpec(
+            nodes=sum(result.nodes for result in each),
+            refused=list(dict.fromkeys(reason for result in each for reason in result.refused)),
+        )
+        for name, each in results.items()
+    }
+
+
+def _tools() -> dict[str, str]:
+    """Versions of what made the bundle."""
+    versions = {"python": platform.python_version()}
+    for name in _TOOLS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions

@@ -1,0 +1,111 @@
+"""What a conversion gives back."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from posexport.bundle.manifest import Manifest
+from posexport.files import size_text
+from posexport.spec import SEQUENCE
+
+if TYPE_CHECKING:
+    from posexport.parity.report.report import Report
+
+
+class MissedError(Exception):
+    """Parity was missed: leaves the staging block, so that nothing gets into place."""
+
+    def __init__(self, report: "Report") -> None:
+        super().__init__()
+        self.report = report
+
+
+class Written(NamedTuple):
+    """What was written for one precision: its manifest, before files are listed, and its proof if it was proven."""
+
+    manifest: Manifest
+    report: "Report | None"
+
+    @property
+    def verdict(self) -> str:
+        """The proof in words, as `Conversion.verdict` has it."""
+        from posexport.parity.report.verdict import verdict
+
+        return verdict(self.report).words
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The result of `posexport.convert`.
+
+    Attributes:
+        output: the bundle's directory.
+        manifest: what the bundle is; None where parity was missed and nothing was written.
+        report: the proof; None where nothing was verified.
+        remarks: sentences about the source and the proof, as the command line prints them on stderr.
+        variants: manifest and proof of every further precision, by its name.
+    """
+
+    output: Path
+    manifest: Manifest | None
+    report: "Report | None"
+    remarks: tuple[str, ...] = ()
+    variants: "dict[str, Written]" = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        """Proven, or not asked to be."""
+        reports = [self.report, *(variant.report for variant in self.variants.values())]
+        return all(report is None or report.passed for report in reports)
+
+    @property
+    def verdict(self) -> str:
+        """The proof in words: ``proven``, or what is less than that and why."""
+        from posexport.parity.report.verdict import verdict
+
+        return verdict(self.report).words
+
+    def to_json(self) -> str:
+        """One JSON document."""
+        return json.dumps(
+            {
+                "bundle": str(self.output) if self.manifest else None,
+                "verdict": self.verdict,
+                "good": self.good,
+                "remarks": self.remarks,
+                "manifest": msgspec.to_builtins(self.manifest),
+                "parity": msgspec.to_builtins(self.report),
+                "variants": {
+                    name: {"manifest": msgspec.to_builtins(each.manifest), "parity": msgspec.to_builtins(each.report)}
+                    for name, each in self.variants.items()
+                },
+            }
+        )
+
+    def to_text(self) -> str:
+        """The table of the proof, and where the bundle is."""
+        from posexport.parity.report.point_table import plain
+
+        lines = [] if self.report is None else [plain(self.report)]
+        if self.manifest is None:
+            lines.append(f"nothing was written to {self.output}; --keep writes it anyway, marked as not proven")
+        else:
+            size = sum(entry.size for entry in self.manifest.files.values())
+            limits = _up_to(self.manifest)
+            lines.append(f"{self.output}: {size_text(size)}, opset {self.manifest.opset}, {self.verdict}{limits}")
+            lines += [f"  {name}: {each.verdict}" for name, each in self.variants.items()]
+        return "\n".join(lines)
+
+
+def _up_to(manifest: Manifest) -> str:
+    """How far the proof of a user's module went, where it takes inputs that are longer still, or may."""
+    longest, envelope = manifest.parity and manifest.parity.longest, manifest.envelope
+    end = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
+    unlimited = manifest.source.kind == "python" and long and longest != end
+    if not manifest.proven or longest is None or not unlimited:
+        return ""
+    return f" up to {longest} tokens"
