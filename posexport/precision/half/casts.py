@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.precision.half.flow import Flow, is_graph, loop_inputs, loop_results
+from posexport.precision.half.bodies import graphs, loop_inputs, loop_results
+from posexport.precision.half.flow import Flow
 from posexport.precision.half.kinds import INDIFFERENT, Kind, is_float_cast
 
 Array = NDArray[np.float32]
@@ -50,8 +51,8 @@ class Casts:
                     node, {index: value in self.flow.half for index, value in enumerate(function.inputs)}, scopes
                 )
             elif node.op_type == "If":
-                for attribute in node.attributes.values():
-                    self._scope(attribute.as_graph(), scopes, node)
+                for branch in graphs(node):
+                    self._scope(branch, scopes, node)
             elif node.op_type in ("Scan", "Loop"):
                 self._loop(node, scopes)
             else:
@@ -237,8 +238,8 @@ def _names(root: ir.Graph | ir.Function) -> set[str]:
 def _captured(body: ir.Graph) -> Iterator[ir.Value]:
     """Values from around that ``body`` reads, in order and once."""
     nodes = list(ir.traversal.RecursiveGraphIterator(body))
-    graphs = [attribute.as_graph() for node in nodes for attribute in node.attributes.values() if is_graph(attribute)]
-    inside = {value for graph in (body, *graphs) for value in graph.inputs}
+    bodies = [each for node in nodes for each in graphs(node)]
+    inside = {value for graph in (body, *bodies) for value in graph.inputs}
     inside |= {value for node in nodes for value in node.outputs}
     yield from dict.fromkeys(
         value for node in nodes for value in node.inputs if value is not None and value not in inside

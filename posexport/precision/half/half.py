@@ -5,8 +5,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.precision.half import instances
+from posexport.precision.half.backward import Backward
 from posexport.precision.half.casts import WIDE, Casts, numpy_type
 from posexport.precision.half.flow import Flow
+from posexport.precision.half.forward import Forward
 from posexport.precision.half.kernels import Kernels
 from posexport.precision.half.kinds import Info, Kind
 from posexport.precision.half.weights import convert
@@ -35,11 +37,11 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
             flow.contents.add(value)
         if value.dtype == WIDE:
             flow.info[value] = Info(Kind.ACTIVATION, half=value.name in held)
-    flow.forward(model.graph)
+    Forward(flow).run(model.graph)
     for value in model.graph.outputs:
         half = options.io == "half" or is_cache_output(value.name or "")
         flow.needs[value].add("half" if half else "wide")
-    flow.backward(model.graph)
+    Backward(flow).run(model.graph)
     for value in model.graph.inputs:
         (flow.half.add if value.name in held and value in flow.info else flow.half.discard)(value)
     for value in model.graph.initializers.values():

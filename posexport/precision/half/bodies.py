@@ -1,0 +1,30 @@
+"""Bodies of If, Scan and Loop: what they are given, and what becomes of what they return."""
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+
+def loop_inputs(node: ir.Node, body: ir.Graph) -> tuple[Sequence[ir.Value], Sequence[ir.Value | None]]:
+    """What the body of a Scan or Loop is given, and by what."""
+    if node.op_type == "Loop":
+        return body.inputs[1:], node.inputs[1:]
+    return body.inputs, node.inputs
+
+
+def loop_carried(node: ir.Node, body: ir.Graph) -> list[tuple[ir.Value, ir.Value]]:
+    """Every state of a loop, before and after its body."""
+    if node.op_type == "Loop":
+        return list(zip(body.inputs[2:], body.outputs[1:], strict=False))
+    states = len(body.inputs) - node.attributes["num_scan_inputs"].as_int()
+    return list(zip(body.inputs[:states], body.outputs[:states], strict=True))
+
+
+def loop_results(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
+    """What becomes the outputs of a Scan or Loop."""
+    return body.outputs[1:] if node.op_type == "Loop" else body.outputs
+
+
+def graphs(node: ir.Node) -> list[ir.Graph]:
+    """Branches, or the body of a loop."""
+    return [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
