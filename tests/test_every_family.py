@@ -9,8 +9,8 @@ from small import in_short
 import posexport
 
 GOLDEN = Path(__file__).parent / "golden"
-#: of families whose graphs are unlike all others
-ALWAYS = ("wavlm", "deberta-v2", "t5")
+#: whose graph is unlike all others: it reads samples, and has convolutions and gates
+ALWAYS = "wavlm"
 EVERY = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
 
 
@@ -26,7 +26,7 @@ def family(name: str) -> str:
     return str(json.loads((GOLDEN / name / "config.json").read_text())["model_type"])
 
 
-@pytest.mark.parametrize("name", in_short(of_families(), lambda name: family(name) in ALWAYS))
+@pytest.mark.parametrize("name", in_short(of_families(), lambda name: family(name) == ALWAYS))
 def test_int8_agrees(name, tmp_path):
     """The float32 graph for the CPU on the whole grid, and the quantized one by its agreement."""
     done = posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", threads=1)
