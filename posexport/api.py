@@ -46,7 +46,7 @@ def convert(
     keep_float: Sequence[str] = (),
     weight_only: bool = False,
     block_size: int = 32,
-    quantizer: Literal["rtn", "hqq"] = "rtn",
+    quantizer: Literal["rtn", "hqq", "gptq"] = "rtn",
     calibrate: StrPath | None = None,
     texts: StrPath | None = None,
     tokenizer: Any = None,
@@ -86,8 +86,10 @@ def convert(
         keep_float: glob patterns of weights that are not quantised.
         weight_only: int8 weights, activations in floating point.
         block_size: weights of a channel that share a scale, 32 or 128, where only weights are quantised.
-        quantizer: how weights of few bits are rounded: ``rtn`` to nearest, ``hqq`` by half-quadratic quantization.
-        calibrate: a file of texts, one a line, for static scales of int8 activations; default: a scale for every row.
+        quantizer: how weights of 4 bits are rounded: ``rtn`` to nearest, ``hqq`` by half-quadratic quantization,
+            ``gptq`` with the least error on the texts of ``calibrate``.
+        calibrate: a file of texts, one a line, for static scales of int8 activations, where every row has a scale of
+            its own by default; or for ``gptq``.
         texts: a file of texts, one a line: what the precision costs on them is measured, and stands in the manifest.
         tokenizer: a ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.
         provider: where to prove, ``cpu`` or ``cuda``; default: the target's where that loads, else ``cpu``.

@@ -112,13 +112,13 @@ _GROUPS = {
     type=click.Choice(get_args(QuantizerName)),
     default="rtn",
     show_default=True,
-    help="How weights are rounded, where only weights are quantized: to nearest, or by HQQ.",
+    help="How weights of 4 bits are rounded: to nearest, by HQQ, or by GPTQ on the texts of --calibrate.",
 )
 @click.option(
     "--calibrate",
     type=click.Path(path_type=Path),
     metavar="TEXTS",
-    help="With int8: static scales of activations, measured on these texts, one a line. Default: a scale per row.",
+    help="With int8: static scales of activations, measured on these texts, one a line. With gptq: its texts.",
 )
 @click.option(
     "--texts",

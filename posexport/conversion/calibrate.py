@@ -1,4 +1,4 @@
-"""What int8 activations are measured on before they are quantized."""
+"""What activations are measured on before a graph is quantized."""
 
 import hashlib
 from dataclasses import replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def calibration_texts(source: "Source", options: ConvertOptions) -> "tuple[ConvertOptions, list[Feeds]]":
     """The texts of ``--calibrate`` as the source's inputs, and options that record their sha256."""
-    if options.calibrate is None or not options.precision.by_rows:
+    if options.calibrate is None or not options.precision.reads_texts:
         return options, []
     from posexport.parity.agreement.texts import calibration_feeds
 
@@ -28,8 +28,8 @@ def calibration_texts(source: "Source", options: ConvertOptions) -> "tuple[Conve
 
 
 def calibration(graph: "Source", options: ConvertOptions, texts: "list[Feeds]") -> "Calibration | None":
-    """What int8 activations of ``graph`` are measured on: texts, or random tokens where it reads tokens alone."""
-    if not options.precision.by_rows:
+    """What activations of ``graph`` are measured on: texts, or for int8 random tokens where it reads tokens alone."""
+    if not options.precision.reads_texts:
         return None
     from posexport.parity.agreement.random_rows import random_rows
     from posexport.precision.calibration import Calibration

@@ -48,7 +48,7 @@ class ConvertOptions:
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     #: further precisions, for a layout whose directories hold several
     variants: tuple[PrecisionOptions, ...] = ()
-    #: texts, one a line, that static scales of activations are measured on
+    #: texts, one a line, that static scales of int8 activations are measured on, or GPTQ of int4
     calibrate: Path | None = None
     #: texts, one a line, on which a precision below float32 is compared with float32
     texts: Path | None = None
@@ -66,12 +66,19 @@ class ConvertOptions:
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         _check_precisions([self.precision, *self.variants], self.layout)
-        if self.calibrate is not None and not any(each.by_rows for each in (self.precision, *self.variants)):
+        precisions = (self.precision, *self.variants)
+        if self.calibrate is not None and not any(each.reads_texts for each in precisions):
             raise PosexportError(
                 f"--calibrate measures scales of int8 activations, got --precision {self.precision.name}"
-                f"{' --weight-only' if self.precision.weight_only else ''}; give --precision int8, or leave it out"
+                f"{' --weight-only' if self.precision.weight_only else ''}; give --precision int8, or --quantizer gptq "
+                "with int4, or leave it out"
             )
-        if self.texts is not None and all(each.name == FP32.name for each in (self.precision, *self.variants)):
+        if self.calibrate is None and any(each.quantizer == "gptq" for each in precisions):
+            raise PosexportError(
+                "--quantizer gptq makes errors small on texts, got none; give --calibrate FILE with texts, one a line, "
+                "or --quantizer hqq, which needs none"
+            )
+        if self.texts is not None and all(each.name == FP32.name for each in precisions):
             raise PosexportError(
                 "--texts measures what a precision costs against float32, got --precision fp32; give another, such as "
                 "int8, or leave --texts out"

@@ -76,6 +76,6 @@ def agreement_on_texts(
             threads=options.threads,
             progress=progress,
         )
-    if options.precision.calibration and options.verify and not options.keep:
+    if options.precision.static and options.verify and not options.keep:
         check_static(agreement, texts)
     return agreement

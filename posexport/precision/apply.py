@@ -25,8 +25,8 @@ def apply(
 ) -> PrecisionResult:
     """Change ``model`` in place: guarded, with its functions attached.
 
-    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards. ``calibration``: texts that
-    static scales of activations are measured on.
+    ``interface``: the source, whose inputs' dtypes are those that the graph has afterwards. ``calibration``: what
+    int8 activations are measured on, and texts for GPTQ.
 
     Raises:
         PosexportError: the target cannot compute that precision.
@@ -39,7 +39,7 @@ def apply(
     if options.precision.half:
         check_arithmetic(target)
     if options.blocked:
-        result = quantize_blocks(model, interface, target, options)
+        result = quantize_blocks(model, interface, target, options, calibration)
     if options.precision.half:
         # after it: float32 scales and activations of its operators become 16 bits as all others do
         half = to_half(model, interface, target, options)

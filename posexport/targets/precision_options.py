@@ -10,7 +10,7 @@ from posexport.suggest import check_choice
 from posexport.targets.precisions import FP32, PRECISIONS, Precision, PrecisionName, precision_named
 
 IOName = Literal["float32", "half"]
-QuantizerName = Literal["rtn", "hqq"]
+QuantizerName = Literal["rtn", "hqq", "gptq"]
 BLOCK_SIZES = (32, 128)
 _BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
 _BLOCKED = "--precision int4, or --precision int8 --weight-only"
@@ -33,7 +33,8 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         weight_only: int8 weights, and activations in floating point.
         block_size: consecutive weights of a channel that share a scale, where only weights are quantised.
         quantizer: how weights of few bits are rounded.
-        calibration: sha256 of the texts that static scales of activations come from; None: every row has its own scale.
+        calibration: sha256 of the texts that static scales of activations come from, or GPTQ's errors; None: every row
+            has its own scale.
     """
 
     name: PrecisionName = FP32.name
@@ -59,6 +60,16 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         """Linear projections multiply integers: int8 weights by uint8 activations."""
         return self.precision.weight_bits == 8 and not self.blocked
 
+    @property
+    def reads_texts(self) -> bool:
+        """Texts change what is stored: static scales of activations, or GPTQ."""
+        return self.by_rows or self.quantizer == "gptq"
+
+    @property
+    def static(self) -> bool:
+        """Activations have static scales."""
+        return self.by_rows and self.calibration is not None
+
     def check(self) -> None:
         """PosexportError where options contradict each other."""
         precision_named(self.name)
@@ -69,6 +80,11 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             raise PosexportError(f"--block-size must be {sizes}, got {self.block_size}")
         for name in self.unfit():
             raise PosexportError(f"--{name.replace('_', '-')} needs {_NEEDS[name]}; got --precision {self.name}")
+        if self.quantizer == "gptq" and self.precision.weight_bits != _BITS_OF_INT4:
+            raise PosexportError(
+                f"--quantizer gptq needs --precision int4 or int4-fp16; got --precision {self.name}, whose weights "
+                "rounding to nearest hardly changes"
+            )
 
     def unfit(self) -> list[str]:
         """The options that were given and do not fit the precision."""

@@ -117,7 +117,7 @@ def compare(
         precision=options.name,
         points=judgements,
         # what saturates on random ids does so wherever they stand, the more of them the more
-        invariants=[*kept, *(fall(judgements) if options.calibration is None else ())],
+        invariants=[*kept, *(() if options.static else fall(judgements))],
         strays=strays,
         stateful=fresh,
         coverage=coverage.runs(list(too_large)),

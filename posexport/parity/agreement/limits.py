@@ -53,7 +53,7 @@ LEAST_FALL = 1e-3
 
 def limits_of(options: PrecisionOptions) -> Limits:
     """Those of a graph that is quantized as ``options`` say."""
-    return LIMITS[options.name] if options.calibration is None else STATIC
+    return STATIC if options.static else LIMITS[options.name]
 
 
 def check_static(on_texts: TextAgreement, path: Path) -> None:

@@ -99,7 +99,7 @@ def on_texts(
 
 
 def calibration_feeds(source: Model, texts: Path) -> list[Feeds]:
-    """Inputs of each line of ``texts``, a row of its own: what static scales are measured on (``--calibrate``).
+    """Inputs of each line of ``texts``, a row of its own: what ``--calibrate`` measures on.
 
     Raises:
         PosexportError: no texts, a source of several graphs, without a tokenizer, or that takes more than tokens.
@@ -107,7 +107,7 @@ def calibration_feeds(source: Model, texts: Path) -> list[Feeds]:
     if source.parts:
         raise PosexportError(
             f"{source.name} is exported as {len(source.parts)} graphs, which texts alone do not run; leave --calibrate "
-            "out: every row of activations then has a scale of its own"
+            "out: every row of int8 activations then has a scale of its own, and int4 has --quantizer hqq"
         )
     return [_feeds(source, row) for row in _rows(source, read_texts(texts), "--calibrate")]
 

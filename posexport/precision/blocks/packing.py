@@ -1,14 +1,15 @@
 """The tensors of a weight in blocks, as MatMulNBits and as DequantizeLinear read them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.precision.blocks.rounding import QUANTIZERS, Floats, Rounded
+from posexport.precision.blocks.rounding import Floats, Rounded, half_quadratic, nearest
+from posexport.precision.blocks.second_order import second_order
 from posexport.precision.derived import Array, Derived
 from posexport.precision.linear import Weight
 from posexport.targets.precision_options import QuantizerName
@@ -25,20 +26,29 @@ class Scheme:
     """How a weight is stored: ``bits`` each, ``size`` that share a scale, rounded by ``quantizer``.
 
     8 bits are rounded to nearest always: what a quantizer may gain is below what anybody sees.
+
+    Attributes:
+        factor: for GPTQ, of what the weight is multiplied by (`second_order`); a weight without one is rounded to
+            nearest.
     """
 
     bits: int
     size: int
     quantizer: QuantizerName = "rtn"
+    factor: Floats | None = field(default=None, compare=False, repr=False)
 
     @property
     def symmetric(self) -> bool:
         """0 is in the middle of every block."""
-        return self.bits == 8 or self.quantizer == "rtn"
+        return self.bits == 8 or self.quantizer != "hqq"
 
     def round(self, matrix: Floats) -> Rounded:
         """[K, N] in blocks."""
-        return QUANTIZERS["rtn" if self.symmetric else self.quantizer](matrix, self.bits, self.size)
+        if not self.symmetric:
+            return half_quadratic(matrix, self.bits, self.size)
+        if self.factor is None:
+            return nearest(matrix, self.bits, self.size)
+        return second_order(matrix, self.factor, self.bits, self.size)
 
     def count(self, weight: Weight) -> int:
         """Blocks of a channel, the last of which may be filled up."""

@@ -1,11 +1,15 @@
 """The pass: weights of linear projections in blocks of 4 or 8 bits, word embeddings and the head at 8."""
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from posexport.errors import PosexportError
 from posexport.precision.blocks.packing import Scheme
 from posexport.precision.blocks.products import OPERATOR, Products
+from posexport.precision.blocks.second_order import factors
 from posexport.precision.blocks.tables import quantize_tied
+from posexport.precision.calibration import Calibration
 from posexport.precision.chosen import Chosen, choose
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.imports import import_microsoft
@@ -17,9 +21,15 @@ from posexport.targets.target import BLOCKED_OPSET, Target
 
 
 def quantize_blocks(
-    model: ir.Model, interface: Interface, target: Target, options: PrecisionOptions
+    model: ir.Model,
+    interface: Interface,
+    target: Target,
+    options: PrecisionOptions,
+    calibration: Calibration | None = None,
 ) -> PrecisionResult:
     """Change ``model`` in place; answers the classes of tensors with what they are stored in.
+
+    ``calibration``: texts, for the quantizer that rounds by what weights are multiplied by.
 
     After all graph passes and before a pass to half precision, which finds float scales and float activations.
 
@@ -38,8 +48,11 @@ def quantize_blocks(
     linear, head = Scheme(bits, options.block_size, options.quantizer), Scheme(8, options.block_size)
     heads = {each.product for each in chosen.projections if each.weight.sizes[1] in chosen.rows}
     tied = {each.weight.value for each in chosen.projections} & chosen.tied
+    bodies = [each for each in chosen.projections if each.product not in heads]
+    of_weights = {} if calibration is None else factors(model, bodies, calibration)
     for projection in chosen.projections:
-        products.replace(projection, head if projection.product in heads else linear)
+        scheme = replace(linear, factor=of_weights.get(projection.weight.value))
+        products.replace(projection, head if projection.product in heads else scheme)
     for lookup in chosen.tables:
         if lookup.table.value in tied:
             quantize_tied(lookup, tensors, head, fused=target.may_use(OPERATOR))
@@ -47,15 +60,18 @@ def quantize_blocks(
             embeddings.quantize(lookup, tensors)
     import_microsoft(model)
     tensors.finish()
-    classes = _classes(chosen, linear, len(heads), len(tied))
+    without = 0 if calibration is None else sum(each.weight.value not in of_weights for each in bodies)
+    classes = _classes(chosen, linear, len(heads), len(tied), without)
     return PrecisionResult(classes, names=chosen.names, quantized=chosen.quantized)
 
 
-def _classes(chosen: Chosen, linear: Scheme, heads: int, tied: int) -> dict[str, str]:
+def _classes(chosen: Chosen, linear: Scheme, heads: int, tied: int, without: int) -> dict[str, str]:
+    """``without``: weights that nothing is known of to round by, as functions and branches read them."""
     stored = {}
     blocks = f"in blocks of {linear.size}"
     if quantized := len(chosen.projections) - heads:
-        kept = f", {chosen.left} in float" if chosen.left else ""
+        kept = f", {without} of them rtn" if without else ""
+        kept += f", {chosen.left} in float" if chosen.left else ""
         stored["linear weights"] = f"int{linear.bits} {blocks}, {linear.quantizer} ({quantized}{kept})"
     if heads:
         stored["projections to the vocabulary"] = f"int8 {blocks}"

@@ -4,13 +4,10 @@ A block is values * scale, symmetric, or (values - zero) * scale. Both operators
 points as whole numbers only, at their fastest.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from posexport.targets.precision_options import QuantizerName
 
 Floats = NDArray[np.float32]
 
@@ -85,10 +82,6 @@ def half_quadratic(matrix: Floats, bits: int, size: int) -> Rounded:
         scale = np.where(np.abs(fitted) > np.finfo(np.float32).tiny, fitted, scale).astype(np.float32)
     values, scale, zero = best
     return Rounded(values.astype(np.uint8), scale[..., 0], zero[..., 0].astype(np.uint8))
-
-
-#: how weights are rounded, by the name of ``--quantizer``
-QUANTIZERS: dict[QuantizerName, Callable[[Floats, int, int], Rounded]] = {"rtn": nearest, "hqq": half_quadratic}
 
 
 def _blocks(matrix: Floats, size: int) -> Floats:

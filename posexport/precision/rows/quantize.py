@@ -59,7 +59,7 @@ def _scales(
 ) -> Mapping[ir.Value, StaticScale | RowScale]:
     if calibration is None:
         return {}
-    measure = row_scales if options.calibration is None else static_scales
+    measure = static_scales if options.static else row_scales
     return measure(model, chosen.projections, chosen.tied, calibration)
 
 
