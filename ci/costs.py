@@ -48,7 +48,7 @@ ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "ci" / "results" / "costs.json"
 FLOAT32 = "fp32"
 SENTENCES = 500
-#: sentences that static scales are measured on
+#: sentences that static scales and GPTQ are measured on
 CALIBRATED = 256
 THREADS = 2
 TARGET = "cpu"
@@ -110,6 +110,7 @@ def candidates(others: Path, *, decoder: bool) -> list[Candidate]:
         Candidate("int4", int4),
         Candidate("int4, blocks of 128", {**int4, "block_size": 128}),
         Candidate("int4, HQQ", {**int4, "quantizer": "hqq"}),
+        Candidate("int4, GPTQ", {**int4, "quantizer": "gptq", "calibrate": others}),
         Candidate("int4-fp16", {"precision": "int4-fp16"}),
         Candidate("quantize_dynamic", made=dynamic(per_channel=False)),
         Candidate("quantize_dynamic, per channel", made=dynamic(per_channel=True)),
@@ -196,7 +197,7 @@ class Model:
         posexport.convert(self.checkpoint, folder, threads=THREADS, **options)
         manifest = read(folder)
         if "calibrate" in options and manifest.recipe.precision.calibration is None:
-            raise PosexportError("static scales of activations are not there yet")
+            raise PosexportError("the texts of calibrate were not used")
         on = manifest.cost.on_texts if manifest.cost is not None else None
         return folder / "model.onnx", on, manifest.stored
 

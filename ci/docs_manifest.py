@@ -120,7 +120,7 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "weight_only": "int8 weights, activations in floating point",
         "block_size": "weights that share a scale, where only weights are quantized",
         "quantizer": "how weights were rounded, where only weights are quantized",
-        "calibration": "sha256 of the texts that static scales were measured on; null: a scale for every row",
+        "calibration": "sha256 of the texts that static scales or GPTQ were measured on; null: no texts",
     },
     Limits: {
         "minimum": "tokens of the shortest input",

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
-from text_graphs import answers, graph, matrices, rows
+from text_graphs import answers, calibration, graph, matrices, rows
 
 import posexport
 from posexport import machine
 from posexport.errors import PosexportError
 from posexport.parity.agreement.limits import LIMITS
 from posexport.precision.apply import apply
-from posexport.precision.calibration import Calibration
 from posexport.precision.linear import projections
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
@@ -226,12 +224,7 @@ def test_a_weight_of_several_layers():
 
 def calibrated(model, target, batches):
     """``model`` in int8 with scales measured on ``batches`` of x."""
-
-    def open_graph(path):
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run
-
-    calibration = Calibration([{"x": x} for x in batches], open_graph)
-    return apply(model, X, target, STATIC, calibration)
+    return apply(model, X, target, STATIC, calibration(*batches))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -2,14 +2,12 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
-from text_graphs import answers, graph, matrices, rows
+from text_graphs import answers, calibration, graph, matrices, rows
 
 import posexport
 from posexport.parity.agreement.random_rows import random_rows
 from posexport.precision.apply import apply
-from posexport.precision.calibration import Calibration
 from posexport.spec import InputSpec, LengthContract
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
@@ -24,11 +22,7 @@ OUTLIER = (np.where(np.arange(K) == 5, 100, 1) * np.geomspace(0.2, 3, K)).astype
 
 def quantized(model, x, target):
     """In int8, after a look at ``x``."""
-
-    def open_graph(path):
-        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run
-
-    result = apply(model, X, target, PrecisionOptions(name="int8"), Calibration([{"x": x}], open_graph))
+    result = apply(model, X, target, PrecisionOptions(name="int8"), calibration(x))
     return result.classes["activations of linear projections"]
 
 

@@ -1,6 +1,7 @@
 """Graphs of ONNX's text form with weights, and what ONNX Runtime answers."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime import GraphOptimizationLevel
 
+from posexport.precision.calibration import Calibration
 from posexport.spec import InputSpec, OutputSpec
 
 LEVELS = (GraphOptimizationLevel.ORT_ENABLE_ALL, GraphOptimizationLevel.ORT_DISABLE_ALL)
@@ -54,3 +56,12 @@ def matrices(seed: int) -> Any:
     """Draws N(0, 1) arrays, float32, of the shape that it is called with."""
     rng = np.random.default_rng(seed)
     return lambda *shape: rng.standard_normal(shape).astype(np.float32)
+
+
+def calibration(*batches: Any) -> Calibration:
+    """Each of ``batches`` is ``x`` of a graph that reads no more than that."""
+
+    def open_graph(path: Path) -> Any:
+        return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run
+
+    return Calibration([{"x": x} for x in batches], open_graph)

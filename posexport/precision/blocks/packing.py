@@ -9,7 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.precision.blocks.rounding import Floats, Rounded, half_quadratic, nearest
-from posexport.precision.blocks.second_order import second_order
+from posexport.precision.blocks.second_order import Factor, second_order
 from posexport.precision.derived import Array, Derived
 from posexport.precision.linear import Weight
 from posexport.targets.precision_options import QuantizerName
@@ -35,7 +35,7 @@ class Scheme:
     bits: int
     size: int
     quantizer: QuantizerName = "rtn"
-    factor: Floats | None = field(default=None, compare=False, repr=False)
+    factor: Factor | None = field(default=None, compare=False, repr=False)
 
     @property
     def symmetric(self) -> bool:

@@ -1,0 +1,133 @@
+"""GPTQ: values by the algorithm's plain form, errors of products, and what is rounded to nearest for want of texts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_blocks import EVERYWHERE
+from text_graphs import answers, calibration, graph, matrices, rows
+
+import posexport
+from posexport.errors import PosexportError
+from posexport.precision.apply import apply
+from posexport.precision.blocks.rounding import nearest
+from posexport.precision.blocks.second_order import factor, second_order
+from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.target import Target
+from posexport.tokenizer import train
+
+K, N = 70, 22  # three blocks of 32, the last filled up
+TARGETS = [Target("cpu", 23), Target("portable", 21)]
+GPTQ = PrecisionOptions(name="int4", quantizer="gptq", calibration="sha256 of texts")
+ONE = f"HEAD g (float[r, {K}] x, float w) => (float z) {{ z = MatMul(x, w) }}"
+X = rows(K)
+matrix = matrices(7)
+MIXED = matrix(9, K)
+
+
+def correlated(count):
+    """Rows of channels that depend on one another and differ in size, as activations of a trained model do."""
+    return (matrix(count, 9) @ MIXED + 0.3 * matrix(count, K)) * np.geomspace(0.2, 5, K, dtype=np.float32)
+
+
+def by_definition(w, x, size):
+    """Frantar et al. 2023, section 3: the inverse of what is left of H anew for each row, all in float64."""
+    rounded, x = w.astype(np.float64), x.astype(np.float64)
+    scale = np.empty_like(rounded)
+    for first in range(0, K, size):
+        block = w[first : first + size]
+        scale[first : first + size] = (-block[np.abs(block).argmax(0), range(w.shape[1])] / 8).astype(np.float32)
+    moments = x.T @ x
+    left = sorted(range(K), key=lambda row: -moments[row, row])
+    moments += 0.01 * np.diag(moments).mean() * np.eye(K)
+    while left:
+        inverse = np.linalg.inv(moments[np.ix_(left, left)])
+        row, *left = left
+        error = rounded[row].copy()
+        rounded[row] = np.clip(np.rint(rounded[row] / scale[row]), -8, 7) * scale[row]
+        error -= rounded[row]
+        rounded[left] -= np.outer(inverse[1:, 0], error / inverse[0, 0])
+    return rounded
+
+
+def moved(rounded, w, x):
+    """Squared error of the products, of those in float."""
+    return (((x @ rounded - x @ w) ** 2).sum() / ((x @ w) ** 2).sum()).item()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("size", [32, 128])
+def test_values(size, target):
+    w, batches = matrix(K, N), [correlated(40), correlated(233)]
+    every = np.concatenate(batches)
+    wanted = by_definition(w, every, size)
+    rounded = second_order(w, factor((every.T @ every).astype(np.float64)), 4, size).real(4)[:, :K].T
+    np.testing.assert_allclose(rounded, wanted, rtol=1e-5, atol=1e-6)
+    model = graph(ONE, target.opset, w=w)
+    options = PrecisionOptions(name="int4", quantizer="gptq", block_size=size, calibration="sha256 of texts")
+    classes = apply(model, X, target, options, calibration(*batches)).classes
+    assert classes["linear weights"] == f"int4 in blocks of {size}, gptq (1)"
+    x = correlated(11)
+    for (z,) in answers(model, x=x):
+        np.testing.assert_allclose(z, x @ wanted, rtol=0, atol=0.02 * np.abs(x @ wanted).max())
+    unseen = correlated(300)
+    assert moved(wanted, w, unseen) < 0.4 * moved(nearest(w, 4, size).real(4)[:, :K].T, w, unseen)
+
+
+def test_a_channel_that_is_always_zero():
+    w, x = matrix(K, N), correlated(50)
+    x[:, 3] = 0
+    for seen in (x, 0 * x):
+        rounded = second_order(w, factor((seen.T @ seen).astype(np.float64)), 4, 32).real(4)
+        assert np.isfinite(rounded).all()
+        assert np.abs(rounded[:, :K].T - w).max() < 1
+
+
+def test_what_functions_and_branches_read_is_rounded_to_nearest():
+    weights = {"u": matrix(K, N), "v": matrix(K, N), "w": matrix(K, N), "b": matrix(N)}
+    text = EVERYWHERE.replace("z = Add(z1, e)", "z2 = Add(z1, e)  y = MatMul(x, y_weight)  z = Add(z2, y)")
+    text = text.replace("float b)", "float b, float y_weight)", 1)
+    model = graph(text, 23, **weights, y_weight=matrix(K, N))
+    run = calibration(correlated(90))
+    for feeds in run.feeds:
+        feeds["c"] = np.array(True)
+    classes = apply(model, X, TARGETS[0], GPTQ, run).classes
+    assert "gptq (" in classes["linear weights"]
+    assert "of them rtn" in classes["linear weights"], classes
+
+
+def test_a_weight_of_two_inputs_has_the_moments_of_both():
+    text = (
+        f"HEAD g (float[r, {K}] x, float w) => (float y, float z) {{ a = Abs(x)  y = MatMul(a, w)  z = MatMul(x, w) }}"
+    )
+    w, x = matrix(K, N), correlated(120)
+    model = graph(text, w=w)
+    apply(model, X, TARGETS[0], GPTQ, calibration(x))
+    wanted = by_definition(w, np.concatenate([np.abs(x), x]), 32)
+    for _, z in answers(model, x=x):
+        np.testing.assert_allclose(z, x @ wanted, rtol=0, atol=0.02 * np.abs(x @ wanted).max())
+
+
+def test_convert(tmp_path):
+    texts: Path = tmp_path / "texts.txt"
+    texts.write_text("the quick brown fox\njumps over the lazy dog\n\nand the dog sleeps\n" * 3)
+    (tmp_path / "tokenizer.json").write_bytes(train(texts, 60).data)
+    options = {
+        "settings": {"layers": 2, "hidden": 60, "heads": 5},
+        "precision": "int4",
+        "tokenizer": tmp_path / "tokenizer.json",
+        "lengths": [5],
+        "threads": 1,
+    }
+    for name in ("encoder-learned", "decoder-rope"):
+        outcome = posexport.convert(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
+        assert outcome.good
+        stored, precision = outcome.manifest.stored, outcome.manifest.recipe.precision
+        assert ", gptq (" in stored["linear weights"]
+        assert precision.quantizer == "gptq"
+        assert len(precision.calibration or "") == 64
+    with pytest.raises(PosexportError, match=r"--quantizer gptq .* got none; give --calibrate FILE"):
+        posexport.convert("encoder-learned", tmp_path / "b", quantizer="gptq", **options)
+    with pytest.raises(PosexportError, match=r"got --precision int4; .* --quantizer gptq"):
+        posexport.convert("encoder-learned", tmp_path / "b", calibrate=texts, **options)
+    assert not (tmp_path / "b").exists()
