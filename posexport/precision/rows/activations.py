@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
-from posexport.precision.rows.scales import PLAIN, RowScale, highest_step, lowest_step
+from posexport.precision.rows.row_scales import PLAIN, RowScale, highest_step, lowest_step
+from posexport.precision.rows.static_scales import StaticScale
 from posexport.precision.smoothing import Smoother
-from posexport.precision.static.scales import StaticScale
 from posexport.targets.target import BLOCKED_OPSET, Target
 
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8

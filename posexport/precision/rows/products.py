@@ -16,10 +16,10 @@ from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
 from posexport.precision.linear import Projection
 from posexport.precision.rows.activations import Activations, Rows
-from posexport.precision.rows.scales import PLAIN, RowScale
+from posexport.precision.rows.row_scales import PLAIN, RowScale
+from posexport.precision.rows.static_scales import StaticScale
 from posexport.precision.rows.weights import by_channel, by_row
 from posexport.precision.smoothing import Smoother
-from posexport.precision.static.scales import StaticScale
 from posexport.targets.target import MICROSOFT, Target
 
 FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32

@@ -12,9 +12,9 @@ from posexport.precision.imports import import_microsoft
 from posexport.precision.result import PrecisionResult
 from posexport.precision.rows import embeddings
 from posexport.precision.rows.products import Products
-from posexport.precision.rows.scales import RowScale, row_scales
+from posexport.precision.rows.row_scales import RowScale, row_scales
+from posexport.precision.rows.static_scales import StaticScale, static_scales
 from posexport.precision.smoothing import Smoother
-from posexport.precision.static.scales import StaticScale, static_scales
 from posexport.spec import Interface
 from posexport.targets.dtypes import DType
 from posexport.targets.precision_options import PrecisionOptions
