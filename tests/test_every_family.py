@@ -34,6 +34,7 @@ def test_int8_agrees(name, tmp_path):
     assert "linear weights" in done.manifest.stored
 
 
-@pytest.mark.parametrize("name", in_short(EVERY, "wavlm-layer-forctc".__eq__))
+@pytest.mark.all
+@pytest.mark.parametrize("name", EVERY)
 def test_every_checkpoint_converts_for_the_cpu(name, tmp_path):
     assert posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", verify=False).good

@@ -15,6 +15,7 @@ from posexport.precision.blocks.second_order import factor, second_order
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer import train
+from tests.small import in_short
 
 K, N = 70, 22  # three blocks of 32, the last filled up
 TARGETS = [Target("cpu", 23), Target("portable", 21)]
@@ -108,7 +109,8 @@ def test_a_weight_of_two_inputs_has_the_moments_of_both():
         np.testing.assert_allclose(z, x @ wanted, rtol=0, atol=0.02 * np.abs(x @ wanted).max())
 
 
-def test_convert(tmp_path):
+@pytest.mark.parametrize("name", in_short(["encoder-learned", "decoder-rope"], "decoder-rope".__eq__))
+def test_convert(name, tmp_path):
     texts: Path = tmp_path / "texts.txt"
     texts.write_text("the quick brown fox\njumps over the lazy dog\n\nand the dog sleeps\n" * 3)
     (tmp_path / "tokenizer.json").write_bytes(train(texts, 60).data)
@@ -119,13 +121,12 @@ def test_convert(tmp_path):
         "lengths": [5],
         "threads": 1,
     }
-    for name in ("encoder-learned", "decoder-rope"):
-        outcome = posexport.convert(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
-        assert outcome.good
-        stored, precision = outcome.manifest.stored, outcome.manifest.recipe.precision
-        assert ", gptq (" in stored["linear weights"]
-        assert precision.quantizer == "gptq"
-        assert len(precision.calibration or "") == 64
+    outcome = posexport.convert(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
+    assert outcome.good
+    stored, precision = outcome.manifest.stored, outcome.manifest.recipe.precision
+    assert ", gptq (" in stored["linear weights"]
+    assert precision.quantizer == "gptq"
+    assert len(precision.calibration or "") == 64
     with pytest.raises(PosexportError, match=r"--quantizer gptq .* got none; give --calibrate FILE"):
         posexport.convert("encoder-learned", tmp_path / "b", quantizer="gptq", **options)
     with pytest.raises(PosexportError, match=r"got --precision int4; .* --quantizer gptq"):

@@ -38,9 +38,9 @@ def rotations(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 @pytest.mark.parametrize(
     ("name", "settings", "kind", "sets"),
     [
-        ("decoder-rope-yarn", (), "HalfRotation", 1),
+        pytest.param("decoder-rope-yarn", (), "HalfRotation", 1, marks=pytest.mark.all),
         ("encoder-rope", (), "SharedHalfRotation", 1),
-        ("decoder-rope-dynamic", ("rotary_dim=4",), "PartialHalfRotation", 1),
+        pytest.param("decoder-rope-dynamic", ("rotary_dim=4",), "PartialHalfRotation", 1, marks=pytest.mark.all),
         # queries grow as keys shrink
         ("decoder-xpos", (), "InterleavedRotation", 2),
     ],
