@@ -109,15 +109,21 @@ def test_a_weight_of_two_inputs_has_the_moments_of_both():
         np.testing.assert_allclose(z, x @ wanted, rtol=0, atol=0.02 * np.abs(x @ wanted).max())
 
 
+@pytest.fixture
+def texts(tmp_path) -> Path:
+    """Beside them a tokenizer."""
+    path = tmp_path / "texts.txt"
+    path.write_text("the quick brown fox\njumps over the lazy dog\n\nand the dog sleeps\n" * 3)
+    (tmp_path / "tokenizer.json").write_bytes(train(path, 40).data)
+    return path
+
+
 @pytest.mark.parametrize("name", in_short(["encoder-learned", "decoder-rope"], "decoder-rope".__eq__))
-def test_convert(name, tmp_path):
-    texts: Path = tmp_path / "texts.txt"
-    texts.write_text("the quick brown fox\njumps over the lazy dog\n\nand the dog sleeps\n" * 3)
-    (tmp_path / "tokenizer.json").write_bytes(train(texts, 60).data)
+def test_convert(name, tmp_path, texts):
     options = {
         "settings": {"layers": 2, "hidden": 60, "heads": 5},
         "precision": "int4",
-        "tokenizer": tmp_path / "tokenizer.json",
+        "tokenizer": texts.with_name("tokenizer.json"),
         "lengths": [5],
         "threads": 1,
     }
@@ -132,3 +138,13 @@ def test_convert(name, tmp_path):
     with pytest.raises(PosexportError, match=r"got --precision int4; .* --quantizer gptq"):
         posexport.convert("encoder-learned", tmp_path / "b", calibrate=texts, **options)
     assert not (tmp_path / "b").exists()
+
+
+def test_several_precisions_in_a_layout(tmp_path, texts):
+    """Whose one graph has a name of the layout's; what reads texts has them, and float32 none."""
+    options = {"precision": ["fp32", "int8", "int4"], "quantizer": "gptq", "calibrate": texts, "verify": False}
+    checkpoint, tokenizer = Path(__file__).parent / "golden" / "bert-absolute", texts.with_name("tokenizer.json")
+    posexport.convert(checkpoint, tmp_path / "a", layout="transformers.js", tokenizer=tokenizer, **options)
+    int4, int8 = (posexport.load(tmp_path / "a", precision=name).manifest.stored for name in ("int4", "int8"))
+    assert "gptq" in int4["linear weights"]
+    assert "static" in int8["activations of linear projections"]

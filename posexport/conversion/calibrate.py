@@ -21,7 +21,8 @@ def calibration_texts(source: "Source", options: ConvertOptions) -> "tuple[Conve
         return options, []
     from posexport.parity.agreement.texts import calibration_feeds
 
-    feeds = calibration_feeds(source, options.calibrate)
+    graphs = list(source.graphs.values())  # one, under a name of its layout's, has no parts itself
+    feeds = calibration_feeds(graphs[0] if len(graphs) == 1 else source, options.calibrate)
     sha256 = hashlib.sha256(options.calibrate.read_bytes()).hexdigest()
     precision = msgspec.structs.replace(options.precision, calibration=sha256)
     return replace(options, precision=precision), feeds
