@@ -9,9 +9,11 @@ from text_graphs import answers, calibration, graph, matrices, rows
 
 import posexport
 from posexport.errors import PosexportError
+from posexport.parity.agreement.limits import LIMITS, STATIC, limits_of
 from posexport.precision.apply import apply
 from posexport.precision.blocks.rounding import nearest
-from posexport.precision.blocks.second_order import factor, second_order
+from posexport.precision.blocks.second_order import factor, factors, second_order
+from posexport.precision.linear import projections
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer import train
@@ -57,22 +59,30 @@ def moved(rounded, w, x):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-@pytest.mark.parametrize("size", [32, 128])
-def test_values(size, target):
+@pytest.mark.parametrize(("size", "together"), [(32, 128), (32, 19), (128, 19)])
+def test_values(size, together, target, monkeypatch):
+    # 19: errors of four groups of rows reach those behind, which takes more rows than K at the size that ships
+    monkeypatch.setattr("posexport.precision.blocks.second_order._TOGETHER", together)
     w, batches = matrix(K, N), [correlated(40), correlated(233)]
     every = np.concatenate(batches)
-    wanted = by_definition(w, every, size)
+    expected = by_definition(w, every, size)
     rounded = second_order(w, factor((every.T @ every).astype(np.float64)), 4, size).real(4)[:, :K].T
-    np.testing.assert_allclose(rounded, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rounded, expected, rtol=1e-5, atol=1e-6)
     model = graph(ONE, target.opset, w=w)
     options = PrecisionOptions(name="int4", quantizer="gptq", block_size=size, calibration="sha256 of texts")
     classes = apply(model, X, target, options, calibration(*batches)).classes
     assert classes["linear weights"] == f"int4 in blocks of {size}, gptq (1)"
     x = correlated(11)
     for (z,) in answers(model, x=x):
-        np.testing.assert_allclose(z, x @ wanted, rtol=0, atol=0.02 * np.abs(x @ wanted).max())
+        np.testing.assert_allclose(z, x @ expected, rtol=0, atol=0.02 * np.abs(x @ expected).max())
     unseen = correlated(300)
-    assert moved(wanted, w, unseen) < 0.4 * moved(nearest(w, 4, size).real(4)[:, :K].T, w, unseen)
+    assert moved(expected, w, unseen) < 0.4 * moved(nearest(w, 4, size).real(4)[:, :K].T, w, unseen)
+
+
+def test_agreement_is_asked_as_of_other_int4():
+    """Texts make no scales of activations static, whose limits are wider."""
+    assert limits_of(GPTQ) is LIMITS["int4"]
+    assert limits_of(PrecisionOptions(name="int8", calibration="sha256 of texts")) is STATIC
 
 
 def test_a_channel_that_is_always_zero():
@@ -84,7 +94,7 @@ def test_a_channel_that_is_always_zero():
         assert np.abs(rounded[:, :K].T - w).max() < 1
 
 
-def test_what_functions_and_branches_read_is_rounded_to_nearest():
+def test_what_functions_read_is_rounded_to_nearest():
     weights = {"u": matrix(K, N), "v": matrix(K, N), "w": matrix(K, N), "b": matrix(N)}
     text = EVERYWHERE.replace("z = Add(z1, e)", "z2 = Add(z1, e)  y = MatMul(x, y_weight)  z = Add(z2, y)")
     text = text.replace("float b)", "float b, float y_weight)", 1)
@@ -93,20 +103,24 @@ def test_what_functions_and_branches_read_is_rounded_to_nearest():
     for feeds in run.feeds:
         feeds["c"] = np.array(True)
     classes = apply(model, X, TARGETS[0], GPTQ, run).classes
-    assert "gptq (" in classes["linear weights"]
-    assert "of them rtn" in classes["linear weights"], classes
+    # the branches multiply what the main graph does; what the function does is not observed
+    assert classes["linear weights"] == "int4 in blocks of 32, gptq (4, 1 of them rtn)"
 
 
-def test_a_weight_of_two_inputs_has_the_moments_of_both():
+def test_a_weight_knows_all_its_inputs_on_all_texts():
     text = (
         f"HEAD g (float[r, {K}] x, float w) => (float y, float z) {{ a = Abs(x)  y = MatMul(a, w)  z = MatMul(x, w) }}"
     )
-    w, x = matrix(K, N), correlated(120)
-    model = graph(text, w=w)
-    apply(model, X, TARGETS[0], GPTQ, calibration(x))
-    wanted = by_definition(w, np.concatenate([np.abs(x), x]), 32)
-    for _, z in answers(model, x=x):
-        np.testing.assert_allclose(z, x @ wanted, rtol=0, atol=0.02 * np.abs(x @ wanted).max())
+    batches = [correlated(120), 3 * correlated(31)]
+    model = graph(text, w=matrix(K, N))
+    (known,) = factors(model, projections(model, X), calibration(*batches)).values()
+    every = np.concatenate([*batches, *map(np.abs, batches)]).astype(np.float64)
+    moments = every.T @ every
+    curvature = np.diag(moments)
+    assert (np.diff(curvature[known.order]) <= 0).all()
+    dampened = (moments + 0.01 * curvature.mean() * np.eye(K))[np.ix_(known.order, known.order)]
+    inverse = known.upper.T.astype(np.float64) @ known.upper
+    np.testing.assert_allclose(inverse @ dampened, np.eye(K), rtol=0, atol=1e-3)
 
 
 @pytest.fixture

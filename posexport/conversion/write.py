@@ -70,11 +70,11 @@ def write(
         remark(sentence)
     options, texts = calibration_texts(source, options)
     tell(1, 2, "exporting")
-    recipe, wanted = recipe_of(source, options, opset), options.precision.precision
+    recipe, precision = recipe_of(source, options, opset), options.precision.precision
     # texts that static scales are measured on must fit them at least
-    compared = None if wanted == FP32 else options.texts or (options.calibrate if options.precision.static else None)
+    compared = None if precision == FP32 else options.texts or (options.calibrate if options.precision.static else None)
     # the graph in float32, which a quantized one is proven by; a folder of its own, for it is not sealed
-    float32 = directory / FLOAT32 if compared or (options.verify and wanted.quantized) else None
+    float32 = directory / FLOAT32 if compared or (options.verify and precision.quantized) else None
     built = _exported(source, directory, options, layout, recipe, float32, texts)
     check_quantized(options.precision, [graph.precision for graph in built])
     for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):

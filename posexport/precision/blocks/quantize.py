@@ -66,7 +66,7 @@ def quantize_blocks(
 
 
 def _classes(chosen: Chosen, linear: Scheme, heads: int, tied: int, without: int) -> dict[str, str]:
-    """``without``: weights that nothing is known of to round by, as functions and branches read them."""
+    """``without``: projections whose inputs were not observed, in functions and branches: rounded to nearest."""
     stored = {}
     blocks = f"in blocks of {linear.size}"
     if quantized := len(chosen.projections) - heads:
