@@ -20,7 +20,7 @@ from posexport.precision.calibration import Calibration, observed
 from posexport.precision.linear import Projection
 
 #: of the mean of H's diagonal, added to the diagonal: channels that texts hardly use have next to no curvature. The
-#: paper's; five times as much changes a cosine on MiniLM by less than 0.001
+#: paper's; five times as much changes the mean cosine on MiniLM by less than 0.001
 DAMPING = 0.01
 #: rows whose errors reach the rows behind them in one product
 _TOGETHER = 128
