@@ -119,7 +119,7 @@ def one(name: str, provider: str, precision: str, ends: float) -> dict[str, Any]
         "worst_error": summary.worst_error,
         "worst_tolerance": summary.worst_tolerance,
         "invariants": {f"{i.name} at {i.length}": i.verdict for i in report.invariants},
-        "strays": report.strays,
+        "strays": report.wrong_provider,
         "unreached": [f"{branch.branch}: {branch.note}" for branch in report.unreached],
         "seconds": round(time.perf_counter() - started, 1),
         "note": "" if report.passed else report.describe(),

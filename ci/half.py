@@ -23,17 +23,17 @@ import torch
 from posexport.bench.machine import commit, machine
 from posexport.export import negotiate
 from posexport.export.build import build
+from posexport.parity.calls import whole
 from posexport.parity.criterion import measure
 from posexport.parity.foreign.fit import fit
+from posexport.parity.foreign.halves import half
 from posexport.parity.foreign.runner import ForeignRunner
 from posexport.parity.foreign.signature import signature
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.halves import half
-from posexport.parity.run.calls import whole
-from posexport.parity.run.emulation import emulated_if, widened
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.subject import Runner
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.subjects.half import emulated_if, widened
+from posexport.parity.subjects.runner import Runner
 from posexport.precision.half.ports import with_precision
 from posexport.sources.prepare import prepare
 from posexport.sources.resolve import LoadOptions
@@ -85,7 +85,7 @@ def measured(model: Model, checkpoints: Path, precision: str, longest: int) -> d
         build(source, own, opset=18, ir_version=negotiate.IR_VERSION, precision=options)
         source = widened(with_precision(source, options))
         feeds = {length: list(rows(source, length)) for length in model.lengths if length <= longest}
-        truth = whole(Reference(source.module, torch.float64, outputs=len(source.outputs)), source)
+        truth = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs)), source)
         exact = {length: [truth(each)[0] for each in several] for length, several in feeds.items()}
 
         def record(name: str, run: Any) -> None:
@@ -96,7 +96,7 @@ def measured(model: Model, checkpoints: Path, precision: str, longest: int) -> d
                 found["errors"].setdefault(length, {})[name] = error
 
         dtype = BY_PRECISION[precision].torch
-        record("PyTorch", whole(Reference(source.module, dtype, outputs=len(source.outputs)), source))
+        record("PyTorch", whole(PrecisionCopy(source.module, dtype, outputs=len(source.outputs)), source))
         with emulated_if(precision, own) as copy:
             record(POSEXPORT, whole(Runner.of(source, copy, []), source))
         if precision == "fp16":

@@ -18,16 +18,15 @@ import posexport
 from posexport.bundle.manifest import model_of
 from posexport.export import negotiate
 from posexport.export.build import build
+from posexport.parity.calls import whole
+from posexport.parity.choose import Wishes, heads_of, prove_model
 from posexport.parity.criterion import measure
 from posexport.parity.grid import memory
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.prove import prove
-from posexport.parity.run.calls import whole
-from posexport.parity.run.emulation import emulated_if, widened
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.setup import heads_of
-from posexport.parity.run.subject import Runner
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.subjects.half import emulated_if, widened
+from posexport.parity.subjects.runner import Runner
 from posexport.precision.half.ports import with_precision
 from posexport.sources.builtin import models
 from posexport.sources.prepare import prepare
@@ -91,7 +90,7 @@ def measured(name: str, precision: str, longest: int) -> dict[str, Any]:
         half = with_precision(source, options)
         varies = any(SEQUENCE in spec.axes for spec in source.inputs) and not source.plan.images
         lengths = [n for n in PROVEN if not source.envelope.limit or n <= source.envelope.limit] if varies else None
-        report = prove(half, made["half"], precision=precision, lengths=lengths)
+        report = prove_model(half, made["half"], Wishes(precision=precision, lengths=lengths))
         result = {"verdict": "passed" if report.passed else report.describe(), "lengths": {}}
         if varies:
             result["lengths"] = dict(by_length(half, made, precision, longest))
@@ -106,7 +105,7 @@ def by_length(
     parts = [part.spec for part in source.parts]
     outputs = len(source.outputs)
     truth, baseline = (
-        whole(Reference(source.module, dtype, outputs=outputs), source)
+        whole(PrecisionCopy(source.module, dtype, outputs=outputs), source)
         for dtype in (torch.float64, BY_PRECISION[precision].torch)
     )
     with (
@@ -120,7 +119,7 @@ def by_length(
         for length in (*MEASURED, longest):
             memory_length = length if any(ENCODER_SEQUENCE in spec.axes for spec in source.inputs) else None
             convolutions = tuple(source.envelope.convolutions)
-            point = GridPoint(batch=1, length=length, memory=memory_length, convolutions=convolutions)
+            point = GridPoint(batch=1, length=length, encoder_length=memory_length, convolutions=convolutions)
             too_long = source.envelope.limit is not None and length > source.envelope.limit
             needed = memory.needed(point, source.outputs, heads_of(source.module))
             if too_long or length < source.envelope.minimum or needed > memory.available() * memory.SHARE:

@@ -149,8 +149,8 @@ def _former(report: Report) -> bool:
     times, eps = FORMER
     limits: dict[tuple[int, str], float] = {}
     for point in report.points:
-        if point.torch_worst is not None:
-            limits[point.length, point.output] = max(times * point.torch_worst, eps * EPS[point.precision])
+        if point.worst_baseline_error is not None:
+            limits[point.length, point.output] = max(times * point.worst_baseline_error, eps * EPS[point.precision])
     exceeded = [p for p in report.points if p.error is not None and p.error > limits[p.length, p.output]]
     for item in report.invariants:
         limit = limits.get((item.length, item.output))

@@ -1,9 +1,8 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -11,15 +10,15 @@ from posexport.bundle.manifest import MANIFEST, MODEL, SAMPLE, Manifest, SourceI
 from posexport.bundle.read import check_hashes, read
 from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
-from posexport.parity.run.emulation import rounds_everything
+from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec
-from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from posexport.parity.foreign.fit import Foreign
     from posexport.parity.report.report import Report
     from posexport.sources.resolve import LoadOptions
     from posexport.sources.source import Source
@@ -51,83 +50,99 @@ def verify(
     """
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise PosexportError(f"tolerance must be a relative error above 0, such as 1e-3, got {tolerance}")
-    manifest = None
+    manifest = _manifest(target, precision)
+    if against is None:
+        return _by_sample(target, manifest, precision, tolerance, emulate, provider, lengths, threads)
+
+    from posexport.parity.choose import Wishes, prove_model
+    from posexport.sources.transformers_model import as_checkpoint
+
+    with as_checkpoint(against) as named:
+        recipe, origin = _recipe(target, manifest)
+        source = _source(target, manifest, named, options, recipe, origin, remark)
+        wishes = Wishes(
+            provider=provider,
+            precision=stored_precision(target) if recipe is None else recipe.precision.name,
+            emulate=emulate,
+            lengths=lengths,
+            threads=threads,
+            tolerance=tolerance,
+            progress=progress or (lambda *_: None),
+        )
+        if emulate is not None:
+            check_emulation(target, wishes.precision, emulate)
+        if manifest is None and (foreign := _foreign(target, source, remark)) is not None:
+            return prove_model(source, target, wishes, foreign)
+        parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
+        if [part.file for part in parts] != [part.file for part in source_parts]:
+            names = " and ".join(part.file for part in source_parts) or "one graph"
+            raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
+        return prove_model(source, target if manifest is None else model_of(target, source_parts), wishes)
+
+
+def _manifest(target: Path, precision: "PrecisionName | None") -> Manifest | None:
+    """Of a bundle that is whole; None for a lone .onnx."""
     if target.is_dir():
         _check_bundle(target)
         manifest = read(target, precision)
         check_hashes(target, manifest)
         _agree(target, manifest)
-    elif not target.is_file():
+        return manifest
+    if not target.is_file():
         raise PosexportError(f"no such bundle or .onnx file: {target}")
-    elif precision is not None:
+    if precision is not None:
         raise PosexportError(f"{target} is one .onnx: --precision chooses among those of a bundle; leave it out")
-    if against is None:
-        if manifest is None:
-            raise PosexportError(_without_source(target))
-        if lengths:
-            raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
-        if emulate is not None and rounds_everything(target, manifest.precision, emulate):
-            raise PosexportError(
-                f"--emulate {emulate} of a {manifest.precision} bundle needs --against SOURCE: its stored sample has "
-                f"tolerances of {manifest.precision}"
-            )
-        from posexport.parity.run.sample import check_sample
-
-        own = None if precision == read(target).precision else precision
-        return check_sample(
-            target,
-            parts=manifest.parts,
-            file=variant_file(SAMPLE, own),
-            provider=provider,
-            threads=threads,
-            tolerance=tolerance,
-            emulate=emulate is not None,
-        )
-
-    from posexport.sources.transformers_model import as_checkpoint
-
-    with as_checkpoint(against) as named:
-        return _prove(
-            target,
-            manifest,
-            named,
-            options,
-            tolerance=tolerance,
-            emulate=emulate,
-            provider=provider,
-            lengths=lengths,
-            threads=threads,
-            progress=progress,
-            remark=remark,
-        )
+    return None
 
 
-def _prove(
+def _by_sample(
     target: Path,
     manifest: Manifest | None,
-    against: "str | nn.Module",
-    options: "LoadOptions | None",
-    *,
+    precision: "PrecisionName | None",
     tolerance: float | None,
     emulate: "PrecisionName | None",
     provider: str,
     lengths: Sequence[int] | None,
     threads: int,
-    progress: Callable[[int, int, str], None] | None,
-    remark: Callable[[str], None],
 ) -> "Report":
-    """The grid, against a source that `prepare` takes."""
+    """By what the bundle carries."""
+    from posexport.parity.sample.check import check_sample
+
+    if manifest is None:
+        raise PosexportError(_without_source(target))
+    if lengths:
+        raise PosexportError("--length needs --against SOURCE: the stored sample has the lengths it has")
+    if emulate is not None and check_emulation(target, manifest.precision, emulate) == "everything":
+        raise PosexportError(
+            f"--emulate {emulate} of a {manifest.precision} bundle needs --against SOURCE: its stored sample has "
+            f"tolerances of {manifest.precision}"
+        )
+    own = None if precision == read(target).precision else precision
+    return check_sample(
+        target,
+        parts=manifest.parts,
+        file=variant_file(SAMPLE, own),
+        provider=provider,
+        threads=threads,
+        tolerance=tolerance,
+        emulate=emulate is not None,
+    )
+
+
+def _source(
+    target: Path,
+    manifest: Manifest | None,
+    against: "str | nn.Module",
+    options: "LoadOptions | None",
+    recipe: Recipe | None,
+    origin: SourceInfo | None,
+    remark: Callable[[str], None],
+) -> "Source":
+    """The source, loaded with the options that the recipe recorded."""
     from posexport.export import layouts
-    from posexport.parity.agreement.agree import agree
-    from posexport.parity.foreign.fit import fit
-    from posexport.parity.foreign.signature import signature
-    from posexport.parity.positions.invariant import with_positions
-    from posexport.parity.prove import prove
-    from posexport.parity.run.emulation import emulated_if, stored_precision
     from posexport.sources.prepare import again, prepare
     from posexport.sources.resolve import LoadOptions
 
-    recipe, origin = _recipe(target, manifest)
     loading = options or LoadOptions()
     if recipe is None or origin is None:
         source = prepare(against, loading)
@@ -148,50 +163,21 @@ def _prove(
             raise PosexportError(f"{_not_the_source(against, target, manifest)}; verify it against that") from err
     if manifest is not None and manifest.source.sha256 != source.sha256:
         remark(_not_the_source(source.public_name, target, manifest))
-    stored = stored_precision(target) if recipe is None else recipe.precision.name
-    everywhere = emulate is not None and rounds_everything(target, stored, emulate)
-    if manifest is None and not (graph := signature(target)).own:
-        foreign = fit(source, graph, target.name)
-        for sentence in foreign.remarks:
-            remark(sentence)
-        with emulated_if(emulate, target, [], everywhere=everywhere) as copy:
-            return prove(
-                foreign.source,
-                copy,
-                provider=provider,
-                precision=emulate or stored,
-                lengths=lengths,
-                threads=threads,
-                tolerance=tolerance,
-                progress=progress,
-                foreign=foreign,
-                emulated=emulate is not None,
-            )
-    parts, source_parts = ([] if manifest is None else manifest.parts), [part.spec for part in source.parts]
-    if [part.file for part in parts] != [part.file for part in source_parts]:
-        names = " and ".join(part.file for part in source_parts) or "one graph"
-        raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
-    model = target if manifest is None else model_of(target, source_parts)
-    how: dict[str, Any] = {"provider": provider, "lengths": lengths, "threads": threads, "progress": progress}
-    if recipe is None or not recipe.precision.precision.quantized or tolerance is not None:
-        computed = emulate or PRECISIONS[stored].dtype.precision
-        with emulated_if(emulate, model, source_parts, everywhere=everywhere) as copy:
-            report = prove(source, copy, tolerance=tolerance, precision=computed, emulated=emulate is not None, **how)
-        return report if emulate is None or everywhere else with_positions(report, source, model)
-    with tempfile.TemporaryDirectory() as folder:
-        return agree(source, model, _float32(source, Path(folder), recipe), recipe.precision, **how)
+    return source
 
 
-def _float32(source: "Source", folder: Path, recipe: Recipe) -> Path:
-    """The float32 graphs that those of a bundle with this recipe were made from, in ``folder``."""
-    from posexport.export.build import build_float32
-    from posexport.export.layouts import LAYOUTS
-    from posexport.export.negotiate import IR_VERSION
+def _foreign(target: Path, source: "Source", remark: Callable[[str], None]) -> "Foreign | None":
+    """How another tool's graph is fed and compared; None for one of posexport's own."""
+    from posexport.parity.foreign.fit import fit
+    from posexport.parity.foreign.signature import signature
 
-    clients_have = LAYOUTS[recipe.layout].microsoft
-    for file, graph in source.graphs.items():
-        build_float32(graph, folder / file, recipe, ir_version=IR_VERSION, clients_have=clients_have)
-    return model_of(folder, source.parts)
+    graph = signature(target)
+    if graph.own:
+        return None
+    foreign = fit(source, graph, target.name)
+    for sentence in foreign.remarks:
+        remark(sentence)
+    return foreign
 
 
 def _not_the_source(against: object, target: Path, manifest: Manifest) -> str:

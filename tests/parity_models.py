@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from posexport.export.build import build
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.nn.position_ids import FairseqPositionIds
+from posexport.parity.choose import Wishes, prove_model
+from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
 
@@ -33,6 +35,10 @@ def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.Mo
     path = folder / "model.onnx"
     build(made_from, path, opset=18, ir_version=10, lowering=lowering)
     return onnx.load(path)
+
+
+def prove(of: Source, model: Path | bytes, **wishes: Any) -> Report:
+    return prove_model(of, model, Wishes(**wishes))
 
 
 class Wrapped(nn.Module):

@@ -18,7 +18,7 @@ from posexport.parity.branches import coverage
 from posexport.parity.branches.coverage import cover
 from posexport.parity.branches.probes import Branch, Watched
 from posexport.parity.grid.grid import grid
-from posexport.parity.run.setup import Setup
+from posexport.parity.grid.memory import Budget
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
 from posexport.sources.resolve import LoadOptions
@@ -155,7 +155,7 @@ def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch:
 def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Setup, "room", lambda _: 1 << 26)
+    monkeypatch.setattr(Budget, "room", lambda _: 1 << 26)
     done = convert("encoder-t5", tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
     assert done.report is not None
     assert done.report.passed

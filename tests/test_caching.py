@@ -12,11 +12,11 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import Caching, StaticCache
+from posexport.parity.calls import in_calls, whole
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.calls import in_calls, whole
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.subject import RunError, Runner
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.session import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
@@ -85,7 +85,7 @@ def test_a_static_cache_is_proven_for_terms_of_attention(name: str, tmp_path: Pa
 
 def run(of: Source, calls: tuple[int, ...], length: int = 43) -> list[np.ndarray[Any, Any]]:
     point = GridPoint(batch=2, length=length)
-    truth = Reference(of.module, torch.float64, outputs=len(of.outputs))
+    truth = PrecisionCopy(of.module, torch.float64, outputs=len(of.outputs))
     return in_calls(truth, draw(point, of.inputs), of, calls)
 
 
@@ -120,7 +120,7 @@ def test_what_free_places_hold_is_not_read() -> None:
     assert isinstance(of.module.decoder.caching.cache, StaticCache)
     feeds = draw(GridPoint(batch=2, length=9), of.inputs)
     other = {name: array + 50 if "past" in name else array for name, array in feeds.items()}
-    truth = whole(Reference(of.module, torch.float64, outputs=len(of.outputs)), of)
+    truth = whole(PrecisionCopy(of.module, torch.float64, outputs=len(of.outputs)), of)
     for y, changed in zip(truth(feeds), truth(other), strict=True):
         assert np.array_equal(y, changed)
 

@@ -15,13 +15,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from parity_models import exported
+from parity_models import exported, prove
 from torch import Tensor, nn
 
 from posexport.nn import encoded_attention
 from posexport.nn.attention import attend
 from posexport.nn.feed_forward import FeedForward
-from posexport.parity.prove import prove
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source

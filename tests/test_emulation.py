@@ -10,15 +10,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
+from parity_models import prove
 
 import posexport
+from posexport.parity.calls import whole
 from posexport.parity.criterion import EPS, measure
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.prove import prove
-from posexport.parity.run.calls import whole
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.subject import Runner
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.subjects.runner import Runner
 from posexport.precision.emulate import emulate, emulated
 from posexport.runtime.providers import make_session
 from posexport.sources.prepare import prepare
@@ -197,9 +197,8 @@ def rope(tmp_path_factory) -> tuple[object, Path]:
 def test_positions_in_half_are_found(rope) -> None:
     """What a naive conversion does to RoPE: right at lengths whose positions bfloat16 has, wrong beyond."""
     source, path = rope
-    with emulated(path, BY_PRECISION["bf16"], everywhere=True) as copy:
-        short = prove(source, copy, precision="bf16", emulated=True, lengths=[17], threads=1)
-        long = prove(source, copy, precision="bf16", emulated=True, lengths=[700], threads=1)
+    short = prove(source, path, emulate="bf16", lengths=[17], threads=1)
+    long = prove(source, path, emulate="bf16", lengths=[700], threads=1)
     assert short.verdict == "checked at 17 tokens, not proven", short.describe()
     assert short.emulated
     assert not long.passed
@@ -214,7 +213,7 @@ def test_float16_positions_collide_beyond_2048(rope) -> None:
         runner = Runner.of(source, copy, threads=1)
         for length in (64, 2500):
             feeds = draw(GridPoint(batch=1, length=length), source.inputs)
-            y64 = whole(Reference(source.module, torch.float64, outputs=1), source)(feeds)[0]
+            y64 = whole(PrecisionCopy(source.module, torch.float64, outputs=1), source)(feeds)[0]
             errors[length] = measure(runner(feeds)[0], y64, source.outputs[0].axes, None).error
     assert errors[64] < 8 * EPS["fp16"]
     assert errors[2500] > 100 * EPS["fp16"]
@@ -235,7 +234,7 @@ def test_positions_of_the_baseline_are_float32(encoding: str, precision: str) ->
     for length in (32, 1500):
         feeds = draw(GridPoint(batch=1, length=length), source.inputs)
         y, y64 = (
-            whole(Reference(source.module, dtype, outputs=1), source)(feeds)[0]
+            whole(PrecisionCopy(source.module, dtype, outputs=1), source)(feeds)[0]
             for dtype in (BY_PRECISION[precision].torch, torch.float64)
         )
         errors.append(measure(y, y64, source.outputs[0].axes, None).error)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from onnx import numpy_helper
+from parity_models import prove
 from torch import Tensor, nn
 
 import posexport
@@ -26,7 +27,6 @@ from posexport.errors import PosexportError
 from posexport.export.build import build
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.parity.prove import prove
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.of_definition import source_of
@@ -199,10 +199,14 @@ def test_the_whole_grid_with_limits_in_both_parts(bundle: Callable[..., Path]) -
     folder = bundle("absolute", "--set", f"max_positions={LIMIT}")
     report = Report.from_json((folder / "parity.json").read_bytes())
     assert report.passed
-    refused = {(point.length, point.memory): point.note for point in report.points if point.verdict == "rejected"}
+    refused = {
+        (point.length, point.encoder_length): point.note for point in report.points if point.verdict == "rejected"
+    }
     assert refused[LIMIT + 1, LIMIT] == "rejected: input longer than 13 positions"
     assert refused[1, LIMIT + 1] == "rejected: encoder input longer than 13 positions"
-    assert all(point.memory != point.length for point in report.points if point.batch == 1 and point.length < 11)
+    assert all(
+        point.encoder_length != point.length for point in report.points if point.batch == 1 and point.length < 11
+    )
     assert {point.padding for point in report.points} == {"none", "right", "left", "ragged"}
     assert {output.name for output in read(folder).outputs} == {p.output for p in report.points if p.output}
     assert {item.verdict for item in report.invariants} == {"pass"}
@@ -229,9 +233,9 @@ def test_a_wrong_number_in_either_graph_is_located(
     onnx.save(graph, tmp_path / file)
     report = prove(source, tmp_path, lengths=(2,), threads=1)
     assert not report.passed
-    assert report.located is not None
-    assert f"It starts in {where}" in report.located
-    assert tensor in report.located
+    assert report.failure_location is not None
+    assert f"It starts in {where}" in report.failure_location
+    assert tensor in report.failure_location
 
 
 def test_swapped_feeds_fail(rope: tuple[Source, Path]) -> None:

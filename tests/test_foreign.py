@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,18 +16,22 @@ import torch
 from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
+from posexport.bounds import Bound
 from posexport.cli import group
 from posexport.errors import PosexportError
+from posexport.parity.foreign.beyond import Beyond, own_words
 from posexport.parity.foreign.derived import Call
-from posexport.parity.foreign.runner import Beyond, own_words
+from posexport.parity.foreign.halves import half
 from posexport.parity.foreign.signature import Declared, Signature
-from posexport.parity.halves import half
+from posexport.parity.grid.memory import Budget
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.judges.judges import Criterion
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
-from posexport.parity.run.subject import RunError
+from posexport.parity.subjects.runner import RunError
 from posexport.sources import builtin
-from posexport.spec import OutputSpec
+from posexport.spec import InputSpec, OutputSpec
 from posexport.verification import verify
 
 FILES = Path(__file__).parent / "foreign"
@@ -71,7 +76,7 @@ def test_a_decoders_positions_are_counted_and_fed(llama: Report) -> None:
     assert {"none", "left", "right", "ragged"} <= {point.padding for point in llama.points}
     # a prompt in parts and single tokens, each behind the cache of the call before; positions of the user's own
     assert {(), (14, 1, 1, 1), (6, 6, 5)} <= {point.calls for point in llama.points if point.length == 17}
-    assert any(point.numbered for point in llama.points)
+    assert any(point.position_ids_given for point in llama.points)
     assert {point.output for point in llama.points} >= {"logits", "present.0.key", "present.1.value"}
 
 
@@ -122,9 +127,9 @@ def test_positions_that_are_ignored_are_found(tmp_path: Path) -> None:
     report = checked(changed("llama", tmp_path, from_zero), "llama", 5)
     wrong = [point for point in report.points if point.verdict == "fail"]
     assert {"left", "ragged"} <= {point.padding for point in wrong}
-    assert any(point.numbered for point in wrong)
+    assert any(point.position_ids_given for point in wrong)
     assert any(point.calls for point in wrong if point.padding == "none")
-    assert not any(p.padding in ("none", "right") for p in wrong if not (p.calls or p.numbered))
+    assert not any(p.padding in ("none", "right") for p in wrong if not (p.calls or p.position_ids_given))
 
 
 def by_place(graph: onnx.GraphProto) -> None:
@@ -163,7 +168,7 @@ def test_positions_that_rows_share_are_fed_by_place(tmp_path: Path) -> None:
     remarks: list[str] = []
     report = checked(changed("llama", tmp_path, change), "llama", 5, remarks=remarks)
     assert report.passed, report.describe()
-    assert not any(point.numbered or point.padding == "left" for point in report.points)
+    assert not any(point.position_ids_given or point.padding == "left" for point in report.points)
     assert remarks == ["padding on the left is not tried: position_ids has one row for all"]
 
 
@@ -209,8 +214,8 @@ def test_an_answer_beyond_the_table_is_a_finding_of_its_own(tmp_path: Path) -> N
 
 def test_a_failure_without_an_output_begins_with_the_point() -> None:
     point = Point(
-        batch=1, length=34, padding="none", provider="cpu", precision="fp32", output="", error=None, torch_error=None,
-        torch_worst=None, tolerance=None, verdict="fail", note="it was answered",
+        batch=1, length=34, padding="none", provider="cpu", precision="fp32", output="", error=None,
+        baseline_error=None, worst_baseline_error=None, tolerance=None, verdict="fail", note="it was answered",
     )  # fmt: skip
     report = Report(scope="grid", provider="cpu", precision="fp32", points=[point])
     assert "FAILED: length 34, batch 1, no padding: it was answered" in plain(report)
@@ -403,13 +408,18 @@ def test_an_answer_beyond_the_limit_must_be_the_definitions(
             raise IndexError("index out of range in self")
         return [np.full((1, 3), definition)]
 
-    beyond = Beyond(
-        run=run,
-        definition=lambda: [defined, defined],
+    model = SimpleNamespace(
+        inputs=[InputSpec(name="x", dtype="int64", axes=["batch_size", "sequence_length"], role="tokens", size=5)],
         outputs=[OutputSpec(name="out", axes=["batch_size", "sequence_length"])],
-        precision="fp32",
     )
-    found = beyond.judge({}, "input longer than 3 positions", fits=True)
+    beyond = Beyond(
+        model=model,
+        bounds=[Bound("sequence_length", 3)],
+        definition=lambda: [defined, defined],
+        values=Criterion("fp32"),
+        budget=Budget(outputs=model.outputs),
+    )
+    found = beyond.judge(run, GridPoint(batch=1, length=4, must_be_rejected=True))
     assert found.good is good
     assert found.answered is (good and answer is not None)
     assert note in found.note

@@ -9,7 +9,6 @@ from text_graphs import answers, calibration, graph, matrices, rows
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.parity.agreement.limits import LIMITS, STATIC, limits_of
 from posexport.precision.apply import apply
 from posexport.precision.blocks.rounding import nearest
 from posexport.precision.blocks.second_order import factor, factors, second_order
@@ -77,12 +76,6 @@ def test_values(size, together, target, monkeypatch):
         np.testing.assert_allclose(z, x @ expected, rtol=0, atol=0.02 * np.abs(x @ expected).max())
     unseen = correlated(300)
     assert moved(expected, w, unseen) < 0.4 * moved(nearest(w, 4, size).real(4)[:, :K].T, w, unseen)
-
-
-def test_agreement_is_asked_as_of_other_int4():
-    """Texts make no scales of activations static, whose limits are wider."""
-    assert limits_of(GPTQ) is LIMITS["int4"]
-    assert limits_of(PrecisionOptions(name="int8", calibration="sha256 of texts")) is STATIC
 
 
 def test_a_channel_that_is_always_zero():

@@ -12,8 +12,8 @@ from parity_models import exported
 
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.invariants import rollout as steps
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.subject import Runner
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.subjects.runner import Runner
 from posexport.runtime.cache import ports
 from posexport.sources import builtin
 from posexport.sources.source import Source
@@ -54,7 +54,7 @@ def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int
     length, count = steps.sizes(envelope)
     assert count == steps.STEPS == 64
     prompts = steps.draw_prompts(of.tokens, envelope, length)
-    own, truth = (Reference(source.module, dtype, outputs=len(outputs)) for dtype in (torch.float32, torch.float64))
+    own, truth = (PrecisionCopy(source.module, dtype, outputs=len(outputs)) for dtype in (torch.float32, torch.float64))
     names = [spec.name for spec in outputs]
     walked = steps.rollout(own, of, prompts, count, names)
     wanted = steps.rollout(truth, of, prompts, count, names, walked.tokens_BK).logits_BKV

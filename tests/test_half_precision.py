@@ -17,7 +17,7 @@ from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.export.build import build
 from posexport.export.save import SharedFile
-from posexport.parity.run.reference import Reference
+from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.precision.apply import apply
 from posexport.runtime.ort_values import run, to_array, to_value
 from posexport.sources.prepare import prepare
@@ -241,7 +241,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("level", _LEVELS)
 def test_as_exact_as_pytorch_with_float32_positions(exported: dict[str, Path], level: str) -> None:
     module = prepare("encoder-t5", LoadOptions(settings=("layers=1",))).module
-    truth, own = (Reference(module, dtype, outputs=1) for dtype in (torch.float64, torch.float16))
+    truth, own = (PrecisionCopy(module, dtype, outputs=1) for dtype in (torch.float64, torch.float16))
     session = _session(exported["encoder-t5"], level)
     for length in (17, 301):
         ids = np.random.default_rng(length).integers(1, 250, (2, length))

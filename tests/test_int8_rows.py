@@ -1,7 +1,6 @@
 """int8 with a scale for every row: values by a NumPy oracle, wherever projections are, and what stays in float32."""
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from text_graphs import answers, calibration, graph, matrices, rows
 import posexport
 from posexport import machine
 from posexport.errors import PosexportError
-from posexport.parity.agreement.limits import LIMITS
 from posexport.precision.apply import apply
 from posexport.precision.linear import projections
 from posexport.targets.precision_options import PrecisionOptions
@@ -301,7 +299,7 @@ def test_static_scales_must_fit_texts(tmp_path, monkeypatch):
     }
     fits = posexport.convert("encoder-learned", tmp_path / "a", **options)
     assert fits.manifest.cost.on_texts.texts == 1
-    monkeypatch.setitem(LIMITS, "int8", replace(LIMITS["int8"], cosine=1 - 1e-6))
+    monkeypatch.setattr("posexport.parity.agreement.texts.LEAST_STATIC", 1 - 1e-6)
     with pytest.raises(PosexportError, match=r"mean cosine of last_hidden_state .* on .*others.txt, needed .*; give "):
         posexport.convert("encoder-learned", tmp_path / "b", texts=others, **options)
     assert not (tmp_path / "b").exists()

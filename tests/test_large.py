@@ -22,8 +22,8 @@ from posexport.export.build import build
 from posexport.export.save import KEEP_INSIDE
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.shared_weights import Reader, shareable
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.references.shared_weights import Reader, shareable
 from posexport.sources import mapped
 from posexport.sources.builtin import builtin_source
 from posexport.sources.resolve import LoadOptions, load_source
@@ -84,11 +84,11 @@ def pages(parameter: nn.Parameter) -> bool:
 def test_a_sharing_copy_answers_as_a_whole_one_does(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posexport.parity.run.shared_weights._PIECE", 512)
+    monkeypatch.setattr("posexport.parity.references.shared_weights._PIECE", 512)
     made = builtin(name)
-    whole = Reference(made.module, dtype, outputs=len(made.outputs))
+    whole = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
     monkeypatch.setattr(mapped, "LARGE", 0)
-    shared = Reference(made.module, dtype, outputs=len(made.outputs))
+    shared = PrecisionCopy(made.module, dtype, outputs=len(made.outputs))
     assert whole.reader is None
     assert shared.reader is not None
     for got, wanted in zip(shared(feeds(made)), whole(feeds(made)), strict=True):
@@ -114,7 +114,7 @@ def test_a_sharing_copy_holds_a_few_cast_weights_at_a_time(large: None, monkeypa
         return cast
 
     monkeypatch.setattr(Reader, "read", counting)
-    Reference(made.module, torch.float64, outputs=len(made.outputs))(feeds(made))
+    PrecisionCopy(made.module, torch.float64, outputs=len(made.outputs))(feeds(made))
     sizes = [8 * parameter.numel() for parameter in made.module.parameters()]
     assert max(sizes) <= most <= 2 * max(sizes) < sum(sizes) / 2
 
@@ -136,9 +136,9 @@ class Counting(nn.Module):
 def test_what_keeps_state_is_copied(large: None) -> None:
     del large
     module = Counting()
-    kept = Reference(module, torch.float64, outputs=2)
+    kept = PrecisionCopy(module, torch.float64, outputs=2)
     assert [kept({})[0][0] for _ in range(2)] == [1.0, 2.0]
-    fresh = Reference(module, torch.float64, outputs=2, fresh=True)
+    fresh = PrecisionCopy(module, torch.float64, outputs=2, fresh=True)
     assert [fresh({})[0][0] for _ in range(2)] == [1.0, 1.0]
     assert module.calls.item() == 0
     assert fresh({})[1].dtype == np.float64, "buffers are in the copy's precision"
@@ -159,7 +159,7 @@ def test_weights_that_stand_in_a_list_too_are_copied(dtype: torch.dtype, large: 
     module = Recurrent().eval()
     assert not shareable(module)
     x = np.ones((3, 2, 4), np.float32)
-    (got,) = Reference(module, dtype, outputs=1)({"x": x})
+    (got,) = PrecisionCopy(module, dtype, outputs=1)({"x": x})
     with torch.inference_mode():
         wanted = module.to(dtype)(torch.from_numpy(x).to(dtype))[0].numpy()
     np.testing.assert_array_equal(got, wanted)

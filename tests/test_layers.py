@@ -55,7 +55,7 @@ WITHOUT_TORCH = [
 ]
 WITHOUT_TORCH += [
     ".runtime.placement",
-    ".parity.run.sample",
+    ".parity.sample.check",
     ".parity.report.point_table",
     ".parity.criterion",
     ".parity.grid.grid",

@@ -406,8 +406,9 @@ def test_the_proof_is_of_the_files_that_ship(name: str, layout: LayoutName, tmp_
     bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
     onnx.save(graph, str(target / last))
     wrong = dataclasses.replace(arranged(source(name), layout))
+    from parity_models import prove
+
     from posexport.bundle.manifest import model_of
-    from posexport.parity.prove import prove
 
     report = prove(wrong, model_of(target, wrong.parts), lengths=(7,), threads=1)
     assert not report.passed

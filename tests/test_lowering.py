@@ -20,12 +20,12 @@ from posexport.lowering.lowering import function
 from posexport.lowering.plan import ATTENTION, choose
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
+from posexport.parity.calls import in_calls
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.calls import in_calls
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.subject import Runner
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.subjects.runner import Runner
 from posexport.passes import pipeline
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
@@ -52,7 +52,7 @@ class Lowered:
         self.source, self.opset, self.traces = made, opset, traces
         self.model = traces(made, opset)
         self.references = [
-            Reference(made.module, dtype, outputs=len(made.outputs)) for dtype in (torch.float64, torch.float32)
+            PrecisionCopy(made.module, dtype, outputs=len(made.outputs)) for dtype in (torch.float64, torch.float32)
         ]
         self.known: dict[tuple[GridPoint, tuple[int, ...]], list[list[np.ndarray[Any, Any]]]] = {}
 

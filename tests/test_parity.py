@@ -15,6 +15,7 @@ from parity_models import (
     dataclass_limit,
     exported,
     numbered_by_ids,
+    prove,
     source,
     with_weights,
     wrapped,
@@ -28,11 +29,10 @@ from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, kept
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.grid.text import lengths_of
-from posexport.parity.prove import prove
+from posexport.parity.references import baseline_error
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
-from posexport.parity.run import baseline_error
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
 
@@ -144,8 +144,8 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
 def test_default_grid_is_what_the_contract_says() -> None:
     points = grid(LengthContract(trained=512, limit=512, boundaries=[100]), [TOKENS, MASK])
     lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
-    assert sorted({p.length for p in points if not p.refusal}) == lengths
-    assert [(p.batch, p.length) for p in points if p.refusal] == [(1, 513), (3, 513), (1, 1024)]
+    assert sorted({p.length for p in points if not p.must_be_rejected}) == lengths
+    assert [(p.batch, p.length) for p in points if p.must_be_rejected] == [(1, 513), (3, 513), (1, 1024)]
     at = {(p.batch, p.padding) for p in points if p.length == 100}
     assert at == {(1, "none"), (1, "right"), (1, "left"), (3, "none"), (3, "right"), (3, "left"), (3, "ragged")}
     assert {p.padding for p in points if p.length == 1} == {"none"}
@@ -154,22 +154,22 @@ def test_default_grid_is_what_the_contract_says() -> None:
 def test_grid_beyond_the_trained_length() -> None:
     clipped = LengthContract(trained=40, limit=None, beyond="clip", boundaries=[40])
     assert {39, 40, 41, 80, 257} < set(lengths_of(clipped, ProofPlan()))
-    assert not any(p.refusal for p in grid(clipped, [TOKENS, MASK]))
+    assert not any(p.must_be_rejected for p in grid(clipped, [TOKENS, MASK]))
     stretched = LengthContract(trained=40, limit=100, beyond="interpolate", boundaries=[40])
     assert {40, 41, 70, 100} < set(lengths_of(stretched, ProofPlan()))
     assert max(lengths_of(stretched, ProofPlan())) == 100
-    assert [p.length for p in grid(stretched, [TOKENS]) if p.refusal] == [101, 101, 200]
+    assert [p.length for p in grid(stretched, [TOKENS]) if p.must_be_rejected] == [101, 101, 200]
 
 
 def test_grid_of_given_lengths_and_of_a_second_sequence() -> None:
     points = grid(
         LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
     )
-    assert {(p.length, p.refusal) for p in points} == {(8, False), (10, True)}
-    assert {p.memory for p in points if p.batch == 1} == {9}
-    assert {p.memory for p in points if p.batch == 3} == {5}
+    assert {(p.length, p.must_be_rejected) for p in points} == {(8, False), (10, True)}
+    assert {p.encoder_length for p in points if p.batch == 1} == {9}
+    assert {p.encoder_length for p in points if p.batch == 3} == {5}
     default = grid(LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
-    assert [p.memory for p in default if p.refusal] == [9, 5, 9, 10]
+    assert [p.encoder_length for p in default if p.must_be_rejected] == [9, 5, 9, 10]
     with pytest.raises(PosexportError, match="--length 2 or more"):
         grid(LengthContract(minimum=2), [TOKENS], lengths=[1])
 
@@ -206,9 +206,9 @@ def test_an_axis_that_nobody_varies_is_an_error() -> None:
 @pytest.mark.parametrize("name", ["encoder-relative-key", "encoder-nope", "encoder-shaw-kv"])
 def test_a_right_model_passes(name: str, folder: Path) -> None:
     right = source(name)
-    report = proven(right, exported(right, folder), placement_check=True, lengths=[1, 2, 17, 20])
+    report = proven(right, exported(right, folder), lengths=[1, 2, 17, 20])
     assert report.passed, report.describe()
-    assert report.strays == []
+    assert report.wrong_provider == []
     held = {item.name for item in report.invariants if item.verdict == "pass"}
     assert "left padding changes nothing" in held
     order = "outputs follow the order of tokens" if name == "encoder-nope" else "outputs depend on the order of tokens"
@@ -234,11 +234,11 @@ def test_tolerance_comes_from_all_points_of_a_length(absolute: tuple[Source, onn
     # a sum with a large number: PyTorch's own error is far above the floor, and differs from point to point
     shifted = wrapped(right, change=lambda y, _: ((y[0].sum(-1, keepdim=True) * 0.37 + 1e4) * y[0] - 1e4 * y[0],))
     report = proven(shifted, exported_copy(shifted), lengths=[17])
-    errors = [p.torch_error for p in report.points if p.torch_error is not None]
+    errors = [p.baseline_error for p in report.points if p.baseline_error is not None]
     assert len(errors) == 7
     assert max(errors) > 16 * 2.0**-23
     assert len(set(errors)) > 1
-    (worst,) = {p.torch_worst for p in report.points}
+    (worst,) = {p.worst_baseline_error for p in report.points}
     assert worst is not None
     assert worst >= max(errors)
     assert {p.tolerance for p in report.points} == {8 * worst}
@@ -263,7 +263,7 @@ def test_cross_attention_is_proven_with_a_second_length(folder: Path) -> None:
     right = source("encoder-relative-key", "cross_attention=true")
     report = proven(right, exported(right, folder), lengths=[2, 17])
     assert report.passed, report.describe()
-    assert {p.memory for p in report.points} == {5, 20}
+    assert {p.encoder_length for p in report.points} == {5, 20}
     left = [item.verdict for item in report.invariants if item.name == "left padding changes nothing"]
     assert left == ["pass"]
 
@@ -445,8 +445,8 @@ def a_point(**changes: object) -> Point:
         precision="fp32",
         output="y",
         error=1e-7,
-        torch_error=1e-7,
-        torch_worst=2e-7,
+        baseline_error=1e-7,
+        worst_baseline_error=2e-7,
         tolerance=1.9e-6,
         verdict="pass",
     )
@@ -454,7 +454,9 @@ def a_point(**changes: object) -> Point:
 
 
 def test_strays_are_failures_that_name_the_node() -> None:
-    report = Report(scope="grid", provider="cuda", precision="fp32", points=[a_point()], strays=["a node: softmax_3"])
+    report = Report(
+        scope="grid", provider="cuda", precision="fp32", points=[a_point()], wrong_provider=["a node: softmax_3"]
+    )
     assert not report.passed
     assert "softmax_3" in report.describe()
 
@@ -464,7 +466,7 @@ def test_table_shows_the_worst_of_each_padding() -> None:
         a_point(),
         a_point(batch=3, error=3e-7),
         a_point(padding="right", error=5e-6, verdict="fail"),
-        a_point(length=21, error=None, torch_error=None, tolerance=None, verdict="rejected", output=""),
+        a_point(length=21, error=None, baseline_error=None, tolerance=None, verdict="rejected", output=""),
     ]
     report = Report(scope="grid", provider="cpu", precision="fp32", points=points)
     text = plain(report)

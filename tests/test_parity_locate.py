@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from parity_models import copied, exported, source, with_nodes, with_weights, wrapped
+from parity_models import copied, exported, prove, source, with_nodes, with_weights, wrapped
 
 from posexport.export.build import build
 from posexport.parity.locate.locate import locate
-from posexport.parity.prove import prove
 from posexport.parity.report.points import Point
 from posexport.sources.source import Source
 
@@ -23,8 +22,8 @@ FAILURE = Point(
     precision="fp32",
     output="last_hidden_state",
     error=1.0,
-    torch_error=0.0,
-    torch_worst=0.0,
+    baseline_error=0.0,
+    worst_baseline_error=0.0,
     tolerance=2e-6,
     verdict="fail",
 )
@@ -47,9 +46,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Source, 
 def located(right: Source, model: onnx.ModelProto) -> str:
     report = prove(right, model.SerializeToString(), lengths=LENGTHS, threads=1)
     assert not report.passed
-    assert report.located
-    assert report.located in report.describe()
-    return report.located
+    assert report.failure_location
+    assert report.failure_location in report.describe()
+    return report.failure_location
 
 
 def over_queries(node: onnx.NodeProto) -> bool:

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from parity_models import exported, source, with_weights
+from parity_models import exported, prove, source, with_weights
 
 from posexport.bundle.manifest import SAMPLE
 from posexport.errors import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, token_mask
-from posexport.parity.prove import prove
-from posexport.parity.run.sample import LARGEST, SampleWriter, check_sample
+from posexport.parity.sample.check import check_sample
+from posexport.parity.sample.header import LARGEST
+from posexport.parity.sample.writer import SampleWriter
 from posexport.sources.source import Source
 from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, LengthContract
 
@@ -25,7 +26,7 @@ import sys
 for name in ("torch", "onnx", "onnxscript"):
     sys.modules[name] = None
 from pathlib import Path
-from posexport.parity.run.sample import check_sample
+from posexport.parity.sample.check import check_sample
 report = check_sample(Path(sys.argv[1]), threads=1)
 sys.stdout.buffer.write(report.to_json())
 """
@@ -104,7 +105,7 @@ def test_a_large_model_still_fits() -> None:
     right = source("encoder-absolute", task="fill-mask")
     inputs = [*right.inputs, states]
     envelope = LengthContract(trained=512, limit=512, boundaries=[512])
-    points = [p for p in grid(envelope, inputs) if not p.refusal]
+    points = [p for p in grid(envelope, inputs) if not p.must_be_rejected]
     writer = SampleWriter()
     wide = Source(
         name="wide",

@@ -477,8 +477,8 @@ def test_a_wrong_weight_is_located_among_rows() -> None:
         precision="fp32",
         output="last_hidden_state",
         error=1.0,
-        torch_error=0.0,
-        torch_worst=0.0,
+        baseline_error=0.0,
+        worst_baseline_error=0.0,
         tolerance=2e-6,
         verdict="fail",
     )

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import onnx
 import onnx_ir as ir
 import pytest
+from parity_models import prove
 
 from posexport.export import negotiate
 from posexport.export.build import build
 from posexport.parity.positions.invariant import NAME
 from posexport.parity.positions.trace import roundings
-from posexport.parity.prove import prove
 from posexport.precision.half.ports import with_precision
 from posexport.sources.prepare import prepare
 from posexport.sources.resolve import LoadOptions

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from posexport.bundle.manifest import model_of
 from posexport.cli import group
 from posexport.parity.branches.coverage import cover
+from posexport.parity.calls import in_calls
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, token_mask
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.calls import in_calls
-from posexport.parity.run.reference import Reference, torch_threads
-from posexport.parity.run.subject import Runner
+from posexport.parity.references.precision_copy import PrecisionCopy, torch_threads
+from posexport.parity.subjects.runner import Runner
 from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.resolve import LoadOptions, load_source
@@ -86,7 +86,7 @@ def check(name: str, folder: Path, *options: str) -> None:
 def compare(source: Source, run: Runner, points: list[GridPoint]) -> None:
     """Values at every point by the criterion, PyTorch's own error being its largest at that length."""
     truth, own = (
-        Reference(source.module, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32)
+        PrecisionCopy(source.module, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32)
     )
     worst: dict[tuple[int, str], float] = {}
     errors: list[tuple[GridPoint, str, float, str]] = []

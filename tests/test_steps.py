@@ -2,24 +2,24 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from parity_models import exported
+from parity_models import exported, prove
 from parity_models import source as encoder
 from torch import nn
 
 from posexport.parity.invariants import rollout as steps
-from posexport.parity.prove import prove
+from posexport.parity.judges.judges import Criterion
+from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.setup import Setup
-from posexport.parity.run.subject import Runner
+from posexport.parity.subjects.runner import Runner
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
@@ -73,7 +73,7 @@ def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     assert of is not None
     prompts = steps.draw_prompts(of.tokens, source.envelope, 17)
     assert [len(prompt) for prompt in prompts] == [17, 12, 6]
-    run = Reference(source.module, torch.float32, outputs=len(source.outputs))
+    run = PrecisionCopy(source.module, torch.float32, outputs=len(source.outputs))
     walked = steps.rollout(run, of, prompts, 64, [spec.name for spec in source.outputs])
     assert all(len(set(row[-20:])) >= 10 for row in walked.tokens_BK.tolist())
     # logits of one pass over everything are those of the rollout
@@ -113,9 +113,12 @@ def test_a_drift_that_only_many_steps_show_is_found(by: float, free: str, tmp_pa
     model = exported(source, tmp_path).SerializeToString()
     runner = Runner(model, inputs=[s.name for s in source.inputs], outputs=[s.name for s in source.outputs], threads=1)
     drifting = Drifting(source.module, 60, by)
-    truth, own = (Reference(drifting, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32))
-    setup = Setup(source=source, subject=runner, provider="cpu", precision="fp32", progress=lambda *_: None)
-    logits, choice = steps.check(setup, truth, own)
+    truth, own = (
+        PrecisionCopy(drifting, dtype, outputs=len(source.outputs)) for dtype in (torch.float64, torch.float32)
+    )
+    reference = SimpleNamespace(source=source, truth=truth, baseline=own)
+    proof = SimpleNamespace(judge=Criterion("fp32"), about=SimpleNamespace(provider="cpu"))
+    logits, choice = steps.check(reference, runner, proof)
     assert logits.verdict == "fail"
     assert "exceeds" in logits.note
     assert choice.verdict == free, choice.note

@@ -31,7 +31,8 @@ from posexport.errors import PosexportError
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.report.junit import junit, junit_error
-from posexport.parity.run.sample import Header, SampleWriter
+from posexport.parity.sample.header import Header
+from posexport.parity.sample.writer import SampleWriter
 from posexport.runtime import providers
 from posexport.testing import assert_parity, plugin
 
@@ -45,7 +46,7 @@ def write(target: Path, factor: float = 1.0) -> Path:
     points = [GridPoint(batch=2, length=length, padding="none") for length in (1, 5)]
     writer = SampleWriter()
     writer._chosen = points
-    refusal = GridPoint(batch=1, length=tiny_bundle.LIMIT + 1, refusal=True)
+    refusal = GridPoint(batch=1, length=tiny_bundle.LIMIT + 1, must_be_rejected=True)
     inputs, outputs = tiny_bundle.MANIFEST.inputs, tiny_bundle.MANIFEST.outputs
     writer.header = Header(
         precision="fp32",

@@ -16,9 +16,9 @@ from posexport.conversion.options import ConvertOptions
 from posexport.graph.builder import Builder
 from posexport.lowering import static
 from posexport.lowering.slots import Product, used_context
+from posexport.parity.calls import in_calls
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
-from posexport.parity.run.calls import in_calls
 from posexport.runtime.session import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
@@ -169,7 +169,7 @@ def static_caches(inputs: Sequence[InputSpec]) -> list[InputSpec]:
 
 def test_the_proof_fills_unused_slots_with_everything_and_caches_by_little_and_by_much() -> None:
     of = cached(builtin("decoder-rope", task=None, settings_given=SIZES), "static", "at-write")
-    points = [point for point in grid(of.envelope, of.inputs) if not point.refusal]
+    points = [point for point in grid(of.envelope, of.inputs) if not point.must_be_rejected]
     for length in {point.length for point in points if point.length > 16}:
         steps = [p for p in points if p.length == length and p.calls and p.calls[-1] == 1]
         # behind at most half of the capacity, and behind more than two thirds

@@ -22,6 +22,7 @@ from posexport.errors import PosexportError
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
+from posexport.parity.judges.judges import Criterion
 from posexport.runtime.session import load as load_bundle
 from posexport.sources import length_search
 from posexport.sources.resolve import LoadOptions, load_source
@@ -549,6 +550,7 @@ def test_a_graph_that_has_other_positions_than_its_module_fails(definition: str,
         outputs=[OutputSpec(name="y", axes=axes)],
         envelope=LengthContract(),
         promises=Promises(shift_invariant=False, padding_invariant=False),
+        judge=Criterion("fp32"),
         exact=runs[definition],
     )
     found = list(invariants.check(promise, GridPoint(batch=3, length=9), {"y": 2e-6}))[-1]

@@ -16,10 +16,11 @@ from posexport.cli import group
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.parity.choose import Wishes
 from posexport.parity.grid import memory
 from posexport.parity.report.report import Report
 from posexport.parity.report.verdict import verdict
-from posexport.parity.run.subject import Runner
+from posexport.parity.subjects.runner import Runner
 from posexport.sources.resolve import LoadOptions
 
 TINY = ("layers=1", "hidden=12", "heads=2", "feedforward=7", "vocab=11")
@@ -126,7 +127,7 @@ import posexport
 session = posexport.load({str(tmp_path / "b")!r}, threads=1)  # the process's first, which would decide for the thread
 assert are_kept()
 from posexport.runtime import chain
-from posexport.parity import prove
+from posexport.parity import choose
 from posexport.sources.resolve import LoadOptions, load_source
 seen = dict()
 def watch(name, cls, method):
@@ -139,7 +140,8 @@ watch("graph", chain.Link, "taken")
 session.run(dict(input_ids=[[5, 2, 7]]))
 source = load_source("encoder-alibi", LoadOptions(settings={TINY!r}))
 watch("definition", type(source.module), "forward")
-report = prove.prove(source, Path({str(tmp_path / "b" / "model.onnx")!r}), lengths=[2, 17], threads=1)
+path = Path({str(tmp_path / "b" / "model.onnx")!r})
+report = choose.prove_model(source, path, choose.Wishes(lengths=[2, 17], threads=1))
 print(report.passed, seen["graph"], seen["definition"], are_kept())
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -166,11 +168,11 @@ def test_a_target_that_loads_is_what_the_proof_runs_on(tmp_path: Path, monkeypat
     asked: list[str] = []
     monkeypatch.setattr("posexport.conversion.convert.check_loads", asked.append)
 
-    def proof(*_: Any, **given: Any) -> Report:
-        asked.append(given["provider"])
+    def proof(_: object, __: object, wishes: Wishes) -> Report:
+        asked.append(wishes.provider)
         raise PosexportError("far enough")
 
-    monkeypatch.setattr("posexport.parity.prove.prove", proof)
+    monkeypatch.setattr("posexport.parity.choose.prove_model", proof)
     with pytest.raises(PosexportError, match="far enough"):
         convert("encoder-nope", tmp_path / "b", options(target="cuda"))
     assert asked == ["cuda", "cuda"]

@@ -4,7 +4,7 @@ import datetime
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +22,12 @@ from posexport.bench.recipes import code, make
 from posexport.bench.records import LARGEST_DIFFERENCE, Document, Figure, Point, Result, figure, judge
 from posexport.machine import available
 from posexport.parity.agreement.cosine import cosine as cosine_of
-from posexport.parity.agreement.limits import LIMITS
 from posexport.parity.criterion import EPS
 from posexport.targets.precisions import FP32, PrecisionName
 
 Progress = Callable[[int, int, str], None]
+#: answers of quantized graphs are one model's where their cosines are at least these
+LEAST_COSINE: Mapping[PrecisionName, float] = {"int8": 0.95, "int4": 0.5, "int4-fp16": 0.5}
 #: answers in 16 bits may differ by so many eps: no measure of exactness, which `posexport verify` is for
 HALF_STEPS = 64
 
@@ -232,7 +233,7 @@ class _Compared(NamedTuple):
 
 def right(gap: float, cosine: float | None, precisions: Sequence[PrecisionName]) -> bool:
     """Whether answers are one model's: to rounding, or as far apart as ``precisions`` below float32 may bring them."""
-    quantized = [LIMITS[name].cosine for name in precisions if name in LIMITS]
+    quantized = [LEAST_COSINE[name] for name in precisions if name in LEAST_COSINE]
     if quantized:
         return cosine is not None and cosine >= min(quantized)
     return gap <= max([LARGEST_DIFFERENCE, *(HALF_STEPS * EPS[name] for name in precisions)])

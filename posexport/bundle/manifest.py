@@ -30,7 +30,7 @@ FORMAT_VERSION = 3
 MANIFEST = "posexport.json"
 #: every point of the proof
 PARITY = "parity.json"
-#: inputs and truths for a check without PyTorch (`posexport.parity.run.sample`)
+#: inputs and truths for a check without PyTorch (`posexport.parity.sample.header`)
 SAMPLE = "parity.safetensors"
 LARGEST = 4 * 1024 * 1024
 

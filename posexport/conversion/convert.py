@@ -17,7 +17,7 @@ from posexport.targets.providers import CPU, DEFAULT_PROVIDER, PROVIDERS, provid
 if TYPE_CHECKING:
     from torch import nn
 
-    from posexport.parity.run.setup import Progress
+    from posexport.parity.proof import Progress
 
 
 def convert(

@@ -1,7 +1,7 @@
 """The proof of what was exported, and its agreement with float32 on a user's texts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from posexport.bundle.manifest import PARITY, SAMPLE, TextAgreement, model_of
 from posexport.bundle.variants import variant_file
@@ -9,8 +9,8 @@ from posexport.conversion.options import ConvertOptions
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
+    from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
-    from posexport.parity.run.setup import Progress
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
@@ -21,29 +21,21 @@ def proof(
     options: ConvertOptions,
     progress: "Progress | None",
     variant: "PrecisionName | None" = None,
-    float32: Path | None = None,
 ) -> "Report":
-    """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch.
-
-    ``float32``: the folder of the graphs that a quantized one is made from.
-    """
-    from posexport.parity.agreement.agree import agree
-    from posexport.parity.prove import prove
-    from posexport.parity.run.sample import SampleWriter
+    """The proof, with its records in ``directory``: every point, and the sample for machines without PyTorch."""
+    from posexport.parity.choose import Wishes, prove_model
+    from posexport.parity.sample.writer import SampleWriter
 
     sample = SampleWriter()
-    model, precision = model_of(directory, source.parts), options.precision.precision
-    how: dict[str, Any] = {
-        "provider": options.provider or DEFAULT_PROVIDER,
-        "lengths": options.lengths,
-        "threads": options.threads,
-        "progress": progress,
-        "sample": sample,
-    }
-    if precision.quantized and float32 is not None:
-        report = agree(source, model, model_of(float32, source.parts), options.precision, **how)
-    else:
-        report = prove(source, model, precision=precision.dtype.precision, **how)
+    wishes = Wishes(
+        provider=options.provider or DEFAULT_PROVIDER,
+        precision=options.precision.name,
+        lengths=options.lengths,
+        threads=options.threads,
+        progress=progress or (lambda *_: None),
+        sample=sample,
+    )
+    report = prove_model(source, model_of(directory, source.parts), wishes)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     sample.save(directory, variant_file(SAMPLE, variant))
     return report
@@ -58,9 +50,8 @@ def agreement_on_texts(
     progress: "Progress | None",
 ) -> TextAgreement:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
-    from posexport.parity.agreement.limits import check_static
-    from posexport.parity.agreement.texts import on_texts
-    from posexport.parity.run.emulation import computes, emulated_if, widened
+    from posexport.parity.agreement.texts import check_static, on_texts
+    from posexport.parity.subjects.half import computes, emulated_if, widened
 
     provider, computed = options.provider or DEFAULT_PROVIDER, options.precision.precision.dtype.precision
     parts = [part.spec for part in source.parts]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from posexport.export.build import Built
     from posexport.export.layouts.layout import Layout
     from posexport.parity.grid.inputs import Feeds
-    from posexport.parity.run.setup import Progress
+    from posexport.parity.proof import Progress
     from posexport.recipe import Recipe
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
@@ -73,8 +73,8 @@ def write(
     recipe, precision = recipe_of(source, options, opset), options.precision.precision
     # texts that static scales are measured on must fit them at least
     compared = None if precision == FP32 else options.texts or (options.calibrate if options.precision.static else None)
-    # the graph in float32, which a quantized one is proven by; a folder of its own, for it is not sealed
-    float32 = directory / FLOAT32 if compared or (options.verify and precision.quantized) else None
+    # the graph in float32, which texts compare another one with; a folder of its own, for it is not sealed
+    float32 = directory / FLOAT32 if compared else None
     built = _exported(source, directory, options, layout, recipe, float32, texts)
     check_quantized(options.precision, [graph.precision for graph in built])
     for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
@@ -84,11 +84,10 @@ def write(
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
     _check_axes(source, directory, options)
-    report = proof(source, directory, options, progress, variant, float32) if options.verify else None
+    report = proof(source, directory, options, progress, variant) if options.verify else None
     on_texts = None
-    if float32 is not None:
-        if compared:
-            on_texts = agreement_on_texts(source, directory, float32, compared, options, progress)
+    if float32 is not None and compared:
+        on_texts = agreement_on_texts(source, directory, float32, compared, options, progress)
         shutil.rmtree(float32)
     if report is not None and not report.passed and not options.keep:
         raise MissedError(report)
@@ -155,7 +154,7 @@ def _exported(
 def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> None:
     """That the graphs have the axes that they were exported with."""
     from posexport.parity.axes import check_axes
-    from posexport.parity.run.emulation import emulated_if, loads
+    from posexport.parity.subjects.half import emulated_if, loads
 
     computed = options.precision.precision.dtype.precision
     model, parts = model_of(directory, source.parts), [part.spec for part in source.parts]

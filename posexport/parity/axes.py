@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from posexport.errors import PosexportError
-from posexport.parity.run.emulation import widened
-from posexport.parity.run.subject import RunError, Runner
+from posexport.parity.subjects.half import widened
+from posexport.parity.subjects.runner import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames

@@ -18,8 +18,8 @@ from posexport.encodings.rope.config import from_config
 from posexport.encodings.rope.plain import Plain
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
-from posexport.parity.run.calls import in_calls
-from posexport.parity.run.reference import Reference
+from posexport.parity.calls import in_calls
+from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.sources.source import Source
 from posexport.spec import BATCH
 
@@ -203,7 +203,7 @@ def feeds(source: Source, ids: np.ndarray, mask: np.ndarray) -> dict[str, np.nda
 
 def run(source: Source, ids: torch.Tensor, mask: torch.Tensor, calls: tuple[int, ...] = ()) -> list[np.ndarray]:
     """In float64."""
-    reference = Reference(source.module, torch.float64, outputs=len(source.outputs))
+    reference = PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs))
     given = feeds(source, ids.long().numpy(), mask.long().numpy())
     return in_calls(reference, given, source, calls or (ids.shape[1],))
 

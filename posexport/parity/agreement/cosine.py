@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from posexport.bundle.manifest import OutputAgreement
 from posexport.parity.criterion import Array, RealTokens, rows
 from posexport.spec import OutputSpec
 
@@ -41,6 +42,13 @@ class Cosines(NamedTuple):
     def top_1(self) -> float | None:
         """The part of the tokens whose best class is the same."""
         return float(self.best.mean()) if self.best is not None and self.best.size else None
+
+    @property
+    def agreement(self) -> OutputAgreement | None:
+        """For the manifest; None where there was nothing to compare."""
+        if self.mean is None or self.least is None:
+            return None
+        return OutputAgreement(cosine=self.mean, least_cosine=self.least, top_1=self.top_1)
 
 
 def cosines(y: Array, truth: Array, spec: OutputSpec, keep_BT: RealTokens) -> Cosines:
@@ -76,13 +84,6 @@ def cosine(y_NC: Array, truth_NC: Array) -> NDArray[np.float64]:
             norms == 0, np.where(np.abs(y).sum(-1) + np.abs(truth).sum(-1) == 0, 1.0, 0.0), products / norms
         )
     return np.nan_to_num(found, nan=0.0)
-
-
-def mean_cosine(y_NC: Array, truth_NC: Array) -> float | None:
-    """Of rows that are tokens; None where there is too little to compare."""
-    if truth_NC.shape[-1] < FEW:
-        y_NC, truth_NC = y_NC.reshape(1, -1), truth_NC.reshape(1, -1)
-    return float(cosine(y_NC, truth_NC).mean()) if truth_NC.shape[-1] >= FEW else None
 
 
 def total(parts: Sequence[Cosines]) -> Cosines:

@@ -19,6 +19,6 @@ def random_rows(graph: Interface, envelope: LengthContract) -> list[Feeds]:
     feeds = []
     for batch, wanted in CALLS:
         length = max(min(wanted, envelope.limit or wanted), envelope.minimum)
-        point = GridPoint(batch=batch, length=length, memory=length if two else None)
+        point = GridPoint(batch=batch, length=length, encoder_length=length if two else None)
         feeds.append(draw(point, graph.inputs))
     return feeds

@@ -10,18 +10,22 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from posexport.bundle.manifest import OutputAgreement, TextAgreement
+from posexport.bundle.manifest import TextAgreement
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import LOGITS, Cosines, cosines, total
+from posexport.parity.calls import in_calls
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.calls import in_calls
-from posexport.parity.run.setup import Progress
-from posexport.parity.run.subject import RunError, Runner
+from posexport.parity.proof import Progress
+from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.texts import TOKENIZER, tokenizer_of
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises
 from posexport.targets.providers import DEFAULT_PROVIDER
+
+#: with static scales the outputs on texts have at least this mean cosine with those of float32: right ones have 0.99,
+#: and 0.62 to 0.93 was seen where all rows had one scale by mistake
+LEAST_STATIC = 0.95
 
 
 class Part(Protocol):
@@ -93,7 +97,7 @@ def on_texts(
         sha256=hashlib.sha256(texts.read_bytes()).hexdigest(),
         fewest_tokens=min(lengths),
         most_tokens=max(lengths),
-        outputs={name: summary for name, parts in found.items() if (summary := _summary(total(parts))) is not None},
+        outputs={name: summary for name, parts in found.items() if (summary := total(parts).agreement) is not None},
         perplexity_ratio=_ratio(loss),
     )
 
@@ -139,12 +143,6 @@ def _ratio(loss: Sequence[tuple[float, float, int]]) -> float | None:
     return float(np.exp(sum(ours - theirs for ours, theirs, _ in loss) / tokens)) if tokens else None
 
 
-def _summary(found: Cosines) -> OutputAgreement | None:
-    if found.mean is None or found.least is None:
-        return None
-    return OutputAgreement(cosine=found.mean, least_cosine=found.least, top_1=found.top_1)
-
-
 def _rows(source: Model, lines: Sequence[str], option: str = "--texts") -> list[Row]:
     """The tokens of each text, cut to the limit."""
     if TOKENIZER not in source.files:
@@ -173,10 +171,21 @@ def _feeds(source: Model, row: Row) -> Feeds:
     """The text as every input of token ids reads it, one row, nothing padded, empty caches."""
     length = len(row.ids)
     far = length if any(ENCODER_SEQUENCE in spec.axes for spec in source.inputs) else None
-    feeds = draw(GridPoint(batch=1, length=length, memory=far), source.inputs)
+    feeds = draw(GridPoint(batch=1, length=length, encoder_length=far), source.inputs)
     for spec in source.inputs:
         if spec.role in ("tokens", "types") and feeds[spec.name].shape == (1, length):
             feeds[spec.name] = np.asarray(
                 [row.ids if spec.role == "tokens" else row.types], dtype=feeds[spec.name].dtype
             )
     return feeds
+
+
+def check_static(agreement: TextAgreement, path: Path) -> None:
+    """PosexportError where static scales do not even fit texts, as other int8 graphs fit all inputs."""
+    for name, output in agreement.outputs.items():
+        if output.cosine < LEAST_STATIC:
+            raise PosexportError(
+                f"with static scales the mean cosine of {name} with float32 is {output.cosine:.3f} on {path}, needed "
+                f"{LEAST_STATIC}; give --calibrate more texts, like those that the model will read, or leave it out: "
+                "every row of activations then has a scale of its own"
+            )

@@ -4,6 +4,7 @@ A branch that no point reaches is not proven, however many points pass. Imports 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +12,14 @@ import msgspec
 
 from posexport.bundle.manifest import BranchRun
 from posexport.parity.branches.probes import Branch, Watched
+from posexport.parity.calls import in_calls
 from posexport.parity.grid import memory
 from posexport.parity.grid.inputs import draw
+from posexport.parity.grid.memory import Budget
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.run.calls import in_calls
-from posexport.parity.run.subject import RunError
+from posexport.parity.proof import Outcome, Proof
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import RunError
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, samples
 
@@ -49,6 +53,18 @@ class Coverage(msgspec.Struct):
         return runs
 
 
+@dataclass(frozen=True)
+class Branches:
+    """The check: every branch of the graph, with the point that ran it."""
+
+    coverage: Coverage
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with all branches; those that only skipped points reach were not proven."""
+        del proof
+        return msgspec.structs.replace(report, coverage=self.coverage.runs(list(outcome.skipped)))
+
+
 def cover(
     source: Source,
     model: Path | bytes,
@@ -56,16 +72,12 @@ def cover(
     *,
     provider: str,
     threads: int,
-    heads: int,
-    memory_limit: int,
+    budget: Budget,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Coverage:
-    """Run a copy of ``model`` that says which branches run, at points of the grid and then at larger ones.
-
-    ``heads``: of attention, and ``memory_limit``: bytes, for the estimate of what a point takes.
-    """
+    """Run a copy of ``model`` that says which branches run, at points of the grid and then at larger ones."""
     watched = Watched.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
-    return _Search(source, watched, points, heads, memory_limit, progress).run()
+    return _Search(source, watched, points, budget, progress).run()
 
 
 class _Search:
@@ -74,17 +86,17 @@ class _Search:
         source: Source,
         watched: Watched,
         points: Sequence[GridPoint],
-        heads: int,
-        memory_limit: int,
+        budget: Budget,
         progress: Callable[[str], None],
     ) -> None:
         self._source, self._watched = source, watched
-        self._heads, self._limit, self._progress = heads, memory_limit, progress
+        # as it is now: what the search itself takes must not change which points it tries
+        self._heads, self._limit, self._progress = budget.heads, budget.room(), progress
         self._coverage = Coverage(sorted(watched.branches))
         #: bytes of the smallest point that was too large to try
         self._needs: int | None = None
         self._failure = ""
-        self._points = [point for point in points if not point.refusal and self._fits(point)]
+        self._points = [point for point in points if not point.must_be_rejected and self._fits(point)]
 
     def run(self) -> Coverage:
         for point in _telling(self._points):
@@ -143,7 +155,7 @@ class _Search:
             ["none", *envelope.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
         )
         for padding in paddings:
-            candidates = [p for p in self._points if p.padding == padding and not (p.calls or p.numbered)]
+            candidates = [p for p in self._points if p.padding == padding and not (p.calls or p.position_ids_given)]
             if candidates:
                 yield max(candidates, key=lambda point: (-point.batch, point.length))
 
@@ -179,11 +191,11 @@ class _Search:
     def _sized(self, point: GridPoint, tokens: int) -> GridPoint:
         """``point`` with so many tokens, made of the fewest samples where convolutions make them."""
         envelope = self._source.envelope
-        far = point.memory
+        far = point.encoder_length
         if far is not None:
             limit = envelope.limit if ENCODER_SEQUENCE in envelope.limited_axes else None
             far = tokens if limit is None else min(tokens, limit)
-        return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), memory=far)
+        return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), encoder_length=far)
 
     def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int], unit: int) -> None:
         """Try ascending sizes while branches are missing; what one reaches is looked for down to the size before."""
@@ -233,7 +245,7 @@ def _telling(points: Sequence[GridPoint]) -> list[GridPoint]:
     """Of each way to call the model the largest and the smallest point, which reach most branches."""
     ways: dict[object, list[GridPoint]] = {}
     for point in points:
-        ways.setdefault((point.padding, len(point.calls), point.numbered), []).append(point)
+        ways.setdefault((point.padding, len(point.calls), point.position_ids_given), []).append(point)
 
     def size(point: GridPoint) -> tuple[int, int]:
         return point.length, point.batch

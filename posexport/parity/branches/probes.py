@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posexport.parity.run.last_call import WrappedSession
-from posexport.parity.run.subject import Runner
+from posexport.parity.last_call import WrappedSession
+from posexport.parity.subjects.runner import Runner
 from posexport.runtime.providers import bundle_session
 from posexport.spec import PartSpec
 from posexport.targets.providers import DEFAULT_PROVIDER

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.parity.foreign.derived import DERIVED, POSITIONS, Call, positions, shared, token_input, unread
+from posexport.parity.foreign.halves import STATES, half
 from posexport.parity.foreign.signature import Declared, Signature
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.halves import STATES, half
 from posexport.sources.source import Source
 from posexport.spec import PAST, PRESENT, SEQUENCE, TOTAL, Axis, InputSpec, OutputSpec
 

@@ -1,36 +1,24 @@
-"""Running a graph that posexport did not make: its cache, and what it does with inputs beyond its limit.
-
-Such a graph may refuse them in any words. If it answers, the answer must be the definition's: where the definition has
-none, because its table has ended, the answer is a finding. Imports no torch.
+"""Running a graph that posexport did not make, and its cache. Imports no torch.
 
 Shape letters: B rows, T new tokens, V vocabulary.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.parity.criterion import Array, measure, tolerance
+from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.report.points import Point
-from posexport.parity.run.refusal import Answer
-from posexport.parity.run.subject import RunError, Runner
+from posexport.parity.subjects.runner import Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, OutputSpec
-from posexport.targets.precisions import PrecisionName
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
     from posexport.parity.foreign.fit import Foreign
-
-Run = Callable[[Feeds], list[Array]]
-#: of a message, so much is quoted
-_QUOTED = 200
 
 
 class ForeignRunner(Runner):
@@ -133,79 +121,3 @@ class FedCache(Cache):
             axis = spec.axes.index(PAST)
             self._past[spec.name] = np.take(kept, range(start, kept.shape[axis]), axis=axis)
         self._given = {name: array[index] for name, array in self._given.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beyond:
-    """Judges a graph of another tool on inputs outside the limits.
-
-    ``definition`` makes what runs it by PyTorch, in float64 and in the model's precision; it is asked only if needed.
-    """
-
-    run: Run
-    definition: Callable[[], Sequence[Run]]
-    outputs: Sequence[OutputSpec]
-    precision: PrecisionName
-    #: the user's, in place of the criterion
-    tolerance: float | None = None
-
-    def judge(self, feeds: Feeds, outside: str, *, fits: bool) -> Answer:
-        """Any failure is a refusal; an answer is good where it is the definition's own.
-
-        ``outside`` says in words what is wrong with the input. ``fits``: there is memory for the definition's run.
-        """
-        try:
-            outputs = self.run(feeds)
-        except RunError as failure:
-            return Answer(True, f"rejected: {own_words(str(failure))}")
-        answered = f"it answers an {outside}"
-        if not fits:
-            return Answer(False, f"{answered}; there is no memory to see what the source gives there")
-        try:
-            truth, baseline_outputs = (run(feeds) for run in self.definition())
-        except (IndexError, RuntimeError, ValueError):  # what PyTorch raises beyond a table
-            return Answer(False, f"{answered}, where the source has no positions and gives nothing")
-        for y, y64, mine, spec in zip(outputs, truth, baseline_outputs, self.outputs, strict=True):
-            error = measure(y, y64, spec.axes, None).error
-            largest = measure(mine, y64, spec.axes, None).error
-            baseline = largest if np.isfinite(largest) else 0.0
-            limit = tolerance(self.precision, spec.name, baseline, chosen=self.tolerance)
-            if not error <= limit:
-                return Answer(False, f"{answered}, and {spec.name} is off by {error:.1e}, {limit:.1e} is allowed")
-        return Answer(True, f"answered as the source computes it, though it is an {outside}", answered=True)
-
-
-def own_words(message: str) -> str:
-    """ONNX Runtime's failure, shortly: which operator, and what it says."""
-    if match := re.search(r"while running (\w+) node\. Name:'([^']*)' (?:Status Message: )?(.*)", message):
-        node = f" node {match[2]}" if match[2] else ""
-        # files and lines of ONNX Runtime's own sources say nothing to a user
-        said = re.sub(r"^\S+\.(?:cc|h|cu):\d+ [^()]*\([^()]*\)\s*(?:.*? was false\. )?", "", match[3]).strip()
-        text = f"{match[1]}{node}: {said or match[3]}"
-    else:
-        text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", message)
-    return text if len(text) <= _QUOTED else text[: _QUOTED - 3].rstrip() + "..."
-
-
-def findings(points: Sequence[Point]) -> list[str]:
-    """A line for each kind of answer that should have been a refusal, with all its lengths."""
-    lengths: dict[str, list[str]] = {}
-    for point in points:
-        if point.verdict == "fail" and not point.output:
-            lengths.setdefault(point.note, []).append(point.point.size)
-    return [f"at length {', '.join(dict.fromkeys(sizes))}: {note}" for note, sizes in lengths.items()]
-
-
-def conclusion(points: Sequence[Point], limit: int | None, *, chosen: bool) -> str | None:
-    """What was shown, in words, where inputs beyond the limit were tried and refused; None where something failed.
-
-    ``chosen``: the user said at which lengths.
-    """
-    refused = [p for p in points if p.verdict == "rejected" and limit is not None and p.length > limit]
-    right = [p for p in points if p.verdict == "pass"]
-    if not (refused and right) or any(point.verdict == "fail" for point in points):
-        return None
-    words = dict.fromkeys(point.note.removeprefix("rejected: ") for point in refused)
-    sizes = list(dict.fromkeys(point.point.size for point in right))
-    where = f"length {', '.join(sizes)}" if chosen else f"every length up to {limit}"
-    return f"values right at {where}; rejects longer inputs: {next(iter(words))}"

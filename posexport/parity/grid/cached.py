@@ -35,7 +35,7 @@ def splits(length: int) -> list[tuple[int, ...]]:
 def numbered(points: Sequence[GridPoint]) -> list[GridPoint]:
     """Unpadded batches whose positions are given, instead of counted by the mask."""
     whole = [point for point in points if point.batch > 1 and point.padding == "none"]
-    return [msgspec.structs.replace(point, numbered=True) for point in whole]
+    return [msgspec.structs.replace(point, position_ids_given=True) for point in whole]
 
 
 def beyond(point: GridPoint, limit: int) -> GridPoint:

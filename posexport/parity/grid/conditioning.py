@@ -50,5 +50,5 @@ def elements(point: GridPoint, inputs: Sequence[InputSpec], spec: OutputSpec) ->
     if not set(TOKENS) & set(spec.axes):
         return point.batch * width
     keep_BT = token_mask(point, inputs, spec)
-    tokens = point.memory or 1 if ENCODER_SEQUENCE in spec.axes else point.tokens
+    tokens = point.encoder_length or 1 if ENCODER_SEQUENCE in spec.axes else point.tokens
     return width * (point.batch * tokens if keep_BT is None else int(keep_BT.sum()))

@@ -45,10 +45,10 @@ def grid(
         )
     if lengths is not None:
         too_long = [length for length in chosen if limit and length > limit]
-        return points + [sequences.point(batch, n, refusal=True) for n in too_long for batch in BATCHES]
+        return points + [sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in BATCHES]
     points += sequences.rejected(chosen[0])
     if limit is not None and contract.cached:
-        points.append(cached.beyond(sequences.point(1, limit + 1, refusal=True), limit))
+        points.append(cached.beyond(sequences.point(1, limit + 1, must_be_rejected=True), limit))
     return points
 
 

@@ -25,7 +25,7 @@ def points(contract: LengthContract, plan: ProofPlan, lengths: Sequence[int] | N
     ]
     if lengths is None:
         too_small = _too_small(contract, plan.images[-1])
-        grid += [msgspec.structs.replace(grid[0], image=image, refusal=True) for image in too_small]
+        grid += [msgspec.structs.replace(grid[0], image=image, must_be_rejected=True) for image in too_small]
     return sorted(grid, key=lambda point: point.length)
 
 

@@ -117,7 +117,7 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     shape = [size_of(axis, point) for axis in spec.axes]
     axis = sequence_axis(spec)
     real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
-    if spec.role == "positions" and point.numbered:
+    if spec.role == "positions" and point.position_ids_given:
         return _numbers(shape, spec.size)
     values = example_input(spec, shape, rng)
     if spec.role in ("mask", "flags"):
@@ -162,7 +162,8 @@ def size_of(axis: Axis, point: GridPoint) -> int:
     """How large an axis of an input is at a point."""
     if isinstance(axis, int):
         return axis
-    sizes = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0, ENCODER_SEQUENCE: point.memory}
+    sizes: dict[str, int | None] = {BATCH: point.batch, SEQUENCE: point.length, TOTAL: point.length, PAST: 0}
+    sizes[ENCODER_SEQUENCE] = point.encoder_length
     sizes[CAPACITY] = point.length + _UNUSED + point.length * roomy(point)
     if point.image is not None:
         sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
@@ -173,4 +174,4 @@ def size_of(axis: Axis, point: GridPoint) -> int:
 
 
 def _seed(point: GridPoint) -> list[int]:
-    return [point.batch, point.length, PADDINGS.index(point.padding), point.memory or 0, *(point.image or ())]
+    return [point.batch, point.length, PADDINGS.index(point.padding), point.encoder_length or 0, *(point.image or ())]

@@ -5,14 +5,12 @@ import msgspec
 from posexport.spec import Padding, frames
 
 PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
-#: what JSON calls fields of a point
-POINT_NAMES = {"memory": "encoder_length", "numbered": "position_ids_given", "refusal": "must_be_rejected"}
 
 
-class GridPoint(msgspec.Struct, frozen=True, kw_only=True, rename=POINT_NAMES):
+class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One call of the model.
 
-    ``refusal``: the length guard must refuse it. ``memory``: length of the sequence that is cross attended to.
+    ``must_be_rejected``: by the length guard. ``encoder_length``: length of the sequence that is cross attended to.
     ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
     of ``length`` samples.
     """
@@ -20,14 +18,14 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True, rename=POINT_NAMES):
     batch: int
     length: int
     padding: Padding = "none"
-    memory: int | None = None
+    encoder_length: int | None = None
     image: tuple[int, int] | None = None
     convolutions: tuple[tuple[int, int], ...] = ()
     #: lengths of the calls that make up the length, each with the cache of those before; none: one call
     calls: tuple[int, ...] = ()
     #: positions are given, instead of counted by the mask
-    numbered: bool = False
-    refusal: bool = False
+    position_ids_given: bool = False
+    must_be_rejected: bool = False
 
     @property
     def tokens(self) -> int:
@@ -43,7 +41,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True, rename=POINT_NAMES):
         if self.image is not None:
             return f"image {self.size}, batch {self.batch}"
         padding = "no padding" if self.padding == "none" else f"{self.padding} padding"
-        memory = "" if self.memory is None else f", encoder length {self.memory}"
+        encoder = "" if self.encoder_length is None else f", encoder length {self.encoder_length}"
         calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
-        numbered = ", positions given" if self.numbered else ""
-        return f"length {self.length}, batch {self.batch}, {padding}{memory}{calls}{numbered}"
+        numbered = ", positions given" if self.position_ids_given else ""
+        return f"length {self.length}, batch {self.batch}, {padding}{encoder}{calls}{numbered}"

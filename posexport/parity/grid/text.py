@@ -36,15 +36,15 @@ class Sequences:
         limits = {axis: contract.limit for axis in contract.limited_axes if axis in self._axes}
         self.limit, self.far_limit = limits.get(SEQUENCE), limits.get(ENCODER_SEQUENCE)
 
-    def point(self, batch: int, length: int, padding: Padding = "none", refusal: bool = False) -> GridPoint:
+    def point(self, batch: int, length: int, padding: Padding = "none", must_be_rejected: bool = False) -> GridPoint:
         """A point, the sequence that is cross attended to as long as fits it."""
         return GridPoint(
             batch=batch,
             length=length,
             padding=padding,
-            memory=self._encoder_length(batch, length),
+            encoder_length=self._encoder_length(batch, length),
             convolutions=tuple(self.contract.convolutions),
-            refusal=refusal,
+            must_be_rejected=must_be_rejected,
         )
 
     def _encoder_length(self, batch: int, length: int) -> int | None:
@@ -84,10 +84,10 @@ class Sequences:
     def rejected(self, shortest: int) -> Iterator[GridPoint]:
         """Inputs outside the limits of every axis, which the length guard must reject."""
         if self.limit is not None:
-            yield from (self.point(batch, self.limit + 1, refusal=True) for batch in BATCHES)
+            yield from (self.point(batch, self.limit + 1, must_be_rejected=True) for batch in BATCHES)
             if self.limit > 1:
-                yield self.point(1, 2 * self.limit, refusal=True)
+                yield self.point(1, 2 * self.limit, must_be_rejected=True)
         if self.contract.minimum > 1:
-            yield self.point(1, self.contract.minimum - 1, refusal=True)
+            yield self.point(1, self.contract.minimum - 1, must_be_rejected=True)
         if self.far_limit is not None:
-            yield GridPoint(batch=1, length=shortest, memory=self.far_limit + 1, refusal=True)
+            yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)

@@ -55,10 +55,10 @@ def later(promise: Promise, point: GridPoint) -> Changes:
 def padded(promise: Promise, point: GridPoint, *, left: bool) -> Changes:
     """A shorter point, run as it is and padded to the point's length; the sequence attended to moves along."""
     pads = min(max(1, point.length // 3), point.length - samples(1, point.convolutions))
-    memory = point.memory
+    memory = point.encoder_length
     if memory is not None and ENCODER_SEQUENCE in promise.masked:
         memory = max(1, memory - pads)
-    short = msgspec.structs.replace(point, length=point.length - pads, memory=memory)
+    short = msgspec.structs.replace(point, length=point.length - pads, encoder_length=memory)
     feeds = draw(short, promise.inputs)
     rng = np.random.default_rng(pads)
     padded = dict(feeds)
@@ -70,7 +70,7 @@ def padded(promise: Promise, point: GridPoint, *, left: bool) -> Changes:
             padded[spec.name] = _pad(feeds[spec.name], spec, axis, pads, left, rng)
     expected = promise.run(feeds)
     start = pads if left else 0
-    real, far = (range(start, start + length) for length in (short.tokens, short.memory or 0))
+    real, far = (range(start, start + length) for length in (short.tokens, short.encoder_length or 0))
     got = [take_tokens(y, s.axes, real, far) for y, s in zip(promise.run(padded), promise.outputs, strict=True)]
     yield from compared(promise, got, expected, all_tokens, by_token=left and promise.promises.reads_first_token)
 

@@ -6,20 +6,73 @@ of inputs in the same precision. That counts up to the tolerance of the values a
 and the definition itself does not keep the promise.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from posexport.parity.calls import whole
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import changes
 from posexport.parity.invariants.judge import Comparison, judged
 from posexport.parity.invariants.order import order_of_tokens
 from posexport.parity.invariants.promise import CONTENT, Promise
+from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.points import Invariant
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.half import HALVES
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, samples
 
-#: what is about the rows of a batch
-OF_BATCH = ("batch neighbours do not change a row", "reordering the batch reorders the outputs")
+if TYPE_CHECKING:
+    from posexport.parity.references.definition import DefinitionReference
+
+#: invariants are looked at at the first length from here on, and at the longest
+_FROM = 17
+
+
+@dataclass(frozen=True)
+class Invariants:
+    """The check."""
+
+    reference: "DefinitionReference"
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with all invariants at two lengths."""
+        source = self.reference.source
+        # where the source cannot say whether it has positions, or half precision cannot show it, the definition in
+        # float64 does
+        asked = source.kind == "python" or proof.judge.precision in HALVES
+        promise = Promise(
+            run=whole(proof.subject, source),
+            definition=self.reference.whole_baseline,
+            inputs=source.inputs,
+            outputs=source.outputs,
+            envelope=source.envelope,
+            promises=source.promises,
+            judge=proof.judge,
+            exact=self.reference.whole_truth if asked else None,
+        )
+        points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]
+        batched = {point.length: point for point in points if point.batch > 1 and point not in outcome.skipped}
+        found = list(report.invariants)
+        for length in _spread(sorted(batched)):
+            proof.progress(0, 0, f"invariants at length {length}")
+            found += check(promise, batched[length], _at(length, proof, outcome))
+        return msgspec.structs.replace(report, invariants=found)
+
+
+def _at(length: int, proof: Proof, outcome: Outcome) -> dict[str, float]:
+    """The tolerance of every output's values."""
+    return {
+        spec.name: outcome.tolerances.get((length, spec.name), proof.judge.tolerance(length, spec.name, 0.0))
+        for spec in proof.model.outputs
+    }
+
+
+def _spread(lengths: Sequence[int]) -> list[int]:
+    middle = [length for length in lengths if length >= _FROM][:1]
+    return sorted({*middle, *lengths[-1:]})
 
 
 def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) -> Iterator[Invariant]:
@@ -31,12 +84,11 @@ def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) ->
 
 def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison]]:
     """Those that apply but the order of tokens: name, and the two runs."""
-    length, memory = base.length, base.memory
+    length, memory = base.length, base.encoder_length
     ragged = (promise.envelope.ragged if promise.masked else None) or "none"
-    alone, reordered = OF_BATCH
     checks: list[tuple[str, Comparison]] = [
-        (alone, lambda p: changes.alone(p, _point(base, ragged))),
-        (reordered, lambda p: changes.reordered(p, _point(base, ragged))),
+        ("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))),
+        ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged))),
     ]
     if promise.promises.causal and length > 1:
         checks.append(("later tokens change nothing", lambda p: changes.later(p, _point(base))))

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from posexport.parity.criterion import tolerance
 from posexport.parity.invariants.promise import CONTENT, Changes, Promise
 from posexport.parity.report.points import Invariant, Outcome
-from posexport.parity.run.emulation import HALVES
-from posexport.parity.run.subject import RunError
+from posexport.parity.subjects.half import HALVES
+from posexport.parity.subjects.runner import RunError
 
 #: the two runs of a promise compared
 Comparison = Callable[[Promise], Changes]
@@ -24,7 +23,7 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         return unmeasured(name, length, "fail", str(failure))
     if name == CONTENT:
         measured = [(output, error) for output, error in measured if changes[output] <= tolerances[output]]
-    if promise.precision in HALVES:  # where PyTorch overflows in it, there is nothing to compare
+    if promise.judge.precision in HALVES:  # where PyTorch overflows in it, there is nothing to compare
         measured = [(output, error) for output, error in measured if np.isfinite(changes[output])]
     if not measured:
         return unmeasured(
@@ -32,7 +31,7 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         )
     # `min` in this order: a change that is not a number excuses nothing
     limits = {
-        output: tolerance(promise.precision, output, min(tolerances[output], changes[output]), chosen=promise.tolerance)
+        output: promise.judge.tolerance(length, output, min(tolerances[output], changes[output]))
         for output, _ in measured
     }
     output, worst = max(measured, key=lambda pair: _ratio(pair[1].error, limits[pair[0]]))
@@ -46,7 +45,7 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         length=length,
         output=output,
         error=worst.error if np.isfinite(worst.error) else None,
-        torch_change=change if np.isfinite(change) else None,
+        baseline_change=change if np.isfinite(change) else None,
         tolerance=limit,
         verdict="pass" if good else "fail",
         note=note,

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.parity.criterion import Array, Measured, RealTokens, measure
-from posexport.parity.grid.inputs import Feeds, kept, tokens_of
+from posexport.parity.grid.inputs import kept, tokens_of
 from posexport.parity.grid.point import GridPoint
+from posexport.parity.proof import Judge, Run
 from posexport.spec import (
     ENCODER_SEQUENCE,
     SEQUENCE,
@@ -20,10 +21,7 @@ from posexport.spec import (
     OutputSpec,
     Promises,
 )
-from posexport.targets.dtypes import MODEL_DTYPE
-from posexport.targets.precisions import PrecisionName
 
-Run = Callable[[Feeds], list[Array]]
 #: which tokens of an output are real
 RealTokensOf = Callable[[OutputSpec], RealTokens]
 #: the outputs of two runs compared, one after the other
@@ -37,7 +35,7 @@ class Promise:
     """What the model promises, and how to run it.
 
     Where ``exact`` is given (for a user's module), PyTorch's run in float64 shows whether it has positions.
-    ``definition`` is PyTorch's run in the model's ``precision``: every pair of inputs goes through it too.
+    ``definition`` is PyTorch's run in the graph's precision: every pair of inputs goes through it too.
     """
 
     run: Run
@@ -46,9 +44,7 @@ class Promise:
     outputs: Sequence[OutputSpec]
     envelope: LengthContract
     promises: Promises
-    precision: PrecisionName = MODEL_DTYPE.precision
-    #: the user's, in place of the criterion
-    tolerance: float | None = None
+    judge: Judge
     exact: Run | None = None
 
     @property

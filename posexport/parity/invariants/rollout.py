@@ -7,27 +7,32 @@ padded on the left, as `posexport.runtime.generate` pads them, which also choose
 Shape letters: B batch, T tokens, K steps, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.example_inputs import random_ids
 from posexport.parity.criterion import Array, measure
-from posexport.parity.criterion import tolerance as allowed
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.report.points import Invariant, Outcome
-from posexport.parity.run.setup import Setup
-from posexport.parity.run.subject import RunError, Runner
+from posexport.parity.proof import Outcome, Proof, Run
+from posexport.parity.report.points import Invariant
+from posexport.parity.report.points import Outcome as Verdict
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded
 from posexport.runtime.cache import ports as ports_of
 from posexport.runtime.generate import Plan, drain, generate
 from posexport.runtime.generation_config import GenerationConfig
 from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract
 
-Run = Callable[[Feeds], list[Array]]
+if TYPE_CHECKING:
+    from posexport.parity.references.definition import DefinitionReference
+
 STEPS = 64
 #: of the error, how far apart the two best logits must be for their order to be certain
 MARGIN = 20
@@ -45,12 +50,24 @@ class Rollout:
     logits_BKV: Array
 
 
-def check(setup: Setup, truth: Run, baseline: Run) -> Iterator[Invariant]:
-    """Both comparisons; none for a model without a cache or without logits.
+@dataclass(frozen=True)
+class GreedySteps:
+    """The check."""
 
-    ``truth`` runs the definition in float64, ``baseline`` in the model's precision.
-    """
-    source, subject = setup.source, setup.subject
+    reference: "DefinitionReference"
+    subject: Runner
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with both comparisons; without, for a model without a cache or without logits."""
+        del outcome
+        proof.progress(0, 0, f"{STEPS} greedy steps")
+        found = check(self.reference, self.subject, proof)
+        return msgspec.structs.replace(report, invariants=[*report.invariants, *found])
+
+
+def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> Iterator[Invariant]:
+    """Both comparisons."""
+    source, truth, baseline = reference.source, reference.truth, reference.baseline
     ports = ports_of(source.inputs, source.outputs)
     if ports is None or not source.envelope.cached:
         return
@@ -65,10 +82,10 @@ def check(setup: Setup, truth: Run, baseline: Run) -> Iterator[Invariant]:
 
     greedy = rolled(baseline)
     y64 = rolled(truth, greedy.tokens_BK).logits_BKV
-    torch_error = measure(greedy.logits_BKV, y64, axes, None)
-    largest = torch_error.error if np.isfinite(torch_error.error) else 0.0
-    limit = allowed(setup.precision, LOGITS, largest, chosen=setup.tolerance)
+    baseline_error = measure(greedy.logits_BKV, y64, axes, None)
     total = length + steps - 1
+    largest = baseline_error.error if np.isfinite(baseline_error.error) else 0.0
+    limit = proof.judge.tolerance(total, LOGITS, largest)
     name = f"logits of {steps} decode steps on PyTorch's greedy tokens"
     try:
         error = measure(rolled(subject, greedy.tokens_BK).logits_BKV, y64, axes, None)
@@ -84,11 +101,11 @@ def check(setup: Setup, truth: Run, baseline: Run) -> Iterator[Invariant]:
         tolerance=limit,
         note=error.note or ("" if good else f"error {error.error:.1e} exceeds {limit:.1e}"),
     )
-    if not np.isfinite(max(error.error, torch_error.error)):
+    if not np.isfinite(max(error.error, baseline_error.error)):
         return
     # logits that miss the criterion excuse no token
-    least = MARGIN * min(max(error.error, torch_error.error), limit) * error.scale
-    free = free_tokens(subject, ports, prompts, steps, source.envelope, setup.provider, fixed)
+    least = MARGIN * min(max(error.error, baseline_error.error), limit) * error.scale
+    free = free_tokens(subject, ports, prompts, steps, source.envelope, proof.about.provider, fixed)
     verdict, note = compare(free, greedy.tokens_BK, gaps(y64), least)
     yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
 
@@ -117,7 +134,7 @@ def draw_prompts(tokens: InputSpec, envelope: LengthContract, length: int) -> li
 def draw_fixed(fixed: Sequence[InputSpec], envelope: LengthContract) -> Feeds:
     """What an encoder reads: rows of different lengths where it takes padding."""
     longest = _PROMPT if envelope.limit is None else min(_PROMPT, envelope.limit)
-    return draw(GridPoint(batch=_ROWS, length=1, memory=longest, padding=envelope.ragged or "none"), fixed)
+    return draw(GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=envelope.ragged or "none"), fixed)
 
 
 def rollout(
@@ -191,7 +208,7 @@ def gaps(logits_BKV: Array) -> Array:
 
 def compare(
     free: Sequence[Sequence[int]] | str, wanted_BK: NDArray[np.int64], gap_BK: Array, least: float
-) -> tuple[Outcome, str]:
+) -> tuple[Verdict, str]:
     """Whether tokens agree in every row up to its first step with a gap below ``least``, and how many do."""
     if isinstance(free, str):
         return "fail", free
@@ -213,7 +230,7 @@ def compare(
 
 
 def _judged(
-    name: str, length: int, verdict: Outcome, *, error: float | None = None, tolerance: float | None = None, note: str
+    name: str, length: int, verdict: Verdict, *, error: float | None = None, tolerance: float | None = None, note: str
 ) -> Invariant:
     return Invariant(
         name=name, length=length, output=LOGITS, error=error, tolerance=tolerance, verdict=verdict, note=note

@@ -13,7 +13,7 @@ import numpy as np
 
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.run.subject import Runner
+from posexport.parity.subjects.runner import Runner
 from posexport.runtime.chain import taken_by
 from posexport.spec import PartSpec
 

@@ -23,13 +23,16 @@ from posexport.parity.grid.inputs import kept, tokens_of
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.locate.capture import Checkpoint, capture
 from posexport.parity.locate.graph_values import Exposed, expose
+from posexport.parity.proof import Outcome, Proof
+from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.report.points import Point
-from posexport.parity.run.reference import Reference
-from posexport.parity.run.subject import RunError
+from posexport.parity.report.report import Report
+from posexport.parity.subjects.runner import RunError
 from posexport.sources.source import Source
 from posexport.sources.user_module import in_precision
 from posexport.spec import ENCODER_SEQUENCE
 from posexport.targets.dtypes import BY_PRECISION
+from posexport.targets.precisions import PrecisionName
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -52,10 +55,32 @@ class _Compared:
         return not self.error <= self.allowed
 
 
-def locate(source: Source, model: Path | bytes, wrong: Point, *, threads: int = 0) -> str:
+@dataclass(frozen=True)
+class Location:
+    """The check: where the shortest and simplest failure starts. Of a source of parts ``model`` is their directory."""
+
+    source: Source
+    model: Path | bytes
+    threads: int = 0
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with the sentence of `locate`, where a value is wrong."""
+        del outcome
+        failed = [p for p in report.points if p.verdict == "fail" and p.tolerance is not None]
+        if not failed:
+            return report
+        wrong = min(failed, key=lambda p: (p.length, p.padding != "none", p.batch))
+        sentence = locate(self.source, self.model, wrong, precision=proof.judge.precision, threads=self.threads)
+        return msgspec.structs.replace(report, failure_location=sentence)
+
+
+def locate(
+    source: Source, model: Path | bytes, wrong: Point, *, precision: PrecisionName = "fp32", threads: int = 0
+) -> str:
     """A sentence that names the layer and the stage at which ``wrong`` starts, or says why none can be named.
 
-    Stages: table, scores, softmax, context, attention, feed-forward, normalisation, output.
+    ``precision``: what the graph computes in. Stages: table, scores, softmax, context, attention, feed-forward,
+    normalisation, output.
     """
     point = msgspec.structs.replace(wrong.point, convolutions=tuple(source.envelope.convolutions))
     try:
@@ -66,7 +91,7 @@ def locate(source: Source, model: Path | bytes, wrong: Point, *, threads: int = 
         exposed = expose(protos, parts)
         if not exposed.segments:
             return f"{_NOWHERE}: no node of the graph says which module it was traced from."
-        compared = _compare(source, exposed, point, wrong, threads)
+        compared = _compare(source, exposed, point, wrong, precision, threads)
     except (RunError, PosexportError, _TooLargeError) as err:
         return f"{_NOWHERE}: {err}."
     if not compared:
@@ -93,14 +118,16 @@ def _load(model: Path | bytes) -> "ModelProto":
     return onnx.load(model)
 
 
-def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, threads: int) -> list[_Compared]:
-    definition = Reference(source.module, BY_PRECISION[wrong.precision].torch, outputs=len(source.outputs), fresh=True)
+def _compare(
+    source: Source, exposed: Exposed, point: GridPoint, wrong: Point, precision: PrecisionName, threads: int
+) -> list[_Compared]:
+    definition = PrecisionCopy(source.module, BY_PRECISION[precision].torch, outputs=len(source.outputs), fresh=True)
     feeds = inputs_of(point, source, definition)
     truth = _captured(source, feeds, torch.float64)
-    baseline = {_key(item): item.value for item in _captured(source, feeds, BY_PRECISION[wrong.precision].torch)}
+    baseline = {_key(item): item.value for item in _captured(source, feeds, BY_PRECISION[precision].torch)}
     values = exposed.run(feeds, provider=wrong.provider, threads=threads)
     keeps = [] if point.image else [kept(point), tokens_of(kept(point), point.convolutions)]
-    keeps += [kept(point, ENCODER_SEQUENCE)] if point.memory is not None else []
+    keeps += [kept(point, ENCODER_SEQUENCE)] if point.encoder_length is not None else []
     calls: dict[str, int] = {}
     for item in truth:
         calls[item.module] = max(calls.get(item.module, 0), item.call + 1)
@@ -119,7 +146,7 @@ def _compare(source: Source, exposed: Exposed, point: GridPoint, wrong: Point, t
             continue
         # what enters is any of several values; what leaves is the last one made
         candidates = shaped if item.side == "in" else shaped[:1]
-        allowed = tolerance(wrong.precision, "", _error(baseline[_key(item)], item, keeps))
+        allowed = tolerance(precision, "", _error(baseline[_key(item)], item, keeps))
         compared.append(_Compared(item, min(_error(value, item, keeps) for value in candidates), allowed))
     return compared
 
@@ -131,7 +158,7 @@ def _with_tokens(shape: tuple[int, ...], value: Array) -> Array:
 
 
 def _captured(source: Source, feeds: Mapping[str, Array], dtype: torch.dtype) -> list[Checkpoint]:
-    reference = Reference(source.module, dtype, outputs=len(source.outputs), fresh=True)
+    reference = PrecisionCopy(source.module, dtype, outputs=len(source.outputs), fresh=True)
     return capture(in_precision(copy.deepcopy(source.module), dtype).eval(), reference.tensors(dict(feeds)))
 
 

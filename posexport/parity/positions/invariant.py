@@ -1,11 +1,13 @@
 """The line of a report about positions in a graph of half precision."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.sources.source import Source
@@ -19,11 +21,23 @@ NAME = "what positions alone lead to is rounded to 16 bits once, when it meets a
 _NAMED = 3
 
 
-def with_positions(report: Report, source: Source, model: Path | bytes) -> Report:
-    """``report`` on ``model``, a graph of posexport's own in half precision, with what the graph itself shows.
+@dataclass(frozen=True)
+class Positions:
+    """The check of ``model``, a graph of posexport's own in half precision: the graph itself shows it.
 
     Of a source of parts ``model`` is the directory of their files.
     """
+
+    source: Source
+    model: Path | bytes
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with one invariant more."""
+        del proof, outcome
+        return _with_positions(report, self.source, self.model)
+
+
+def _with_positions(report: Report, source: Source, model: Path | bytes) -> Report:
     from posexport.parity.positions.trace import roundings
 
     graphs: Mapping[Path | bytes, Sequence[InputSpec]] = {model: source.inputs}

@@ -58,7 +58,7 @@ def _cases(report: Report) -> Iterator[Case]:
     for item in report.invariants:
         output = f" ({item.output})" if item.output else ""
         yield Case(f"{item.name}{output} at length {item.length}", item.verdict, item.note)
-    for number, stray in enumerate(report.strays, 1):
+    for number, stray in enumerate(report.wrong_provider, 1):
         yield Case(f"node placement {number}", "fail", stray)
     for branch in report.coverage:
         yield Case(f"branch {branch.branch}", "skipped" if branch.reached is None else "pass", branch.note)
@@ -67,7 +67,7 @@ def _cases(report: Report) -> Iterator[Case]:
 def _words(point: Point) -> str:
     parts = [] if point.error is None else [f"error {point.error:.1e}"]
     parts += [] if point.tolerance is None else [f"{point.tolerance:.1e} is allowed"]
-    parts += [] if point.torch_worst is None else [f"PyTorch's own error is {point.torch_worst:.1e}"]
+    parts += [] if point.worst_baseline_error is None else [f"PyTorch's own error is {point.worst_baseline_error:.1e}"]
     return ", ".join([*parts, *([point.note] if point.note else [])])
 
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posexport.parity.criterion import EPS
 from posexport.parity.report.points import Calls, MedianRatio, Point
-from posexport.parity.report.proof import CACHE
+from posexport.parity.report.record import CACHE
 
 #: the largest median of error / PyTorch's baseline error
 LIMIT = 2.0
@@ -22,14 +21,14 @@ LEAST_POINTS = 10
 LEAST_EPS = 2
 
 
-def check(points: Sequence[Point], switches: Sequence[int]) -> list[MedianRatio]:
+def check(points: Sequence[Point], switches: Sequence[int], eps: float) -> list[MedianRatio]:
     """Medians per output over all points, and per branch of the graph, where there are `LEAST_POINTS` or more.
 
     A branch is an interval of lengths between two ``switches``, with sequences in one call apart from sequences in
-    several calls (decode steps behind a cache are computed in another way).
+    several calls (decode steps behind a cache are computed in another way). ``eps``: of the precision.
     """
     groups: dict[str, dict[tuple[int, bool] | None, list[tuple[Point, float]]]] = {}
-    for point, output, ratio in _ratios(points):
+    for point, output, ratio in _ratios(points, eps):
         branches = groups.setdefault(output, defaultdict(list))
         for branch in (None, (bisect_left(switches, point.length), bool(point.calls))):
             branches[branch].append((point, ratio))
@@ -44,7 +43,7 @@ def check(points: Sequence[Point], switches: Sequence[int]) -> list[MedianRatio]
     return medians
 
 
-def _ratios(points: Sequence[Point]) -> list[tuple[Point, str, float]]:
+def _ratios(points: Sequence[Point], eps: float) -> list[tuple[Point, str, float]]:
     """Point, output and ratio; all cache tensors of a point are one output, whose error is their largest."""
     errors: dict[tuple[object, str], list[Point]] = defaultdict(list)
     for point in points:
@@ -53,8 +52,8 @@ def _ratios(points: Sequence[Point]) -> list[tuple[Point, str, float]]:
     ratios = []
     for (_, output), tensors in errors.items():
         error = max(np.inf if tensor.error is None else tensor.error for tensor in tensors)
-        baseline = max(tensor.torch_worst or 0.0 for tensor in tensors)
-        ratios.append((tensors[0], output, float(error / max(baseline, LEAST_EPS * EPS[tensors[0].precision]))))
+        baseline = max(tensor.worst_baseline_error or 0.0 for tensor in tensors)
+        ratios.append((tensors[0], output, float(error / max(baseline, LEAST_EPS * eps))))
     return ratios
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from posexport.parity.grid.point import PADDINGS
 from posexport.parity.report.points import Point
-from posexport.parity.report.proof import Proof
+from posexport.parity.report.record import Record
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _COLOURS = {"FAIL": "bold red", "skipped": "yellow"}
 
 
-def table(proof: Proof) -> "Table":
+def table(proof: Record) -> "Table":
     """One row a length; a cell is the worst error over batches and outputs with that padding.
 
     The columns on the right are about the output that came nearest to its tolerance; PyTorch's is its largest.
@@ -25,8 +25,7 @@ def table(proof: Proof) -> "Table":
     paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in proof.points)]
     grid = Table(title=title(proof), title_justify="left")
     grid.add_column("image" if any(p.image for p in proof.points) else "length", justify="right")
-    measure = "cosine" if proof.quantized else f"PyTorch {proof.precision}"
-    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", measure, "tolerance"):
+    for name in (*(_HEADINGS[padding] for padding in paddings), "worst", f"PyTorch {proof.precision}", "tolerance"):
         grid.add_column(name, justify="right")
     grid.add_column("verdict")
     for key in sorted({(point.length, point.image or ()) for point in proof.points}):
@@ -35,14 +34,13 @@ def table(proof: Proof) -> "Table":
         worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
         numbers = [""] * 3
         if worst is not None:
-            measured = _least_cosine(here) if proof.quantized else _number(worst.torch_worst)
-            numbers = [_cell([worst]), measured, _number(worst.tolerance)]
+            numbers = [_cell([worst]), _number(worst.worst_baseline_error), _number(worst.tolerance)]
         verdict = _verdict(here)
         grid.add_row(here[0].point.size, *cells, *numbers, Text(verdict, style=_COLOURS.get(verdict, "")))
     return grid
 
 
-def title(proof: Proof) -> str:
+def title(proof: Record) -> str:
     """What was checked, in one line."""
     what = "parity, stored sample" if proof.scope == "sample" else "parity"
     keeps = ", the module keeps state" if proof.stateful else ""
@@ -52,12 +50,13 @@ def title(proof: Proof) -> str:
     )
 
 
-def remarks(proof: Proof) -> list[str]:
+def remarks(proof: Record) -> list[str]:
     """Lines below the table: what its columns are, medians, invariants, skipped points, what failed."""
     tolerance = "; the tolerance is yours" if proof.tolerance is not None else ", from which the tolerance follows"
     ragged = any(point.padding.startswith("ragged") for point in proof.points)
-    legend = _QUANTIZED if proof.quantized else _LEGEND.format(proof.precision) + tolerance
-    lines = [legend + ("; ragged: rows padded by different amounts" if ragged else "")]
+    lines = [
+        _LEGEND.format(proof.precision) + tolerance + ("; ragged: rows padded by different amounts" if ragged else "")
+    ]
     lines += [_EMULATED.format(proof.precision, proof.precision)] if proof.emulated else []
     for output in dict.fromkeys(item.output for item in proof.medians):
         # of the groups of points, the one that comes nearest to its limit
@@ -78,14 +77,16 @@ def remarks(proof: Proof) -> list[str]:
             f"{'FAIL' if failed else 'ok'}: the graph itself on {proof.provider}, at {len(proof.shipped)} outputs of "
             f"points of the stored sample{f': {failed} failed' if failed else ''}"
         )
-    if proof.float32 is not None:
-        lines.append(f"{'ok' if proof.float32.passed else 'FAIL'}: the float32 graph: {proof.float32.describe()}")
-    lines += [f"FAIL: {line}" for line in (*proof.strays, *proof.findings)]
+    lines += [
+        f"costs: {output} has a mean cosine of {found.cosine:.4f} with float32's, at least {found.least_cosine:.4f}"
+        for output, found in proof.agreement.items()
+    ]
+    lines += [f"FAIL: {line}" for line in (*proof.wrong_provider, *proof.findings)]
     lines.append(("passed: " if proof.passed else "FAILED: ") + proof.describe())
     return lines
 
 
-def plain(proof: Proof, width: int = 100) -> str:
+def plain(proof: Record, width: int = 100) -> str:
     """Table and remarks as text without colours, no table line wider than ``width``."""
     from rich.box import ASCII2
     from rich.console import Console
@@ -104,7 +105,6 @@ _EMULATED = (
     "in emulation: computed in float32, every operator's output rounded to {}; what one kernel rounds inside, and the "
     "order of its sums, only a run on a provider with kernels of {} shows"
 )
-_QUANTIZED = "padded tokens are not compared; cosine: the least mean over the tokens of a point"
 _HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
 
 
@@ -116,11 +116,6 @@ def _cell(points: Sequence[Point]) -> str:
         return _number(max(values, key=lambda p: p.ratio).error)
     verdicts = {point.verdict for point in points}
     return next(word for word in ("fail", "skipped", "rejected", "pass") if word in verdicts)
-
-
-def _least_cosine(points: Sequence[Point]) -> str:
-    cosines = [point.cosine for point in points if point.cosine is not None]
-    return f"{min(cosines):.4f}" if cosines else "-"
 
 
 def _verdict(points: Sequence[Point]) -> str:

@@ -7,63 +7,46 @@ from typing import Any, Literal
 
 import msgspec
 
-from posexport.parity.grid.point import POINT_NAMES, GridPoint
+from posexport.parity.grid.point import GridPoint
 from posexport.spec import Padding
 from posexport.targets.precisions import PrecisionName
 
 Outcome = Literal["pass", "fail", "skipped", "rejected"]
 #: how a sequence was read; None: either way
 Calls = Literal["one", "several"] | None
-#: what JSON calls fields of the report; `posexport.parity.grid.point` has those of a point
-NAMES = {
-    **POINT_NAMES,
-    "torch_error": "baseline_error",
-    "torch_worst": "worst_baseline_error",
-    "torch_change": "baseline_change",
-    "strays": "wrong_provider",
-    "located": "failure_location",
-    "float32": "float32_proof",
-}
-
 #: the fields that a point has from the grid
-_OF_GRID = ("batch", "length", "padding", "memory", "image", "calls", "numbered")
+_OF_GRID = ("batch", "length", "padding", "encoder_length", "image", "calls", "position_ids_given")
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
+class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One output at one point. ``rejected``: the length guard rejected the input, as it must."""
 
     batch: int
     length: int
-    past: int = 0
     #: length of the sequence that is cross attended to
-    memory: int | None = None
+    encoder_length: int | None = None
     #: height and width of an image
     image: tuple[int, int] | None = None
     #: lengths of the calls that made up the length
     calls: tuple[int, ...] = ()
     #: positions were given
-    numbered: bool = False
+    position_ids_given: bool = False
     padding: Padding
     provider: str
     precision: PrecisionName
     output: str
     error: float | None
     #: PyTorch's at this point, and its largest at this length, which the tolerance is made of
-    torch_error: float | None
-    torch_worst: float | None
+    baseline_error: float | None
+    worst_baseline_error: float | None
     tolerance: float | None
-    #: of a quantized graph: mean and smallest cosine of a token against the reference, and how often its best class is
-    #: the reference's; None where the output has too few elements, or is no logits
-    cosine: float | None = None
-    least_cosine: float | None = None
-    top_1: float | None = None
     verdict: Outcome
     note: str = ""
 
     @staticmethod
     def at(point: GridPoint, **result: Any) -> "Point":
         """What came out at a point of the grid; measures that are not given are None."""
-        fields: dict[str, Any] = dict.fromkeys(("error", "torch_error", "torch_worst", "tolerance"))
+        fields: dict[str, Any] = dict.fromkeys(("error", "baseline_error", "worst_baseline_error", "tolerance"))
         fields |= {name: getattr(point, name) for name in _OF_GRID}
         return Point(**{"output": "", **fields, **result})
 
@@ -114,14 +97,17 @@ class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
         return f"the median error of {self.output} over {self.where} is {self.ratio:.2g} times PyTorch's: {held}"
 
 
-class Invariant(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
-    """One property checked between two runs of the model; ``torch_change`` is between PyTorch's for the same inputs."""
+class Invariant(msgspec.Struct, frozen=True, kw_only=True):
+    """One property checked between two runs of the model.
+
+    ``baseline_change``: between PyTorch's outputs for the same inputs.
+    """
 
     name: str
     length: int
     output: str
     error: float | None
-    torch_change: float | None = None
+    baseline_change: float | None = None
     tolerance: float | None
     verdict: Outcome
     note: str = ""

@@ -4,17 +4,18 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.parity.report.point_table import plain
-from posexport.parity.report.points import NAMES
-from posexport.parity.report.proof import Proof
+from posexport.parity.report.record import CACHE as CACHE
+from posexport.parity.report.record import Record
 from posexport.parity.report.verdict import verdict
 
 
-class Report(Proof, frozen=True, kw_only=True, rename=NAMES):
+class Report(Record, frozen=True, kw_only=True):
     """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
 
-    ``strays``: findings about the provider (a node that fell to another one). ``stateful``: the definition keeps state,
-    so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's. ``located``: where the
-    first failure starts, in words. ``tolerance``: the user's, in place of the criterion.
+    ``wrong_provider``: findings about the provider (a node that fell to another one). ``stateful``: the definition
+    keeps state, so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's.
+    ``failure_location``: where the first failure starts, in words. ``tolerance``: the user's, in place of the
+    criterion.
     """
 
     @property

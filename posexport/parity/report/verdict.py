@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-import msgspec
-
-from posexport.parity.report.proof import CACHE, Proof
+from posexport.parity.report.record import Record
 
 
 @dataclass(frozen=True)
@@ -15,7 +13,7 @@ class Verdict:
     words: str
 
 
-def verdict(proof: Proof | None) -> Verdict:
+def verdict(proof: Record | None) -> Verdict:
     """Proven is what passed on the whole grid.
 
     No lengths of the user's choice, no point skipped, and no branch of the graph that did not run.
@@ -24,10 +22,7 @@ def verdict(proof: Proof | None) -> Verdict:
     if proof is None:
         return Verdict(False, "NOT proven: nothing was checked")
     if not proof.passed:
-        missed = proof.float32 is not None and proof.float32.passed
-        return Verdict(False, f"NOT proven: {proof.precision} does not agree" if missed else _MISSED)
-    if proof.float32 is not None and not proof.lengths:
-        return _quantized(proof, proof.float32)
+        return Verdict(False, "NOT proven: parity was missed")
     if proof.tolerance is not None:
         return Verdict(False, f"within {proof.tolerance:g}")
     if proof.scope == "sample":
@@ -45,23 +40,3 @@ def verdict(proof: Proof | None) -> Verdict:
         more = f", and {len(others)} more branches" if others else ""
         return Verdict(False, f"proven except {first.branch} ({first.note}){more}")
     return Verdict(True, "proven in emulation" if proof.emulated else "proven")
-
-
-_MISSED = "NOT proven: parity was missed"
-
-
-def _quantized(proof: Proof, float32: Proof) -> Verdict:
-    """Of a quantized graph two things are said: what its float32 graph is proven to be, and how far it agrees.
-
-    It is proven where the float32 graph is, all of its own branches ran, and nothing was skipped.
-    """
-    before = verdict(float32)
-    own = verdict(msgspec.structs.replace(proof, float32=None))
-    figures = ", ".join(
-        f"{output} " * (len(proof.agreement) > 1) + f"mean cosine {found.cosine:.4f}"
-        for output, found in proof.agreement.items()
-        if output != CACHE
-    )
-    agrees = f"{proof.precision} agrees{f': {figures}' if figures else ''}"
-    exceptions = "" if own.proven else f" ({own.words})"
-    return Verdict(before.proven and own.proven, f"{before.words} in float32, {agrees}{exceptions}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.run.last_call import RememberingSession
+from posexport.parity.last_call import RememberingSession
 from posexport.runtime.cache import Cache, Ports
 from posexport.runtime.chain import Chain, open_chain
 from posexport.runtime.providers import bundle_session

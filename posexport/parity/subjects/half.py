@@ -1,4 +1,4 @@
-"""Which graph runs: the one that ships, or an emulated copy where the provider has no arithmetic of its precision.
+"""Whether the graph that ships is proven, or an emulated copy where the provider has no arithmetic of its precision.
 
 Imports no torch.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -80,8 +80,8 @@ def _widened(specs: Sequence[InputSpec]) -> list[InputSpec]:
     return [msgspec.structs.replace(spec, dtype=MODEL_DTYPE.name) if spec.dtype in halves else spec for spec in specs]
 
 
-def rounds_everything(target: Path, stored: PrecisionName, asked: PrecisionName) -> bool:
-    """Whether emulation of ``asked`` rounds all of ``target`` (a float32 graph) or what is in ``asked`` already.
+def check_emulation(target: Path, stored: PrecisionName, asked: PrecisionName) -> Literal["everything", "half"]:
+    """What emulation of ``asked`` rounds: all of ``target``, a float32 graph, or what is in ``asked`` already.
 
     PosexportError where ``asked`` is not emulated, or the graph is in another precision.
     """
@@ -92,4 +92,4 @@ def rounds_everything(target: Path, stored: PrecisionName, asked: PrecisionName)
             f"{target} is in {stored}, --emulate {asked} needs a model in {MODEL_DTYPE.precision} or {asked}; convert "
             f"it to one of them"
         )
-    return stored == MODEL_DTYPE.precision
+    return "everything" if stored == MODEL_DTYPE.precision else "half"

@@ -6,14 +6,14 @@ from typing import Literal
 import msgspec
 
 from posexport.bundle.manifest import BranchRun, OutputAgreement, ParitySummary
-from posexport.parity.report.points import NAMES, Invariant, MedianRatio, Point
-from posexport.targets.precisions import PRECISIONS, PrecisionName
+from posexport.parity.report.points import Invariant, MedianRatio, Point
+from posexport.targets.precisions import PrecisionName
 
 #: the name for all cache tensors together
 CACHE = "present.*"
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
+class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Every check of a proof; `posexport.parity.report.report` says what its fields are."""
 
     scope: Literal["grid", "sample"]
@@ -23,11 +23,11 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     #: empty where no group has enough points
     medians: list[MedianRatio] = []
     invariants: list[Invariant] = []
-    strays: list[str] = []
+    wrong_provider: list[str] = []
     stateful: bool = False
     lengths: list[int] = []
     tolerance: float | None = None
-    located: str | None = None
+    failure_location: str | None = None
     #: every branch of the graph; empty where the graph has none, or where only chosen lengths were checked
     coverage: list[BranchRun] = []
     #: of another tool's graph: answers where a refusal was due, and what was shown where there are none
@@ -37,32 +37,16 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
     emulated: bool = False
     #: of an emulated proof: the graph itself on the provider, in float32 where that has no half kernels, at some points
     shipped: list[Point] = []
-    #: of a quantized graph: the proof of the float32 graph that it was made from
-    float32: "Proof | None" = None
+    #: of a quantized graph: what its precision costs, by output, at some points whose inputs are random
+    agreement: dict[str, OutputAgreement] = {}
 
     @property
     def passed(self) -> bool:
         """Nothing failed, and something was checked."""
-        if self.float32 is not None and not self.float32.passed:
-            return False
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
         verdicts |= {item.verdict for item in self.medians} | {item.verdict for item in self.shipped}
         checked = any(point.verdict == "pass" for point in self.points)
-        return checked and not self.strays and "fail" not in verdicts
-
-    @property
-    def quantized(self) -> bool:
-        """Judged by agreement."""
-        return PRECISIONS[self.precision].quantized
-
-    @property
-    def agreement(self) -> dict[str, OutputAgreement]:
-        """Of a quantized graph, over all points: by output, those of a KV cache together."""
-        found: dict[str, list[Point]] = {}
-        for point in self.points:
-            if point.cosine is not None:
-                found.setdefault(CACHE if point.output.startswith(CACHE[:-1]) else point.output, []).append(point)
-        return {output: _agreement(points) for output, points in found.items()}
+        return checked and not self.wrong_provider and "fail" not in verdicts
 
     @property
     def unreached(self) -> list[BranchRun]:
@@ -92,8 +76,6 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
 
     def describe(self) -> str:
         """The first failure in a sentence or two; the counts where there is none."""
-        if self.float32 is not None and not self.float32.passed:
-            return f"the float32 graph that {self.precision} is made from: {self.float32.describe()}"
         failed = [point for point in (*self.points, *self.shipped) if point.verdict == "fail"]
         if self.findings and all(point.tolerance is None and not point.output for point in failed):
             return self.findings[0]
@@ -102,9 +84,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
             right = sorted({p.length for p in self.points if p.verdict == "pass"} - {p.length for p in failed})
             before = [sizes[n] for n in right if n < failed[0].length]
             shorter = f" (right at length {_listed(before)})" if before else ""
-            where = f" {self.located}" if self.located else ""
+            where = f" {self.failure_location}" if self.failure_location else ""
             return f"{_point_failure(failed[0])}{shorter}; {_count(len(failed), 'failure')} in all.{where}"
-        for stray in self.strays:
+        for stray in self.wrong_provider:
             return stray
         missed = [item for item in self.medians if item.verdict == "fail"]
         if missed:
@@ -136,26 +118,13 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
         return shown + ", ".join(parts) + (sample if self.scope == "sample" else "")
 
 
-def _agreement(points: list[Point]) -> OutputAgreement:
-    """Of one output; a point counts as much as any other."""
-    means = [point.cosine for point in points if point.cosine is not None]
-    best = [point.top_1 for point in points if point.top_1 is not None]
-    return OutputAgreement(
-        cosine=sum(means) / len(means),
-        least_cosine=min(point.least_cosine for point in points if point.least_cosine is not None),
-        top_1=sum(best) / len(best) if best else None,
-    )
-
-
 def _point_failure(point: Point) -> str:
     if point.error is None or point.tolerance is None:
         output = f"{point.output} at " if point.output else ""
         return f"{output}{point.where}: {point.note}"
-    if point.cosine is not None and point.error <= point.tolerance:
-        return f"{point.output} at {point.where}: {point.note}"
     baseline = (
-        f", PyTorch's {point.precision} baseline error is {point.torch_worst:.1e}"
-        if point.torch_worst is not None
+        f", PyTorch's {point.precision} baseline error is {point.worst_baseline_error:.1e}"
+        if point.worst_baseline_error is not None
         else ""
     )
     note = f" ({point.note})" if point.note else ""

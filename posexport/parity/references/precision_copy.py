@@ -13,17 +13,18 @@ from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.run.half_products import WideProducts
-from posexport.parity.run.last_call import Remembered
-from posexport.parity.run.shared_weights import Reader, shareable, sharing
+from posexport.parity.last_call import Remembered
+from posexport.parity.references.half_products import WideProducts
+from posexport.parity.references.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
 from posexport.sources.user_module import UserModule, copied, in_precision
 
 
-class Reference:
+class PrecisionCopy:
     """A copy of ``module`` in one precision. ``fresh``: every call gets its own, for modules that keep state.
 
-    The copy of a large module reads the original's parameters one at a time (`posexport.parity.run.shared_weights`).
+    The copy of a large module reads the original's parameters one at a time
+    (`posexport.parity.references.shared_weights`).
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False) -> None:

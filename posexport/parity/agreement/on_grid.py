@@ -1,0 +1,51 @@
+"""The check that says what quantizing costs: the graph against the definition with its own weights, at a few points.
+
+A figure, no verdict: what is right is said by the proof, whose reference has the weights of the file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from posexport.parity.agreement.cosine import Cosines, cosines, total
+from posexport.parity.calls import whole
+from posexport.parity.grid.inputs import draw, token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.proof import Outcome, Proof
+from posexport.parity.references.precision_copy import PrecisionCopy
+from posexport.parity.report.report import CACHE, Report
+from posexport.sources.source import Source
+
+#: more tokens than these say nothing more
+_LONGEST = 257
+
+
+@dataclass(frozen=True)
+class CostOnGrid:
+    """``source``: the definition as it was before weights were quantized."""
+
+    source: Source
+
+    def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
+        """The report with mean and least cosine of every output, those of a KV cache together."""
+        source = self.source
+        definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs)), source)
+        subject = whole(proof.subject, source)
+        found: dict[str, list[Cosines]] = {}
+        for point in _few([p for p in proof.points if p not in outcome.skipped]):
+            proof.progress(0, 0, f"what {report.precision} costs, {point}")
+            feeds = draw(point, source.inputs)
+            for spec, y, y64 in zip(source.outputs, subject(feeds), definition(feeds), strict=True):
+                name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name
+                found.setdefault(name, []).append(cosines(y, y64, spec, token_mask(point, source.inputs, spec)))
+        cost = {name: agreement for name, parts in found.items() if (agreement := total(parts).agreement) is not None}
+        return msgspec.structs.replace(report, agreement=cost)
+
+
+def _few(points: Sequence[GridPoint]) -> list[GridPoint]:
+    """Of each length the largest batch in one call; the shortest one where all are long."""
+    plain = sorted((p for p in points if not (p.must_be_rejected or p.calls)), key=lambda p: (p.tokens, p.batch))
+    chosen = {point.length: point for point in plain if point.tokens <= _LONGEST}
+    return list(chosen.values()) or plain[:1]

@@ -1,0 +1,171 @@
+"""A proof as a value: what answers, what is right, what decides, and where. Imports no torch.
+
+A new kind of graph is a new subject, a new truth a new reference, a new rule a new judge, and whatever else must hold
+is a check; each is a file, and `posexport.parity.choose` puts them together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from posexport.parity.criterion import Array, Measured
+from posexport.parity.grid.inputs import Feeds
+from posexport.parity.grid.memory import Budget
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.judges.guard import Answer
+from posexport.parity.report.points import MedianRatio, Point
+from posexport.parity.report.report import Report
+from posexport.spec import Interface
+from posexport.targets.precisions import PrecisionName
+
+Run = Callable[[Feeds], list[Array]]
+#: done, of how many, what is being done
+Progress = Callable[[int, int, str], None]
+#: by length and output
+PerLength = Mapping[tuple[int, str], float]
+
+
+class Subject(Protocol):
+    """What answers: a bundle's graph or graphs, another tool's, a copy that rounds to another precision."""
+
+    def __call__(self, feeds: Feeds) -> list[Array]:
+        """The outputs in the order of the proof's model; RunError with ONNX Runtime's message."""
+        ...
+
+
+class Truth(Protocol):
+    """What is right for one output at one point."""
+
+    @property
+    def output(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def baseline(self) -> Measured:
+        """PyTorch's own error there, in the precision of the graph; not a number where it is not known."""
+        ...
+
+    def measure(self, y: Array) -> Measured:
+        """The error of ``y``, shaped as the output."""
+        ...
+
+
+class Case(NamedTuple):
+    """A point's inputs, and what is right for each output in turn."""
+
+    feeds: Feeds
+    truths: Sequence[Truth]
+
+
+class Reference(Protocol):
+    """What says what is right: the definition run by PyTorch, or the sample that a bundle carries."""
+
+    def start(self, points: Sequence[GridPoint], skipped: Mapping[GridPoint, str]) -> None:
+        """Before the first case: ``points`` are those that come, ``skipped`` those without the memory, and why."""
+        ...
+
+    def case(self, point: GridPoint) -> Case:
+        """What is right at a point."""
+        ...
+
+    def largest(self, values: "Sequence[Value]") -> PerLength:
+        """PyTorch's largest error for every output at every length of ``values``, which tolerances follow from."""
+        ...
+
+    def changed(self) -> bool:
+        """Whether it gives other numbers now than at the start, because the definition keeps state."""
+        ...
+
+    def renew(self) -> None:
+        """From now on every call gets a definition of its own."""
+        ...
+
+
+class Judge(Protocol):
+    """What decides."""
+
+    @property
+    def precision(self) -> PrecisionName:
+        """What the graph computes in."""
+        ...
+
+    def tolerance(self, length: int, output: str, baseline: float) -> float:
+        """The largest error that passes, where PyTorch's own is ``baseline``."""
+        ...
+
+    def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
+        """Of the errors of all points; none where only single points are judged."""
+        ...
+
+
+class Rejection(Protocol):
+    """What decides on inputs that the model has no positions for."""
+
+    def judge(self, subject: Subject, point: GridPoint) -> Answer:
+        """Whether what ``subject`` does with the inputs of ``point`` is good."""
+        ...
+
+
+@dataclass(frozen=True)
+class Value:
+    """One output at one point, before the verdict. ``measured``: None where the subject raised, as ``note`` says."""
+
+    point: GridPoint
+    truth: Truth
+    measured: Measured | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out at all points.
+
+    Attributes:
+        largest: PyTorch's largest error at a length.
+        tolerances: what follows from it.
+        skipped: the points for which there was no memory, with the reason.
+        stateful: the definition gives other outputs when it is called again.
+    """
+
+    values: list[Value]
+    largest: PerLength
+    tolerances: PerLength
+    skipped: dict[GridPoint, str]
+    stateful: bool
+
+
+class Check(Protocol):
+    """What is looked at beside single values; it adds to the report."""
+
+    def __call__(self, proof: "Proof", outcome: Outcome, report: Report) -> Report:
+        """``report`` with what was found."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What `posexport.parity.engine.prove` runs.
+
+    Attributes:
+        model: whose inputs and outputs are compared.
+        points: where; those that must be rejected are judged by ``rejection``.
+        checks: in the order in which they run.
+        about: what the report says before anything has run: provider, precision, chosen lengths.
+        budget: the memory that a point may take.
+    """
+
+    model: Interface
+    subject: Subject
+    reference: Reference
+    judge: Judge
+    rejection: Rejection
+    points: Sequence[GridPoint]
+    about: Report
+    budget: Budget
+    checks: Sequence[Check] = ()
+    progress: Progress = field(default=lambda *_: None)
+
+    def at(self, point: GridPoint, **result: Any) -> Point:
+        """A record of this proof."""
+        return Point.at(point, provider=self.about.provider, precision=self.about.precision, **result)

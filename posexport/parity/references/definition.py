@@ -1,0 +1,163 @@
+"""The definition as the reference: PyTorch in float64 is the truth, PyTorch in the graph's precision the baseline."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from posexport.errors import PosexportError
+from posexport.parity.calls import in_calls, whole
+from posexport.parity.criterion import NOT_FINITE, Array, Measured, RealTokens, measure
+from posexport.parity.grid.conditioning import inputs_of
+from posexport.parity.grid.inputs import token_mask
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.proof import Case, PerLength, Run, Value
+from posexport.parity.references import baseline_error
+from posexport.parity.references.precision_copy import PrecisionCopy, fingerprint
+from posexport.parity.sample.writer import SampleWriter
+from posexport.sources.source import Source
+from posexport.spec import OutputSpec
+from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
+from posexport.targets.precisions import PrecisionName
+
+
+@dataclass(frozen=True)
+class Computed:
+    """One output at one point, computed in float64.
+
+    Attributes:
+        keep_BT: which tokens are compared.
+        dtype: what the graph has to answer in; None: any.
+    """
+
+    spec: OutputSpec
+    y64: Array
+    keep_BT: RealTokens
+    baseline: Measured
+    dtype: str | None
+
+    @property
+    def output(self) -> str:
+        """Its name."""
+        return self.spec.name
+
+    def measure(self, y: Array) -> Measured:
+        """The error of ``y``; infinite where it has another type."""
+        measured = measure(y, self.y64, self.spec.axes, self.keep_BT)
+        if self.dtype is None or y.dtype == self.dtype:
+            return measured
+        return Measured(np.inf, 0.0, f"{y.dtype} instead of {self.dtype}")
+
+
+class DefinitionReference:
+    """One copy of the definition in each precision, or one for every call, for modules that keep state.
+
+    ``sample`` is filled with some of the cases. Raises PosexportError where there is not one, or where a user's module
+    itself gives no numbers.
+    """
+
+    def __init__(self, source: Source, precision: PrecisionName, sample: SampleWriter | None = None) -> None:
+        self.source = source
+        self.precision = precision
+        self._sample = sample
+        self._fresh = False
+        self._first: tuple[GridPoint, str] | None = None
+        self._points: Sequence[GridPoint] = ()
+        self._copy()
+
+    def _copy(self) -> None:
+        module, outputs = self.source.module, len(self.source.outputs)
+        self.truth: Run = PrecisionCopy(module, torch.float64, outputs=outputs, fresh=self._fresh)
+        self.baseline: Run = PrecisionCopy(
+            module, BY_PRECISION[self.precision].torch, outputs=outputs, fresh=self._fresh
+        )
+
+    @property
+    def whole_truth(self) -> Run:
+        """A sequence in one call, its caches without unused slots."""
+        return whole(self.truth, self.source)
+
+    @property
+    def whole_baseline(self) -> Run:
+        """The same in the graph's precision."""
+        return whole(self.baseline, self.source)
+
+    def start(self, points: Sequence[GridPoint], skipped: Mapping[GridPoint, str]) -> None:
+        """Choose the sample, and remember what the first point gives."""
+        self._points = points
+        if self._sample is not None:
+            if not points:
+                reason = next(iter(skipped.values()), "the grid is empty")
+                raise PosexportError(
+                    f"{self.source.name}: not one point can be checked: {reason}; give a shorter --length"
+                )
+            self._sample.choose(points, self.source)
+        self._first = (points[0], self._fingerprint(points[0])) if points and not self._fresh else None
+
+    def case(self, point: GridPoint) -> Case:
+        """Inputs, and all outputs in float64 with PyTorch's error in the graph's precision."""
+        source = self.source
+        feeds = inputs_of(point, source, self.whole_baseline)
+        keeps = [token_mask(point, source.inputs, spec) for spec in source.outputs]
+        # a schedule that looks at the running length has other values in one call: then the same calls are the truth
+        calls = point.calls if source.envelope.length_dependent else ()
+        y64s = in_calls(self.truth, feeds, source, calls)
+        dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
+        # one precision's outputs at a time: logits over a vocabulary are large
+        computed = zip(source.outputs, in_calls(self.baseline, feeds, source, calls), y64s, keeps, strict=True)
+        truths = [
+            Computed(spec, y64, keep_BT, measure(y, y64, spec.axes, keep_BT), dtype)
+            for spec, y, y64, keep_BT in computed
+        ]
+        if source.kind == "python":
+            _check_finite(source, point, truths)
+        if self._sample is not None:
+            self._sample.add(point, feeds, y64s, keeps)
+        return Case(feeds, truths)
+
+    def largest(self, values: Sequence[Value]) -> PerLength:
+        """Over the points of a length, and over more draws where outputs are small."""
+        largest: dict[tuple[int, str], float] = defaultdict(float)
+        of_points = ((value.point.length, value.truth.output, value.truth.baseline.error) for value in values)
+        for length, output, error in (*of_points, *self._more()):
+            # a reference that cannot be measured must not excuse the model
+            largest[length, output] = max(largest[length, output], error if np.isfinite(error) else 0.0)
+        return dict(largest)
+
+    def _more(self) -> Iterator[tuple[int, str, float]]:
+        """PyTorch's errors over more draws of every length, where the outputs of its points have few elements."""
+        source = self.source
+        plain = [p for p in self._points if p.padding == "none" and not (p.calls or p.position_ids_given)]
+        for point in {point.length: point for point in plain}.values():
+            errors = baseline_error.errors(point, source, self.whole_truth, self.whole_baseline, source.envelope.ragged)
+            yield from ((point.length, spec.name, error) for spec, error in zip(source.outputs, errors, strict=True))
+
+    def changed(self) -> bool:
+        """Whether the first point gives other bits now."""
+        return self._first is not None and self._fingerprint(self._first[0]) != self._first[1]
+
+    def renew(self) -> None:
+        """A copy for every call from now on."""
+        self._fresh = True
+        self._copy()
+
+    def _fingerprint(self, point: GridPoint) -> str:
+        """Of what the definition computes at a point."""
+        feeds = inputs_of(point, self.source, self.whole_baseline)
+        return fingerprint([*self.whole_truth(feeds), *self.whole_baseline(feeds)])
+
+
+def _check_finite(source: Source, point: GridPoint, truths: Sequence[Computed]) -> None:
+    """Raise PosexportError where a user's module itself gives NaN or an infinity for a token that is not padding.
+
+    A definition of posexport's own that does is a failure of the proof, not of the input.
+    """
+    for truth in truths:
+        if truth.baseline.note == NOT_FINITE:
+            raise PosexportError(
+                f"{source.name}: output {truth.output} of the module itself is NaN or infinite at {point}, for tokens "
+                "that are not padding; where all keys of a row can be masked, mask with torch.finfo(x.dtype).min "
+                "instead of -inf"
+            )

@@ -1,0 +1,165 @@
+"""Gathers a bundle's sample while its proof runs, and writes it. Imports no torch."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.bundle.manifest import SAMPLE
+from posexport.errors import PosexportError
+from posexport.parity.criterion import Array
+from posexport.parity.grid.inputs import Feeds, size_of
+from posexport.parity.grid.point import PADDINGS, GridPoint
+from posexport.parity.report.report import Report
+from posexport.parity.sample.header import KEY, LARGEST, Header, StoredScale, flat
+from posexport.spec import SEQUENCE, InputSpec, OutputSpec
+from posexport.targets.dtypes import MODEL_DTYPE
+
+if TYPE_CHECKING:
+    from posexport.sources.source import Source
+
+POINTS = 8
+PICKS = 64
+#: what the header takes at most, per output of a point
+_HEADER = 1000
+
+
+class SampleWriter:
+    """Given to the reference of a proof, it gathers the sample; ``save`` writes it."""
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.tensors: dict[str, Array] = {}
+        self._chosen: list[GridPoint] = []
+        self._picks = PICKS
+
+    def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
+        """Settle which of ``points`` to keep. Anything gathered before is dropped."""
+        limit = source.envelope.limit if SEQUENCE in source.envelope.limited_axes else None
+        beyond = GridPoint(
+            batch=1, length=(limit or 0) + 1, encoder_length=points[0].encoder_length, must_be_rejected=True
+        )
+        last = None if limit is None else beyond
+        room = POINTS - (last is not None)
+        self._chosen, self._picks = _choice(points, source.inputs, source.outputs, room)
+        self.tensors = {}
+        self.header = Header(
+            precision=MODEL_DTYPE.precision,
+            limit=limit,
+            inputs=list(source.inputs),
+            outputs=list(source.outputs),
+            points=[],
+            refusals=[] if last is None else [last],
+            truths=[],
+        )
+
+    def add(
+        self, point: GridPoint, feeds: Feeds, truth: Sequence[Array], keeps: Sequence[NDArray[np.bool_] | None]
+    ) -> None:
+        """Keep ``point`` if it was chosen; ``truth`` are all of its float64 outputs, ``keeps`` their real tokens."""
+        if self.header is None or point not in self._chosen:
+            return
+        number = len(self.header.points)
+        self.header.points.append(point)
+        self.header.truths.append([])
+        for spec in self.header.inputs:
+            self.tensors[f"{number}.in.{spec.name}"] = _narrow(feeds[spec.name], spec)
+        for out, y64, keep_BT in zip(self.header.outputs, truth, keeps, strict=True):
+            flat_NC, keep_N = flat(y64, out.axes, keep_BT)
+            rng = np.random.default_rng([number, len(out.name)])
+            rows = _some(np.flatnonzero(keep_N), rng, self._picks)
+            columns = _some(np.arange(flat_NC.shape[1]), rng, self._picks)
+            name = f"{number}.out.{out.name}"
+            self.tensors[f"{name}.rows"] = rows.astype(np.int32)
+            self.tensors[f"{name}.columns"] = columns.astype(np.int32)
+            self.tensors[f"{name}.values"] = flat_NC[np.ix_(rows, columns)].astype(np.float32)
+            scale = float(np.abs(flat_NC[keep_N]).max(initial=0.0))
+            self.header.truths[-1].append(StoredScale(scale=scale if math.isfinite(scale) else 0.0))
+
+    def finish(self, report: Report) -> None:
+        """Take each length's tolerance and PyTorch's own error from the finished report."""
+        if self.header is None:
+            return
+        self.header.precision = report.precision
+        known = {(p.length, p.output): p for p in report.points if p.tolerance is not None}
+        for point, truths in zip(self.header.points, self.header.truths, strict=True):
+            for spec, truth in zip(self.header.outputs, truths, strict=True):
+                if (judged := known.get((point.length, spec.name))) is None:
+                    continue  # PyTorch overflows there too
+                truth.tolerance, truth.worst_baseline_error = judged.tolerance, judged.worst_baseline_error
+
+    def encoded(self) -> bytes:
+        """The file's bytes; at most `LARGEST`."""
+        from safetensors.numpy import save
+
+        if self.header is None or not self.header.points:
+            raise PosexportError("there is no point to store as a sample: nothing was checked")
+        tensors = {name: np.ascontiguousarray(array) for name, array in self.tensors.items()}
+        data: bytes = save(tensors, {KEY: msgspec.json.encode(self.header).decode()})
+        if len(data) > LARGEST:
+            raise RuntimeError(f"the sample has {len(data)} bytes, at most {LARGEST} were planned")
+        return data
+
+    def save(self, directory: Path, file: str = SAMPLE) -> Path:
+        """Write ``file`` into ``directory``."""
+        path = directory / file
+        path.write_bytes(self.encoded())
+        return path
+
+
+def _some(index: NDArray[Any], rng: np.random.Generator, picks: int) -> NDArray[Any]:
+    return np.sort(rng.choice(index, size=min(picks, index.size), replace=False))
+
+
+def _narrow(array: Array, spec: InputSpec) -> Array:
+    if spec.role in ("values", "cache"):
+        return array.astype(np.float32)
+    return array.astype(np.int8 if spec.role == "mask" else np.int32)
+
+
+def _choice(
+    points: Sequence[GridPoint], inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec], room: int
+) -> tuple[list[GridPoint], int]:
+    """Lengths spread evenly, shortest and longest among them, paddings and batches in turn, what fits in the file.
+
+    And how many tokens and channels to keep of every output.
+    """
+    room = max(1, min(room, LARGEST // 2 // (len(outputs) * _HEADER)))
+    picks = PICKS
+    while picks > 1 and _output_size(outputs, room, picks) > LARGEST * 3 // 4:
+        picks //= 2
+    lengths = sorted({point.length for point in points})
+    steps = min(room, len(lengths))
+    spread = {lengths[round(i * (len(lengths) - 1) / max(1, steps - 1))] for i in range(steps)}
+    budget = LARGEST - _output_size(outputs, room, picks) - 20_000
+    chosen: list[GridPoint] = []
+    paddings = [padding for padding in PADDINGS if any(point.padding == padding for point in points)]
+    # the longest first: it is the one that must not be left out for want of room
+    for turn, length in enumerate(sorted(spread, reverse=True)):
+        # in turn: ragged, left, right, none, so that the longest is also the hardest
+        liked = paddings[-1 - turn % len(paddings)]
+        here = sorted((p for p in points if p.length == length), key=lambda p: (p.padding != liked, -p.batch))
+        for point in here:
+            size = _input_size(point, inputs)
+            if size <= budget:
+                chosen.append(point)
+                budget -= size
+                break
+    return chosen, picks
+
+
+def _output_size(outputs: Sequence[OutputSpec], points: int, picks: int) -> int:
+    """Bytes of so many points' outputs at the most."""
+    widths = [axis if isinstance(axis, int) else 1 for axis in (spec.axes[-1] for spec in outputs)]
+    return sum(points * (4 * picks * min(picks, width) + 8 * picks + _HEADER) for width in widths)
+
+
+def _input_size(point: GridPoint, inputs: Sequence[InputSpec]) -> int:
+    total = 0
+    for spec in inputs:
+        total += math.prod(size_of(axis, point) for axis in spec.axes) * (1 if spec.role == "mask" else 4)
+    return total
