@@ -193,7 +193,8 @@ def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path
         nodes = control_flow(onnx.load(target / "model.onnx"))
         assert any(node.op_type == "Scan" for node in nodes) is tiles
         points = grid(source.envelope, source.inputs)
-        found = cover(source, target / "model.onnx", points, provider="cpu", threads=1, heads=5, memory_limit=1 << 33)
+        budget = Budget(outputs=source.outputs, heads=5, limit=1 << 33)
+        found = cover(source, target / "model.onnx", points, provider="cpu", threads=1, budget=budget)
         assert not found.lacking
         assert set(found.reached) == set(found.branches)
         assert bool(found.branches) is tiles or name.startswith("decoder")

@@ -99,21 +99,6 @@ def build(
     )
 
 
-def build_float32(source: Source, path: Path, recipe: Recipe, *, ir_version: int, clients_have: frozenset[str]) -> None:
-    """The float32 graph that the one of ``recipe`` is made from, as `build` saves it."""
-    lowered = _lowered(
-        source,
-        recipe.opset,
-        ir_version,
-        recipe.target,
-        recipe.lowering,
-        recipe.inline,
-        recipe.precision,
-        clients_have,
-    )
-    _save(lowered.model, source, path, lowered.lowerings)
-
-
 def _lowered(
     source: Source,
     opset: int,

@@ -4,9 +4,8 @@
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -29,7 +28,8 @@ from posexport.parity.judges.judges import Criterion, UserTolerance
 from posexport.parity.locate.locate import Location
 from posexport.parity.placement import Placement
 from posexport.parity.positions.invariant import Positions
-from posexport.parity.proof import Check, Progress, Proof
+from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
+from posexport.parity.quantized import as_stored
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
@@ -99,58 +99,39 @@ def chosen(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign
 
     ``foreign``: ``model`` is another tool's, and is fed and judged so; its source then takes the place of ``source``.
     """
-    source = widened(source if foreign is None else foreign.source)
-    whole = source
-    if PRECISIONS[wishes.precision].quantized and wishes.tolerance is None:
-        from posexport.parity.quantized import as_stored
+    own = widened(source if foreign is None else foreign.source)
+    parts = [part.spec for part in own.parts]
+    rounded = wishes.computed if wishes.copied else None
+    with torch_threads(wishes.threads), emulated_if(rounded, model, parts, everywhere=wishes.everything) as graph:
+        yield _Choice(own, model, graph, wishes, foreign).proof()
 
-        source = as_stored(source, model)
-    with ExitStack() as held:
-        rounded = wishes.computed if wishes.copied else None
-        shipped_parts = [part.spec for part in source.parts]
-        graph = held.enter_context(emulated_if(rounded, model, shipped_parts, everywhere=wishes.everything))
-        if wishes.copied:
-            parts = zip(source.parts, widened_parts(shipped_parts), strict=True)
-            source = replace(source, parts=[replace(part, spec=spec) for part, spec in parts])
-        held.enter_context(torch_threads(wishes.threads))
-        opened = partial(_subject, foreign=foreign, provider=wishes.provider, threads=wishes.threads)
-        subject = opened(source, graph)
-        if wishes.copied and wishes.sample is None:
-            wishes = replace(wishes, sample=SampleWriter())
-        reference = DefinitionReference(source, wishes.computed, wishes.sample)
-        budget = Budget(outputs=source.outputs, heads=heads_of(whole.module), limit=wishes.memory_limit)
-        further = source.plan.further or (LONG if wishes.computed in HALVES else ())
-        points = grid(
-            source.envelope, source.inputs, source.plan, lengths=wishes.lengths, further=budget.further(further)
-        )
-        checks: list[Check] = [Invariants(reference), GreedySteps(reference, subject)]
-        if not provider_named(wishes.provider).built_in:
-            checks.append(Placement(subject, graph, tuple(part.spec for part in source.parts)))
-        if foreign is not None:
-            checks.append(Findings(source.envelope.limit))
-        else:
-            checks += _of_own_graphs(source, whole, model, graph, points, wishes, budget)
-        if wishes.sample is not None:
-            checks.append(Settled(wishes.sample))
-            if wishes.copied and not wishes.everything and loads(wishes.provider, wishes.computed):
-                checks.append(Shipped(wishes.sample, lambda: opened(whole, model)))
-        criterion = Criterion(wishes.computed, switches(source.envelope))
-        judge = criterion if wishes.tolerance is None else UserTolerance(wishes.computed, wishes.tolerance)
-        bounds = bounds_of(source.envelope)
-        yield Proof(
+
+class _Choice:
+    """What a proof of ``model`` is made of; ``graph`` runs, which is ``model`` or a copy that rounds."""
+
+    def __init__(
+        self, own: Source, model: Path | bytes, graph: Path | bytes, wishes: Wishes, foreign: Foreign | None
+    ) -> None:
+        self._own, self._model, self._graph, self._foreign = own, model, graph, foreign
+        # the graph that ships is compared with a sample too, where a copy is proven
+        self._wishes = replace(wishes, sample=wishes.sample or (SampleWriter() if wishes.copied else None))
+        self._source = self._proven()
+        self._subject = self._opened(self._source, graph)
+        self._reference = DefinitionReference(self._source, wishes.computed, self._wishes.sample)
+        self._budget = Budget(outputs=own.outputs, heads=heads_of(own.module), limit=wishes.memory_limit)
+
+    def proof(self) -> Proof:
+        """All of it."""
+        wishes, source = self._wishes, self._source
+        points = self._grid()
+        checks = list(self._checks(points))
+        judge = self._judge()
+        return Proof(
             model=source,
-            subject=subject,
-            reference=reference,
+            subject=self._subject,
+            reference=self._reference,
             judge=judge,
-            rejection=Guarded(source, bounds)
-            if foreign is None
-            else Beyond(
-                model=source,
-                bounds=bounds,
-                definition=lambda: (reference.truth, reference.baseline),
-                values=judge,
-                budget=budget,
-            ),
+            rejection=self._rejection(judge),
             points=points,
             checks=checks,
             about=Report(
@@ -162,47 +143,92 @@ def chosen(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign
                 tolerance=wishes.tolerance,
                 emulated=wishes.copied,
             ),
-            budget=budget,
+            budget=self._budget,
             progress=wishes.progress,
         )
 
+    @property
+    def _quantized(self) -> bool:
+        return PRECISIONS[self._wishes.precision].quantized
 
-def _of_own_graphs(
-    source: Source,
-    whole: Source,
-    model: Path | bytes,
-    graph: Path | bytes,
-    points: list[GridPoint],
-    wishes: Wishes,
-    budget: Budget,
-) -> Iterator[Check]:
-    """What is known of graphs that posexport made; ``points`` get those that branches need beside them.
+    def _proven(self) -> Source:
+        """The definition that is right: with the weights of the file, unless the user says what may be lost by them."""
+        source = self._own
+        if self._quantized and self._wishes.tolerance is None:
+            source = as_stored(source, self._model)
+        if not self._wishes.copied:
+            return source
+        specs = widened_parts([part.spec for part in source.parts])
+        parts = [replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)]
+        return replace(source, parts=parts)
 
-    Another tool's graph does not say which of its nodes are which module.
-    """
-    if wishes.lengths is None:
-        coverage = cover(
-            source,
-            graph,
-            points,
-            provider=wishes.provider,
-            threads=wishes.threads,
-            budget=budget,
-            progress=lambda text: wishes.progress(0, 0, text),
+    def _opened(self, source: Source, model: Path | bytes) -> Runner:
+        provider, threads = self._wishes.provider, self._wishes.threads
+        if self._foreign is not None:
+            return ForeignRunner(self._foreign, model, provider=provider, threads=threads)
+        return Runner.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
+
+    def _grid(self) -> list[GridPoint]:
+        source, wishes = self._source, self._wishes
+        further = source.plan.further or (LONG if wishes.computed in HALVES else ())
+        return grid(
+            source.envelope, source.inputs, source.plan, lengths=wishes.lengths, further=self._budget.further(further)
         )
-        points += coverage.added
-        yield Branches(coverage)
-    yield Location(source, graph, wishes.threads)
-    if wishes.computed in HALVES and not wishes.everything:
-        yield Positions(whole, model)
-    if PRECISIONS[wishes.precision].quantized:
-        yield CostOnGrid(whole)
 
+    def _judge(self) -> Judge:
+        wishes = self._wishes
+        if wishes.tolerance is not None:
+            return UserTolerance(wishes.computed, wishes.tolerance)
+        return Criterion(wishes.computed, switches(self._source.envelope))
 
-def _subject(source: Source, model: Path | bytes, *, foreign: Foreign | None, provider: str, threads: int) -> Runner:
-    if foreign is not None:
-        return ForeignRunner(foreign, model, provider=provider, threads=threads)
-    return Runner.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
+    def _rejection(self, judge: Judge) -> Rejection:
+        bounds, reference = bounds_of(self._source.envelope), self._reference
+        if self._foreign is None:
+            return Guarded(self._source, bounds)
+        return Beyond(
+            model=self._source,
+            bounds=bounds,
+            definition=lambda: (reference.truth, reference.baseline),
+            values=judge,
+            budget=self._budget,
+        )
+
+    def _checks(self, points: list[GridPoint]) -> Iterator[Check]:
+        """In the order in which they run; ``points`` get those that branches of the graph need beside them."""
+        wishes, source = self._wishes, self._source
+        yield Invariants(self._reference)
+        yield GreedySteps(self._reference, self._subject)
+        if not provider_named(wishes.provider).built_in:
+            yield Placement(self._subject, self._graph, tuple(part.spec for part in source.parts))
+        if self._foreign is not None:
+            yield Findings(source.envelope.limit)
+        else:
+            yield from self._of_own_graphs(points)
+        if wishes.sample is not None:
+            yield Settled(wishes.sample)
+            if wishes.copied and not wishes.everything and loads(wishes.provider, wishes.computed):
+                yield Shipped(wishes.sample, lambda: self._opened(self._own, self._model))
+
+    def _of_own_graphs(self, points: list[GridPoint]) -> Iterator[Check]:
+        """Another tool's graph does not say which of its nodes are which module."""
+        wishes, source = self._wishes, self._source
+        if wishes.lengths is None:
+            coverage = cover(
+                source,
+                self._graph,
+                points,
+                provider=wishes.provider,
+                threads=wishes.threads,
+                budget=self._budget,
+                progress=lambda text: wishes.progress(0, 0, text),
+            )
+            points += coverage.added
+            yield Branches(coverage)
+        yield Location(source, self._graph, wishes.threads)
+        if wishes.computed in HALVES and not wishes.everything:
+            yield Positions(self._own, self._model)
+        if self._quantized:
+            yield CostOnGrid(self._own)
 
 
 def heads_of(module: nn.Module) -> int:
