@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
+from onnx import helper, numpy_helper
 from text_graphs import answers, graph, matrices, rows
 
 import posexport
@@ -12,6 +13,7 @@ from posexport.errors import PosexportError
 from posexport.export import negotiate
 from posexport.precision.apply import apply
 from posexport.precision.blocks.rounding import half_quadratic, nearest
+from posexport.runtime.providers import make_session
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 
@@ -184,3 +186,22 @@ def test_embeddings_of_an_encoder_are_rows_of_int8(tmp_path):
         and not name.endswith("_scale")
     ]
     assert len(kept) == 2, kept  # the position table and the value projection
+
+
+def test_blocks_of_int8_run_where_products_of_integers_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On x64 without VNNI an option that is right for products of integers broke every blocked int8 weight."""
+    monkeypatch.setattr("posexport.runtime.providers.saturates", lambda: True)
+    whole, scales = rng.integers(-100, 100, (60, 300)).astype(np.int8), rng.random((2, 300)).astype(np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scales"], ["real"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "real"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(whole, "w"), numpy_helper.from_array(scales, "scales")]
+    x, y = (helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 60), ("y", 300)))
+    made = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
+    given = rng.standard_normal((3, 60)).astype(np.float32)
+    (got,) = make_session(made.SerializeToString()).run(None, {"x": given})
+    right = given @ (whole * np.repeat(scales, 32, 0)[:60])
+    assert np.abs(got - right).max() < 0.02 * np.abs(right).max()

@@ -5,6 +5,7 @@ is on the provider or there is an error that names what is missing. Nodes that t
 to the CPU: `posexport.runtime.placement` finds those.
 """
 
+import mmap
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,13 @@ def make_session(
     import onnxruntime
 
     record = provider_named(provider)
+    if isinstance(model, Path) and not model.is_file():
+        raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     options = _session_options(threads, level, profile, spinning)
+    if saturates() and _multiplies_integers(model):
+        # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
+        # that reads an int8 weight twice, and runs none whose int8 weights are in blocks
+        options.add_session_config_entry("session.x64quantprecision", "1")
     if not denormals and thread_state.supported():
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
     if weights is not None:
@@ -62,8 +69,6 @@ def make_session(
             f"{record.ort_name} was asked for, but the installed onnxruntime {onnxruntime.__version__} is built "
             f"without it; {runtime_conflict() or f'install {record.package} in its place'}"
         )
-    if isinstance(model, Path) and not model.is_file():
-        raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     record.prepare()
     if _quiet:
         _silence(record)
@@ -133,16 +138,25 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
     options.graph_optimization_level = known[name]
     options.intra_op_num_threads = threads
     options.log_severity_level = _FATAL
-    if saturates():
-        # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
-        # that reads an int8 weight twice
-        options.add_session_config_entry("session.x64quantprecision", "1")
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
     return options
+
+
+def _multiplies_integers(model: Path | bytes) -> bool:
+    """Whether products of integers may be in a graph: not where all its integers are weights in blocks.
+
+    Read off the bytes, as a machine that runs bundles need not have onnx: names of operators and attributes are in them
+    as they are.
+    """
+    held: Path | bytes | mmap.mmap = model
+    if isinstance(model, Path) and model.stat().st_size:
+        with model.open("rb") as file:
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return isinstance(held, Path) or held.find(b"MatMulInteger") >= 0 or held.find(b"block_size") < 0
 
 
 #: whether ONNX Runtime may be silenced for the whole process: the command line's to say
