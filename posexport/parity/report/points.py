@@ -30,30 +30,46 @@ _OF_GRID = ("batch", "length", "padding", "memory", "image", "calls", "numbered"
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
-    """One output at one point. ``rejected``: the length guard rejected the input, as it must."""
+    """One output at one point.
+
+    Attributes:
+        batch: rows.
+        length: tokens of a row, cached ones included.
+        past: tokens in the cache before the call.
+        encoder_length: tokens of the encoder, for cross attention.
+        image: height and width in pixels.
+        calls: new tokens of each call, where the row was read in several (prefill, chunks, decode steps).
+        position_ids_given: ``position_ids`` were fed, instead of counted from the mask.
+        padding: where rows were padded.
+        provider: where the graph ran.
+        precision: precision of the run.
+        output: name of the compared output.
+        error: max |y - y64| / max |y64| over what is not padding; None: no number describes it, see the note.
+        baseline_error: PyTorch's own error at this point, in the same precision.
+        worst_baseline_error: PyTorch's largest error at this length, of which the tolerance is made.
+        tolerance: the largest error that passes.
+        cosine: of a quantized graph: mean cosine of a token's vector with the reference's.
+        least_cosine: the smallest of them.
+        top_1: the part of the tokens whose largest logit is the reference's; None for what is no logits.
+        verdict: pass, fail, skipped, or rejected by the graph's length guard (which passes where it is due).
+        note: reason, where there is one.
+    """
 
     batch: int
     length: int
     past: int = 0
-    #: length of the sequence that is cross attended to
     memory: int | None = None
-    #: height and width of an image
     image: tuple[int, int] | None = None
-    #: lengths of the calls that made up the length
     calls: tuple[int, ...] = ()
-    #: positions were given
     numbered: bool = False
     padding: Padding
     provider: str
     precision: PrecisionName
     output: str
     error: float | None
-    #: PyTorch's at this point, and its largest at this length, which the tolerance is made of
     torch_error: float | None
     torch_worst: float | None
     tolerance: float | None
-    #: of a quantized graph: mean and smallest cosine of a token against the reference, and how often its best class is
-    #: the reference's; None where the output has too few elements, or is no logits
     cosine: float | None = None
     least_cosine: float | None = None
     top_1: float | None = None
