@@ -113,9 +113,9 @@ class PartSpec(
         file: the graph's file.
         inputs: inputs of this graph.
         outputs: outputs of this graph.
-        input_names: where each of its inputs comes from: an input of the whole model, or an output of an
-            earlier graph. A ``cache`` input that is not listed is empty.
-        output_names: what each of its outputs is called in the whole model.
+        input_names (dict[str, str]): where each of its inputs comes from: an input of the whole model, or an output
+            of an earlier graph. A ``cache`` input that is not listed is empty.
+        output_names (dict[str, str]): what each of its outputs is called in the whole model.
         when: ``always``; ``first``, in calls without past tokens; ``later``, in calls with some. Before a
             ``later`` part the ``first`` one runs on one token alone, for what only it gives and what no token
             changes (keys and values of an encoder's states).
@@ -147,19 +147,20 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The lengths a model is right for.
 
     Attributes:
-        min_length: tokens of the shortest input.
-        trained_length: tokens of the position table; None: it has none.
-        max_length: tokens of the longest input; the graph rejects longer ones; None: any length.
+        min_length (int): tokens of the shortest input.
+        trained_length (int | None): tokens of the position table; None: it has none.
+        max_length (int | None): tokens of the longest input; the graph rejects longer ones; None: any length.
         beyond: what was chosen for inputs longer than the position table.
         boundaries: lengths at which the encoding's formula changes (a clipping distance, the end of a table).
         limited_axes: the axes to which the maximum applies.
         paddings: the kinds of padding that the model accepts.
-        min_sizes: the smallest size of other axes than ``sequence_length``.
-        patch_size: pixels from one token to the next, in both directions.
+        min_sizes (dict[str, int]): the smallest size of other axes than ``sequence_length``.
+        patch_size (int): pixels from one token to the next, in both directions.
         convolutions: kernel and stride of each convolution between audio samples and tokens.
         length_dependent: what a token gets depends on the length of its row in the call (dynamic NTK,
             LongRoPE).
-        kv_cache: the model has a KV cache.
+        kv_cache (bool): it has a KV cache: keys and values of past tokens are inputs, those of all tokens
+            outputs.
     """
 
     minimum: int = 1
@@ -198,9 +199,10 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The contract as a bundle records it, beside the sizes of the `ProofPlan` that it was proven with.
 
     Attributes:
-        proof_lengths: the lengths of the parity grid; empty: the default ones.
-        proof_image_sizes: height and width in pixels at which a vision model is proven.
-        trace_sizes: sizes of the example with which the model was traced, where the usual ones do not fit.
+        proof_lengths (list[int]): the lengths of the parity grid; empty: the default ones.
+        proof_image_sizes (list[tuple[int, int]]): height and width in pixels at which a vision model is proven.
+        trace_sizes (dict[str, int]): sizes of the example with which the model was traced, where the usual ones do not
+            fit.
     """
 
     lengths: list[int] = []

@@ -85,7 +85,7 @@ class BranchRun(_Strict, frozen=True, kw_only=True):
 
     Attributes:
         branch: name of the branch.
-        covered_by: the first grid point that ran it; None: none did.
+        covered_by (str | None): the first grid point that ran it; None: none did.
         note: why no point ran it.
     """
 
@@ -101,11 +101,11 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
         points: compared outputs and rejected inputs.
         passed: comparisons within their tolerance.
         skipped: points that were not checked, such as points too large for the machine's memory.
-        rejected: inputs beyond a limit that the graph rejected, as it must.
+        rejected (Count): inputs beyond a limit that the graph rejected, as it must.
         worst_error: error of the comparison that came nearest to its tolerance; None: nothing was compared.
         worst_tolerance: tolerance of that comparison.
         complete: the whole grid was checked and nothing was skipped.
-        longest_passed: tokens of the longest input that was compared and passed.
+        longest_passed (Count | None): tokens of the longest input that was compared and passed.
     """
 
     points: Count
@@ -173,7 +173,7 @@ class LoweringSpec(_Strict, frozen=True, kw_only=True):
     Attributes:
         lowering: the lowering that was chosen.
         nodes: how many nodes of this type the graph has.
-        rejected: every other lowering, with the reason why it was not chosen.
+        rejected (dict[str, str]): every other lowering, with the reason why it was not chosen.
     """
 
     lowering: str
@@ -186,7 +186,7 @@ class PassSpec(_Strict, frozen=True, kw_only=True):
 
     Attributes:
         nodes: how many nodes the pass changed.
-        rejected: why the pass did not run, or why it left other nodes as they are.
+        rejected (list[str]): why the pass did not run, or why it left other nodes as they are.
     """
 
     nodes: Count
@@ -203,12 +203,13 @@ class Manifest(_Strict, frozen=True, kw_only=True):
         task: what the model is for, such as ``features``, ``sentence-embedding`` or ``text-generation``.
         encoding: the position encoding and its parameters; None for a module without one that posexport knows.
         encodings: the encoding of each layer in turn, where layers differ.
-        limits: the lengths for which the model is right, and what happens beyond them.
+        limits (Limits): the lengths for which the model is right, and what happens beyond them.
         inputs: the inputs in the graph's order.
         outputs: the outputs in the graph's order.
         parts: the graphs of a model that has several (encoder and decoder), in the order in which they run.
         precision: precision of weights and activations.
-        precision_by_class: class of tensors and what they are stored in; empty: all as ``precision`` says.
+        precision_by_class (dict[str, str]): class of tensors and what they are stored in, such as
+            ``int8 per channel``; empty: all as ``precision`` says.
         cost: what a precision below float32 was measured to cost; None for float32.
         variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
         target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
@@ -372,7 +373,7 @@ def _fit(manifest: Manifest) -> None:
             # in calls of its own it gives what the part for first calls gives in the others
             taken = {whole for whole in taken if known[whole] != made[whole]}
         if len(made) < len(part.gives) or taken:
-            raise PosexportError(f"its part {part.file} gives something under a name that is taken")
+            raise PosexportError(f"its part {part.file} gives an output a name that is already used")
         first |= made.keys() if part.when == "first" else set()
         known |= made
         given |= made.keys()

@@ -36,17 +36,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, rename=NAMES):
         batch: rows.
         length: tokens of a row, cached ones included.
         past: tokens in the cache before the call.
-        encoder_length: tokens of the encoder, for cross attention.
+        encoder_length (int | None): tokens of the encoder, for cross attention.
         image: height and width in pixels.
         calls: new tokens of each call, where the row was read in several (prefill, chunks, decode steps).
-        position_ids_given: ``position_ids`` were fed, instead of counted from the mask.
+        position_ids_given (bool): ``position_ids`` were fed, instead of counted from the mask.
         padding: where rows were padded.
         provider: where the graph ran.
         precision: precision of the run.
         output: name of the compared output.
         error: max |y - y64| / max |y64| over what is not padding; None: no number describes it, see the note.
-        baseline_error: PyTorch's own error at this point, in the same precision.
-        worst_baseline_error: PyTorch's largest error at this length, of which the tolerance is made.
+        baseline_error (float | None): PyTorch's own error at this point, in the same precision.
+        worst_baseline_error (float | None): PyTorch's largest error at this length, of which the tolerance is made.
         tolerance: the largest error that passes.
         cosine: of a quantized graph: mean cosine of a token's vector with the reference's.
         least_cosine: the smallest of them.
