@@ -13,6 +13,14 @@ ROOT = Path(__file__).parent.parent
 GROUND = "ground"
 
 
+def numbered() -> str:
+    """The layers of the package, from the ground up, as ``tests/test_layers.py`` keeps them."""
+    names = load_module(ROOT / "tests" / "test_layers.py").LAYERS
+    return "\n".join(
+        f"{level}. {', '.join(f'`{name}`' for name in sorted(each))}" for level, each in enumerate(names, 1)
+    )
+
+
 def mermaid() -> str:
     """The graph, the users' end on top."""
     test_layers = load_module(ROOT / "tests" / "test_layers.py")

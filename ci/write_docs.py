@@ -9,12 +9,24 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import docs_manifest
-import docs_reference
 import docs_tables
+import layers
+
+from posexport.passes.pipeline import PASSES
 
 ROOT = Path(__file__).parent.parent
-BLOCKS: dict[str, Callable[[], str]] = docs_tables.TABLES | docs_reference.BLOCKS | docs_manifest.BLOCKS
+
+
+def passes() -> str:
+    """Every graph pass, in the order in which they run."""
+    return "\n".join(["| pass | what it makes |", "|---|---|", *(f"| `{p.name}` | {p.description} |" for p in PASSES)])
+
+
+BLOCKS: dict[str, Callable[[], str]] = docs_tables.TABLES | {
+    "layers": layers.numbered,
+    "imports": layers.mermaid,
+    "passes": passes,
+}
 _BLOCK = re.compile(r"(<!-- (?P<name>[a-z-]+) -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
 
 

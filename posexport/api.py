@@ -108,7 +108,7 @@ def convert(
     Raises:
         PosexportError: what cannot be converted and why, in one sentence.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> done = posexport.convert("encoder-t5", "t5-encoder", settings={"layers": 1}, lengths=[5])
         >>> done.good, done.verdict
@@ -203,7 +203,7 @@ def verify(
     Raises:
         PosexportError: there is nothing to check with, the bundle is damaged, the provider does not load.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> done = posexport.convert("encoder-alibi", "alibi", settings={"layers": 1}, lengths=[5])
         >>> posexport.verify("alibi").verdict
@@ -258,7 +258,7 @@ def load(
     Raises:
         PosexportError: no bundle, a file is missing or altered, the provider does not load.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> done = posexport.convert("encoder-rope", "rope", settings={"layers": 1, "hidden": 60}, verify=False)
         >>> session = posexport.load("rope")
@@ -274,7 +274,7 @@ def load(
 def list_encodings() -> list[dict[str, Any]]:
     """Every position encoding: its name, what it does, its source, its parameters and limits, its built-in models.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> [row["source"] for row in posexport.list_encodings() if row["name"] == "alibi"]
         ['Press et al. 2022, arXiv:2108.12409, section 3']
@@ -287,7 +287,7 @@ def list_encodings() -> list[dict[str, Any]]:
 def list_families() -> list[dict[str, Any]]:
     """Every family of Hugging Face checkpoints that can be converted, ``model_type`` as in config.json, with its tasks.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> [row["tasks"] for row in posexport.list_families() if row["name"] == "llama"]
         [['features', 'text-generation']]

@@ -44,13 +44,19 @@ Padding = Literal["none", "right", "left", "ragged", "ragged-right"]
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One input. ``size`` is the exclusive upper bound of ids; ``padding`` is the id that fills padded places.
+    """One input.
 
-    Roles: ``tokens`` (ids below ``size``), ``types`` (ids below ``size``), ``mask`` (1 keeps, 0 is padding; its last
-        axis names the sequence it masks), ``values`` (real numbers), ``flags`` (1 marks a token, 0 none or padding),
-        ``cache`` (keys or values of past tokens), ``positions`` (of the new tokens, below ``size``; -1: counted by the
-        mask).
-    ``default``: what every element is in a call of the graph that leaves the input out; None: it must be fed.
+    Attributes:
+        name: the graph's name of the input.
+        dtype: element type.
+        axes: a name for each dynamic axis, a number for each fixed one.
+        role: what the values mean: ``tokens`` (ids below ``size``), ``types`` (segment ids below ``size``),
+            ``mask`` (1 keeps, 0 is padding; its last axis names the sequence it masks), ``values`` (real
+            numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past tokens),
+            ``positions`` (of the new tokens, below ``size``; -1: counted by the mask).
+        size: exclusive upper bound of ids.
+        padding: the id at padded tokens.
+        default: the value of every element where the input is left out; None: it must be given.
     """
 
     name: str
@@ -63,7 +69,12 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One output. Where an axis of `TOKENS` is among the axes, entries of padded tokens are not compared."""
+    """One output. Where an axis of `TOKENS` is among the axes, entries of padded tokens are not compared.
+
+    Attributes:
+        name: the graph's name of the output.
+        axes: as for inputs.
+    """
 
     name: str
     axes: list[Axis]
@@ -96,13 +107,18 @@ class PartSpec(
     forbid_unknown_fields=True,
     rename={"feeds": "input_names", "gives": "output_names"},
 ):
-    """One of several graphs that make up a model, which run in turn.
+    """One of several graphs that make up a model, which run in turn. One file may be two parts.
 
-    ``feeds``: what each of its inputs gets, an input of the whole or an output of the whole that an earlier part gives;
-    a ``cache`` input that is not listed is empty. ``gives``: what each of its outputs is called in the whole.
-    ``when``: ``always``; ``first``, in calls without past tokens; ``later``, in calls with some. Before a ``later``
-    part the ``first`` one runs on one token alone, for what only it gives and what no token changes (keys and values of
-    an encoder's states). One file may be two parts.
+    Attributes:
+        file: the graph's file.
+        inputs: inputs of this graph.
+        outputs: outputs of this graph.
+        input_names (dict[str, str]): where each of its inputs comes from: an input of the whole model, or an output
+            of an earlier graph. A ``cache`` input that is not listed is empty.
+        output_names (dict[str, str]): what each of its outputs is called in the whole model.
+        when: ``always``; ``first``, in calls without past tokens; ``later``, in calls with some. Before a
+            ``later`` part the ``first`` one runs on one token alone, for what only it gives and what no token
+            changes (keys and values of an encoder's states).
     """
 
     file: str
@@ -130,9 +146,21 @@ _LIMITS = {
 class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
     """The lengths a model is right for.
 
-    ``trained``: the length its tables were made for (None: it has none). ``limit``: the longest input it accepts (None:
-    any length); one longer is rejected by the graph's length guard. ``beyond``: what was chosen for inputs longer than
-    ``trained``. ``boundaries``: lengths at which the encoding's formula changes (a clipping distance, a table's end).
+    Attributes:
+        min_length (int): tokens of the shortest input.
+        trained_length (int | None): tokens of the position table; None: it has none.
+        max_length (int | None): tokens of the longest input; the graph rejects longer ones; None: any length.
+        beyond: what was chosen for inputs longer than the position table.
+        boundaries: lengths at which the encoding's formula changes (a clipping distance, the end of a table).
+        limited_axes: the axes to which the maximum applies.
+        paddings: the kinds of padding that the model accepts.
+        min_sizes (dict[str, int]): the smallest size of other axes than ``sequence_length``.
+        patch_size (int): pixels from one token to the next, in both directions.
+        convolutions: kernel and stride of each convolution between audio samples and tokens.
+        length_dependent: what a token gets depends on the length of its row in the call (dynamic NTK,
+            LongRoPE).
+        kv_cache (bool): it has a KV cache: keys and values of past tokens are inputs, those of all tokens
+            outputs.
     """
 
     minimum: int = 1
@@ -140,19 +168,12 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     limit: int | None = None
     beyond: Beyond = "error"
     boundaries: list[int] = []
-    #: the axes that ``limit`` is about
     limited_axes: list[str] = msgspec.field(default_factory=lambda: [SEQUENCE])
-    #: the paddings it accepts beside none
     paddings: list[Padding] = msgspec.field(default_factory=lambda: ["right", "left", "ragged"])
-    #: the smallest size of other axes than ``sequence_length``, where that is more than 1
     smallest: dict[str, int] = {}
-    #: pixels from one token to the next, in both directions
     patch: int = 1
-    #: (kernel, stride) of the convolutions between ``sequence_length`` and ``num_frames``
     convolutions: list[tuple[int, int]] = []
-    #: what it computes for a token depends on how long the row is in the call
     length_dependent: bool = False
-    #: it has a KV cache: keys and values of past tokens are inputs, those of all tokens outputs
     cached: bool = False
 
     @property
@@ -175,7 +196,14 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
-    """The contract as a bundle records it, beside the sizes of the `ProofPlan` that it was proven with."""
+    """The contract as a bundle records it, beside the sizes of the `ProofPlan` that it was proven with.
+
+    Attributes:
+        proof_lengths (list[int]): the lengths of the parity grid; empty: the default ones.
+        proof_image_sizes (list[tuple[int, int]]): height and width in pixels at which a vision model is proven.
+        trace_sizes (dict[str, int]): sizes of the example with which the model was traced, where the usual ones do not
+            fit.
+    """
 
     lengths: list[int] = []
     images: list[tuple[int, int]] = []
@@ -228,8 +256,11 @@ def samples(tokens: int, convolutions: Sequence[tuple[int, int]]) -> int:
 class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which encoding a model uses, with the parameters its constructor was given.
 
-    ``cached_keys_until``: the row length beyond which cached keys of shorter calls must be computed again (LongRoPE
-    changes all frequencies there); None: they stay valid.
+    Attributes:
+        name: a name of ``posexport list encodings``.
+        parameters: its constructor's arguments.
+        cached_keys_until: row length beyond which cached keys of shorter calls must be computed again (LongRoPE
+            changes all frequencies there); None or left out: never.
     """
 
     name: str

@@ -5,6 +5,7 @@ Running is for ``./ci/test --all``: the ``python`` blocks of a page in one names
 """
 
 import importlib
+import inspect
 import os
 import re
 import shlex
@@ -19,10 +20,18 @@ from typing import Any
 
 import click
 import docs_models
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+import posexport
+import posexport.nn
+import posexport.testing
+from posexport import spec
+from posexport.bundle import manifest
 from posexport.cli import group
+from posexport.parity.report.points import Point
+from posexport.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -167,25 +176,18 @@ def test_a_command_that_does_not_parse_is_noticed(words: list[str], monkeypatch:
         test_commands_in_the_pages_parse()
 
 
-def slugs(page: Path) -> set[str]:
-    """The anchors of a page's headings, as Python-Markdown makes them."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    heads = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
-    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_resolve(page: Path) -> None:
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith(("http://", "https://")):
-            continue
+def test_links_of_the_readme_resolve() -> None:
+    """Those between the pages are checked when the site is built."""
+    text = re.sub(r"```.*?```", "", README.read_text(), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not target.startswith("http")]
+    assert len(targets) > 5
+    for target in targets:
         path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        assert file.is_file(), f"{page.name}: {target}"
-        assert not anchor or anchor in slugs(file), f"{page.name}: {target}"
-        if page != README:
-            assert file.is_relative_to(ROOT / "docs"), f"{page.name}: {target} is outside of the site"
+        file = ROOT / path
+        assert file.is_file(), target
+        heads = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE)
+        slugs = {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
+        assert not anchor or anchor in slugs, target
 
 
 def test_the_table_of_lowerings_has_them_all() -> None:
@@ -228,8 +230,6 @@ def test_every_model_of_the_tutorials_converts(command: str, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints and bundles under the names of the pages."""
-    import posexport
-
     folder = tmp_path_factory.mktemp("models")
     for name in docs_models.CHECKPOINTS:
         docs_models.checkpoint(name, folder / name)
@@ -299,9 +299,77 @@ def test_an_example_runs(example: Path, workplace: Path, models: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_site_builds(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built pages."""
     pytest.importorskip("mkdocs", reason="mkdocs comes with the extra dev")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    folder = tmp_path_factory.mktemp("site")
+    # without -q, which hides the warnings that --strict counts
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "encodings" / "index.html").is_file()
+    return folder
+
+
+def test_every_public_name_is_documented(site: Path) -> None:
+    anchors = set(re.findall(r'id="([^"]*)"', (site / "api" / "index.html").read_text()))
+    names = {f"posexport.{name}" for name in posexport.__all__ if not name.startswith("_")}
+    for module in (posexport.nn, posexport.testing):
+        names |= {
+            f"{module.__name__}.{name}"
+            for name, thing in vars(module).items()
+            if not name.startswith("_") and not isinstance(thing, ModuleType)
+        }
+    assert names <= anchors, names - anchors
+    assert {"posexport.Session.generate", "posexport.Report.to_text"} <= anchors, "methods are shown"
+
+
+def all_commands(command: click.Command, path: str = "posexport") -> Iterator[tuple[str, click.Command]]:
+    """A command and all below it, with their full names."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            below = command.get_command(click.Context(command), name)
+            assert below is not None
+            yield from all_commands(below, f"{path} {name}")
+
+
+def test_every_command_and_option_is_documented(site: Path) -> None:
+    page = (site / "command-line" / "index.html").read_text()
+    sections = dict(re.findall(r'<h\d id="([^"]*)"(.*?)(?=<h\d id=|\Z)', page, re.DOTALL))
+    commands_found = dict(all_commands(group))
+    assert len(commands_found) > 10
+    for name, command in commands_found.items():
+        section = sections[name.replace(" ", "-")]
+        for option in (each for each in command.params if isinstance(each, click.Option)):
+            assert option.opts[-1] in section, f"{name} {option.opts[-1]}"
+            assert option.help, f"{name} {option.opts[-1]}"
+        if len(name.split()) == 2 and not isinstance(command, click.Group):
+            assert re.search(r"<p>Examples?:</p>\s*<pre", section), f"{name}: no example in a block of its own"
+
+
+#: the records whose fields docs/bundle-format.md shows
+RECORDS = [each for each in vars(manifest).values() if getattr(each, "__module__", "") == manifest.__name__]
+RECORDS = [each for each in RECORDS if isinstance(each, type) and not each.__name__.startswith("_")]
+RECORDS += [spec.InputSpec, spec.OutputSpec, spec.PartSpec, spec.EncodingSpec, spec.Limits, Point]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_of_a_bundle_is_documented(record: type[msgspec.Struct], site: Path) -> None:
+    """By its name in JSON, in the docstring of the record or of one that it extends, which the page shows."""
+    page = (site / "bundle-format" / "index.html").read_text()
+    documented: set[str] = set()
+    for base in record.__mro__:
+        if "Attributes:" in (doc := vars(base).get("__doc__") or ""):
+            assert f'id="{base.__module__}.{base.__name__}"' in page, base
+            documented |= set(re.findall(r"^        (\w+)(?: \(.*?\))?: ", doc, flags=re.MULTILINE))
+    assert documented == {field.encode_name for field in msgspec.structs.fields(record)}
+
+
+def test_every_key_of_a_recipe_is_an_option_or_documented() -> None:
+    recipe = inspect.getdoc(Recipe) or ""
+    command = group.get_command(click.Context(group), "convert")
+    assert command is not None
+    options = {name.removeprefix("--").replace("-", "_") for each in command.params for name in each.opts}
+    for field in msgspec.structs.fields(Recipe):
+        assert field.name in options or f"    {field.name}: " in recipe, field.name

@@ -396,7 +396,7 @@ def test_verify_by_the_sample_and_against_the_source(bundle: Callable[..., Path]
             lambda m: m["parts"][1]["input_names"].update(other="input_ids"),
             "decoder_model.onnx feeds or gives what it does not",
         ),
-        (lambda m: m["parts"][0]["output_names"].update(last_hidden_state="input_ids"), "under a name that is taken"),
+        (lambda m: m["parts"][0]["output_names"].update(last_hidden_state="input_ids"), "a name that is already used"),
         (
             lambda m: m["parts"][1]["input_names"].update(input_ids="past_key_values.0.decoder.key"),
             "nothing that fits feeds it",

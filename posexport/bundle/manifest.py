@@ -53,16 +53,25 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class FileEntry(_Strict, frozen=True, kw_only=True):
-    """One file: ``size`` in bytes."""
+    """One file of the bundle.
+
+    Attributes:
+        size: bytes.
+        sha256: hash of the file.
+    """
 
     size: Count
     sha256: Sha256
 
 
 class SourceInfo(_Strict, frozen=True, kw_only=True):
-    """What was converted: its name without folders; ``sha256`` covers what determines the weights.
+    """What was converted.
 
-    A checkpoint that was named by its Hugging Face Hub id has that as ``name``, and its commit as ``revision``.
+    Attributes:
+        name: name of the source, without folders.
+        kind: where the source came from.
+        sha256: hash of everything that determines the weights.
+        revision: the commit on the Hugging Face Hub; None for other sources.
     """
 
     name: str
@@ -74,7 +83,10 @@ class SourceInfo(_Strict, frozen=True, kw_only=True):
 class BranchRun(_Strict, frozen=True, kw_only=True):
     """A branch of the graph (one side of an If, the body of a Scan or Loop) and the first point that ran it.
 
-    ``reached`` is None for a branch that no checked point ran; ``note`` says why.
+    Attributes:
+        branch: name of the branch.
+        covered_by (str | None): the first grid point that ran it; None: none did.
+        note: why no point ran it.
     """
 
     branch: str
@@ -83,10 +95,17 @@ class BranchRun(_Strict, frozen=True, kw_only=True):
 
 
 class ParitySummary(_Strict, frozen=True, kw_only=True):
-    """How the proof went. ``refused`` points were refused by the length guard, as they should be.
+    """How the proof went.
 
-    ``worst_error`` and ``worst_tolerance`` belong to the point that came nearest to its tolerance (None: no point was
-    compared); ``complete`` says that the whole grid was checked, no point of it skipped.
+    Attributes:
+        points: compared outputs and rejected inputs.
+        passed: comparisons within their tolerance.
+        skipped: points that were not checked, such as points too large for the machine's memory.
+        rejected (Count): inputs beyond a limit that the graph rejected, as it must.
+        worst_error: error of the comparison that came nearest to its tolerance; None: nothing was compared.
+        worst_tolerance: tolerance of that comparison.
+        complete: the whole grid was checked and nothing was skipped.
+        longest_passed (Count | None): tokens of the longest input that was compared and passed.
     """
 
     points: Count
@@ -96,14 +115,16 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
     worst_error: float | None
     worst_tolerance: float | None
     complete: bool
-    #: tokens of the longest input that was compared and passed
     longest: Count | None = None
 
 
 class OutputAgreement(_Strict, frozen=True, kw_only=True):
-    """How an output agrees: mean and smallest cosine of a token (or text), how often its best class is the same.
+    """How far an output agrees with the reference.
 
-    ``top_1`` is None for outputs that are no logits.
+    Attributes:
+        cosine: mean cosine of a token's vector; of an output with one vector a text, of a text's.
+        least_cosine: the smallest.
+        top_1: the part of the tokens whose largest element is the same; None for what is no logits.
     """
 
     cosine: float
@@ -112,9 +133,15 @@ class OutputAgreement(_Strict, frozen=True, kw_only=True):
 
 
 class TextAgreement(_Strict, frozen=True, kw_only=True):
-    """Agreement with the same graph in float32 on the user's own texts, of ``fewest_tokens`` to ``most_tokens``.
+    """Agreement with the same graph in float32 on the user's own texts.
 
-    ``perplexity_ratio``: of a decoder, what a token costs more; None for other models.
+    Attributes:
+        texts: how many were compared.
+        sha256: hash of their file.
+        fewest_tokens: tokens of the shortest.
+        most_tokens: tokens of the longest.
+        outputs: by output, agreement with the same graph in float32.
+        perplexity_ratio: of a decoder with logits: perplexity relative to float32; None for other models.
     """
 
     texts: Count
@@ -128,8 +155,11 @@ class TextAgreement(_Strict, frozen=True, kw_only=True):
 class PrecisionCost(_Strict, frozen=True, kw_only=True):
     """What a precision below float32 was measured to cost.
 
-    ``weights``: their bytes against those of the same graph in float32. ``on_grid``: by output, of a quantized graph
-    against the definition in float64, at the points of the proof, whose inputs are random.
+    Attributes:
+        weights: bytes of the weights, relative to those of the same graph in float32.
+        on_grid: by output, agreement of a quantized graph with PyTorch in float64 on the random inputs of the
+            proof; ``present.*`` are all cache tensors.
+        on_texts: agreement on the user's own texts (``--texts``); None where none were given.
     """
 
     weights: float
@@ -138,7 +168,13 @@ class PrecisionCost(_Strict, frozen=True, kw_only=True):
 
 
 class LoweringSpec(_Strict, frozen=True, kw_only=True):
-    """How the nodes of a type are computed: by ``lowering``; every other way by name, with why it was not taken."""
+    """How the nodes of one type are computed.
+
+    Attributes:
+        lowering: the lowering that was chosen.
+        nodes: how many nodes of this type the graph has.
+        rejected (dict[str, str]): every other lowering, with the reason why it was not chosen.
+    """
 
     lowering: str
     nodes: Count
@@ -146,19 +182,58 @@ class LoweringSpec(_Strict, frozen=True, kw_only=True):
 
 
 class PassSpec(_Strict, frozen=True, kw_only=True):
-    """What a graph pass did: how many nodes it changed, and why it did not run or left others as they are."""
+    """What a graph pass did.
+
+    Attributes:
+        nodes: how many nodes the pass changed.
+        rejected (list[str]): why the pass did not run, or why it left other nodes as they are.
+    """
 
     nodes: Count
     refused: list[str] = []
 
 
 class Manifest(_Strict, frozen=True, kw_only=True):
-    """A bundle's manifest.
+    """A bundle's manifest, ``posexport.json``.
 
-    ``posexport`` is the version that wrote it, ``recipe`` the options it was converted with, ``lowerings`` says for
-    every function of domain ``posexport`` how its nodes are computed, ``parts`` the graphs of a model that is not one
-    graph, ``created`` is an ISO 8601 time. ``proven``: the whole grid passed, on the providers of ``proven_on``;
-    ``checked_lengths``: the lengths, in tokens, that were checked in place of the grid (none: the grid was).
+    Attributes:
+        format_version: version of this format; a reader rejects versions that it does not know.
+        posexport: the version of posexport that wrote the bundle.
+        source: what was converted.
+        task: what the model is for, such as ``features``, ``sentence-embedding`` or ``text-generation``.
+        encoding: the position encoding and its parameters; None for a module without one that posexport knows.
+        encodings: the encoding of each layer in turn, where layers differ.
+        limits (Limits): the lengths for which the model is right, and what happens beyond them.
+        inputs: the inputs in the graph's order.
+        outputs: the outputs in the graph's order.
+        parts: the graphs of a model that has several (encoder and decoder), in the order in which they run.
+        precision: precision of weights and activations.
+        precision_by_class (dict[str, str]): class of tensors and what they are stored in, such as
+            ``int8 per channel``; empty: all as ``precision`` says.
+        cost: what a precision below float32 was measured to cost; None for float32.
+        variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
+        target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
+        recipe: every resolved option of the conversion; ``verify --against`` rebuilds the same definition from
+            it.
+        opset: version of the standard operators.
+        ir_version: version of the ONNX file format.
+        functions: the functions of domain ``posexport`` in the graph.
+        lowerings: for each type of function node: which lowering was chosen, and why the others were not.
+        passes: for each graph pass, in the order in which they run: how many nodes it changed, and why not
+            others.
+        files: every other file of the bundle.
+        tools: versions of the libraries that made the bundle.
+        parity: summary of the proof; None with ``--no-verify``.
+        proven: the whole grid passed, every branch of the graph ran, and no point was skipped; of int8 and
+            int4, the graph in float32 did, and the quantized one agrees with it by
+            [figures](parity.md#quantized-graphs).
+        proven_on: the providers on which that holds.
+        proven_in_emulation: that holds for a copy which computes in float32 and rounds, as for half precision
+            on a machine without a GPU.
+        checked_lengths: the lengths in tokens that were checked instead of the grid (``--length``); empty: the
+            grid.
+        coverage: every branch of the graph (a side of an ``If``, the body of a ``Scan`` or ``Loop``).
+        created: ISO 8601 time.
     """
 
     format_version: int = FORMAT_VERSION
@@ -166,18 +241,14 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     source: SourceInfo
     task: str
     encoding: EncodingSpec | None
-    #: of every layer in turn, where they differ
     encodings: list[EncodingSpec] = []
     envelope: Limits
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
     precision: PrecisionName = MODEL_DTYPE.precision
-    #: class of tensors -> what they are stored in, such as ``int8 per channel``; none: all as ``precision`` says
     stored: dict[str, str] = {}
-    #: of a precision below float32; None: it is float32
     cost: PrecisionCost | None = None
-    #: further precisions of the model in this directory (`posexport.bundle.variants`)
     variants: list[PrecisionName] = []
     target: TargetName = PORTABLE
     recipe: Recipe
@@ -185,17 +256,14 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     ir_version: int
     functions: list[str]
     lowerings: dict[str, LoweringSpec]
-    #: every graph pass, in the order in which they run
     passes: dict[str, PassSpec] = {}
     files: dict[str, FileEntry]
     tools: dict[str, str]
     parity: ParitySummary | None
     proven: bool
     proven_on: list[str] = []
-    #: on no provider, but as a copy that computes in float32 and rounds
     proven_in_emulation: bool = False
     checked_lengths: list[int] = []
-    #: every branch of the graphs, and where the proof ran it
     coverage: list[BranchRun] = []
     created: str
 
@@ -305,7 +373,7 @@ def _fit(manifest: Manifest) -> None:
             # in calls of its own it gives what the part for first calls gives in the others
             taken = {whole for whole in taken if known[whole] != made[whole]}
         if len(made) < len(part.gives) or taken:
-            raise PosexportError(f"its part {part.file} gives something under a name that is taken")
+            raise PosexportError(f"its part {part.file} gives an output a name that is already used")
         first |= made.keys() if part.when == "first" else set()
         known |= made
         given |= made.keys()

@@ -40,7 +40,7 @@ class StaticKVCache(NamedTuple):
 class Attention(EncodedAttention):
     """Multi-head attention with a position encoding: [B, T, C] to [B, T, C].
 
-    Example:
+    Examples:
         >>> import torch
         >>> from posexport.nn import Attention
         >>> attention = Attention(60, 5, "shaw-kv", settings={"clip": 16}, causal=True)

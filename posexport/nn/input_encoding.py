@@ -22,7 +22,7 @@ from posexport.nn.reach import Reach
 class InputEncoding(nn.Module):
     """Positions added to token embeddings (or joined to them): [B, T, C] to [B, T, ``width``].
 
-    Example:
+    Examples:
         >>> import torch
         >>> from posexport.nn import InputEncoding
         >>> positions = InputEncoding(60, "sinusoidal")

@@ -33,7 +33,7 @@ class Link:
     inputs: Sequence[InputSpec] = field(default=())
 
     def taken(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Of what is known, by the whole's names, what this graph takes, by its own; unfed caches are empty."""
+        """Its inputs by its own names, taken from ``known``, which has the whole's; unfed caches are empty."""
         return taken_by(self.inputs, self.feeds, known)
 
     def one_token(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -45,7 +45,7 @@ class Link:
 
 
 def taken_by(inputs: Sequence[InputSpec], feeds: Mapping[str, str], known: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Of what is known, by the whole's names, what a graph with ``inputs`` takes, by its own; as `Link.taken`."""
+    """The inputs of a graph by its own names, taken from ``known``, which has the whole's; unfed caches are empty."""
     arrays = {own: known[whole] for own, whole in feeds.items() if whole in known}
     return arrays | _filled([spec for spec in inputs if spec.name not in feeds], arrays)
 

@@ -29,7 +29,7 @@ class GenerationConfig:
         recompute: read a row again from its start where it outgrows the length up to which its cached keys hold
             (LongRoPE); False refuses such prompts.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> posexport.GenerationConfig(max_new_tokens=20, temperature=0.8, top_p=0.9).sampling.greedy
         False

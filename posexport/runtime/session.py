@@ -167,7 +167,7 @@ class Session:
         Raises:
             PosexportError: what cannot be continued: no decoder with a cache, an empty prompt, one beyond the limit.
 
-        Example:
+        Examples:
             >>> import posexport
             >>> done = posexport.convert("decoder-rope", "rope-decoder", settings={"layers": 1}, verify=False)
             >>> session = posexport.load("rope-decoder")

@@ -42,7 +42,7 @@ class ProviderKernels(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     Attributes:
         source: where the rows were read.
-        disagreements: by another account of the same kernels, which is named, what it says that the rows do not.
+        disagreements: other lists of the same kernels, by name, each with what it says differently from the rows.
     """
 
     source: str

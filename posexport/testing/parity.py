@@ -48,7 +48,7 @@ def assert_parity(
         AssertionError: parity is missed; the message has the first failure and the table of the proof.
         PosexportError: there is nothing to check: a damaged bundle, a provider that does not load, a missing library.
 
-    Example:
+    Examples:
         >>> import posexport
         >>> from posexport.testing import assert_parity
         >>> done = posexport.convert("encoder-rope", "rope", settings={"layers": 1, "hidden": 60}, verify=False)

@@ -10,12 +10,26 @@ from posexport.parity.report.verdict import verdict
 
 
 class Report(Record, frozen=True, kw_only=True):
-    """A whole proof. ``scope`` is ``sample`` where only a bundle's stored sample was looked at.
+    """A whole proof.
 
-    ``wrong_provider``: findings about the provider (a node that fell to another one). ``stateful``: the definition
-    keeps state, so every point got a fresh copy. ``lengths``: those that were checked in place of the grid's.
-    ``failure_location``: where the first failure starts, in words. ``tolerance``: the user's, in place of the
-    criterion.
+    Attributes:
+        scope: ``grid``, or ``sample`` where only a bundle's stored sample was looked at.
+        provider: where the graph ran.
+        precision: that it is stored in; of an emulated float32 graph, what it was rounded to.
+        points: one for every output at every point.
+        medians: of the errors; empty where no group has enough points.
+        invariants: what must hold between two runs.
+        wrong_provider: nodes that ran on another provider than the one asked for.
+        stateful: the definition keeps state, so that every point got a fresh copy.
+        lengths: those that were checked in place of the grid's.
+        tolerance: the user's, in place of the criterion.
+        failure_location: where the first failure starts, in words.
+        coverage: every branch of the graph; empty where it has none, or where only chosen lengths were checked.
+        findings: of another tool's graph: answers where a rejection was due; of a quantized one what is stored wrongly.
+        conclusion: what was shown of another tool's graph where there are no findings.
+        emulated: a copy of the graph was proven that computes in float32 and rounds.
+        shipped: of an emulated proof: the graph itself, at some points, on a provider that computes in float32.
+        agreement: of a quantized graph: what its precision costs, by output, at points whose inputs are random.
     """
 
     @property

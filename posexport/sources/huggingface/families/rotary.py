@@ -71,7 +71,7 @@ def settings(
 
 
 def _padding_id(config: Config, vocab: int) -> int:
-    """0 where there is none or, as -1 in old files, none of the vocabulary."""
+    """``pad_token_id``; 0 where the file has none, or one outside of the vocabulary (-1 in old files)."""
     value = config.values.get("pad_token_id")
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab else 0
 

@@ -1,0 +1,27 @@
+"""A hook of mkdocs (mkdocs.yml): help texts of commands as Markdown, in which what stays as it is written is code."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from posexport.cli import group
+
+
+def commands(command: click.Command = group) -> Iterator[click.Command]:
+    """A command and all below it."""
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (below := command.get_command(context, name)) is not None:
+                yield from commands(below)
+
+
+def on_startup(**_: Any) -> None:
+    """Called by mkdocs before it builds."""
+    group.context_settings["terminal_width"] = 100
+    for command in commands():
+        # click's mark of a paragraph that is not wrapped, its heading, and the indented lines below
+        command.help = re.sub(r"\x08\n(.*:)\n(?= )", r"\1\n\n", command.help or "")
