@@ -272,7 +272,7 @@ def test_every_layer_has_its_own_table(family: str) -> None:
 
 
 def test_mask_tokens_are_counted_among_real_tokens() -> None:
-    """Where transformers 4.57.6 counts padding too (see ci/golden/make.py), the row alone is the truth."""
+    """Where transformers 4.57.6 counts padding too (see ci/golden/inputs.py), the row alone is the truth."""
     module = checkpoint_source(GOLDEN / "esm-formaskedlm", task="features", allow_pickle=False).module.double()
     alone = torch.tensor([[25, 9, 7, 11, 7, 15]])
     padded = torch.nn.functional.pad(alone, (0, 5), value=7)
