@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from posexport.encodings.encoding import Encoding
@@ -166,6 +167,23 @@ def points(name: str, output: str) -> set[str]:
 
 def test_every_family_and_position_type_is_there() -> None:
     assert {f"{family}-{kind}" for family in FAMILIES for kind in TYPES} <= set(CHECKPOINTS)
+
+
+def test_the_table_is_what_is_there() -> None:
+    """Every checkpoint has an entry in ci/golden/checkpoints.yaml, and what is stored are points of it."""
+    groups = yaml.safe_load((GOLDEN.parents[1] / "ci" / "golden" / "checkpoints.yaml").read_text())
+    entries = {
+        name: {"points": group.get("points"), **own}
+        for group in groups.values()
+        for name, own in group.get("checkpoints", {}).items()
+    }
+    with_5 = {f"{name}-v5": own for name, own in entries.items() if "v5" in own}
+    assert sorted(entries | with_5) == CHECKPOINTS
+    for name, own in (entries | with_5).items():
+        stored = {key.split(".")[0] for key in expected(name)}
+        if own.get("by_length"):
+            stored = {point for point in stored if not point.startswith(("calls-", "batch-", "state-"))}
+        assert stored <= set(own["points"]), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
