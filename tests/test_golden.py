@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from posexport.encodings.encoding import Encoding
@@ -168,6 +169,23 @@ def test_every_family_and_position_type_is_there() -> None:
     assert {f"{family}-{kind}" for family in FAMILIES for kind in TYPES} <= set(CHECKPOINTS)
 
 
+def test_the_table_is_what_is_there() -> None:
+    """Every checkpoint has an entry in ci/golden/checkpoints.yaml, and what is stored are points of it."""
+    groups = yaml.safe_load((GOLDEN.parents[1] / "ci" / "golden" / "checkpoints.yaml").read_text())
+    entries = {
+        name: {"points": group.get("points"), **own}
+        for group in groups.values()
+        for name, own in group.get("checkpoints", {}).items()
+    }
+    with_5 = {f"{name}-v5": own for name, own in entries.items() if "v5" in own}
+    assert sorted(entries | with_5) == CHECKPOINTS
+    for name, own in (entries | with_5).items():
+        stored = {key.split(".")[0] for key in expected(name)}
+        if own.get("by_length"):
+            stored = {point for point in stored if not point.startswith(("calls-", "batch-", "state-"))}
+        assert stored <= set(own["points"]), name
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_hidden_states(name: str, dtype: torch.dtype) -> None:
@@ -272,7 +290,7 @@ def test_every_layer_has_its_own_table(family: str) -> None:
 
 
 def test_mask_tokens_are_counted_among_real_tokens() -> None:
-    """Where transformers 4.57.6 counts padding too (see ci/golden/make.py), the row alone is the truth."""
+    """Where transformers 4.57.6 counts padding too (see ci/golden/inputs.py), the row alone is the truth."""
     module = checkpoint_source(GOLDEN / "esm-formaskedlm", task="features", allow_pickle=False).module.double()
     alone = torch.tensor([[25, 9, 7, 11, 7, 15]])
     padded = torch.nn.functional.pad(alone, (0, 5), value=7)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import sys
-sys.path.insert(0, "ci")
+sys.path.insert(0, "ci/rates")
 import rates
 for model in rates.models(400):
     print(model.key)
@@ -29,7 +29,7 @@ def test_a_round_has_every_builtin_model_and_every_family() -> None:
 @pytest.mark.all
 def test_a_run_is_resumed_and_written(tmp_path: Path) -> None:
     log, out = tmp_path / "log.jsonl", tmp_path / "rates.json"
-    command = [sys.executable, "ci/rates.py", "--count", "1", "--log", str(log), "--out", str(out)]
+    command = [sys.executable, "ci/rates/rates.py", "--count", "1", "--log", str(log), "--out", str(out)]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     first = json.loads(out.read_text())
     assert (first["models"], first["refused"]) == (1, [])

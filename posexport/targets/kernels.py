@@ -1,7 +1,7 @@
 """Which operators an execution provider computes itself, and in which element types: a table per ONNX Runtime version.
 
-``ci/kernels`` writes a table from the registries of an installed wheel; a lowering can refuse by element type without a
-GPU. Operators that no provider has a kernel for may still run: by their ONNX function, or on the CPU.
+``ci/kernels/run`` writes a table from the registries of an installed wheel; a lowering can refuse by element type
+without a GPU. Operators that no provider has a kernel for may still run: by their ONNX function, or on the CPU.
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Where transformers' code differs from the paper or from config.json (docs/papers-and-code.md; ci/golden/differs.py).
+"""Where transformers' code differs from the paper or from config.json (docs/papers-and-code.md; ci/golden).
 
 What is computed, what is remarked, and what --as-transformers changes.
 """

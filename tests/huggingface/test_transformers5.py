@@ -1,4 +1,4 @@
-"""Checkpoints of transformers 5: its spellings, and what it reads otherwise than 4 (ci/golden/{five,llama,rope}.py).
+"""Checkpoints of transformers 5: its spellings, and what it reads otherwise than 4 (ci/golden).
 
 Where a rotation depends on the length, also how both differ from the definition.
 """

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from posexport.tokenizer import train as train_tokenizer
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

@@ -26,9 +26,9 @@ from posexport.targets.kernels import Kernels, KernelTable, ProviderKernels
 from posexport.targets.providers import CUDA, PROVIDERS
 from posexport.targets.target import MICROSOFT
 
-FOLDER = Path(__file__).parent.parent / "posexport/targets/kernel_tables"
+FOLDER = Path(__file__).parents[2] / "posexport/targets/kernel_tables"
 #: rows that the published table has, of operators in graphs of posexport
-PUBLISHED = Path(__file__).parent / "kernels_published.json"
+PUBLISHED = Path(__file__).parent / "published.json"
 #: what no library of the wheel brings: CUDA's and TensorRT's
 _ABSENT = ("libcu", "libnv")
 _SYSTEM = ("GLIBC", "GCC", "CXXABI")

@@ -44,7 +44,7 @@ from posexport.sources.prepare import prepare
 from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "ci" / "results" / "costs.json"
 FLOAT32 = "fp32"
 SENTENCES = 500

