@@ -24,7 +24,7 @@ def missing() -> str | None:
 
 
 def suite(*args: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "ci/gpu/suite.py", *map(str, args)]
+    command = [sys.executable, "ci/cuda/suite.py", *map(str, args)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
@@ -42,7 +42,7 @@ def test_without_cuda_it_says_what_is_missing(tmp_path: Path) -> None:
     if reason is None:
         pytest.skip("CUDA loads here")
     done = suite(tmp_path)
-    assert (done.returncode, done.stderr) == (2, f"ci/gpu/run: {reason}\n")
+    assert (done.returncode, done.stderr) == (2, f"ci/gpu: {reason}\n")
 
 
 @pytest.mark.cuda

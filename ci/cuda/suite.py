@@ -29,7 +29,7 @@ STATIC, OWN_OPERATORS = " --cache static", " --for cuda"
 
 def main() -> int:
     """Exit code 0: all proven; 1: something missed; 2: no CUDA."""
-    parser = argparse.ArgumentParser(prog="ci/gpu/run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="ci/gpu", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--provider", default="cuda", help="cpu runs the same suite without a GPU, and writes nothing")
     parser.add_argument("--precision", default="fp32", help="of all models; default: fp32")
@@ -43,7 +43,7 @@ def main() -> int:
     try:
         rows = list(suite(args.provider, args.precision, args.only))
     except PosexportError as err:
-        print(f"ci/gpu/run: {err}", file=sys.stderr)
+        print(f"ci/gpu: {err}", file=sys.stderr)
         return 2
     for row in rows:
         worst = row.get("worst_error") or 0.0
