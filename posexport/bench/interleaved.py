@@ -7,7 +7,7 @@ calls that lie next to each other does not. Imports no torch.
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from posexport.bench.environments import FailedError
+from posexport.bench.processes import FailedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,13 @@
-"""A benchmark's results as tables of a README. Imports no torch."""
+"""A suite's results as tables of docs/."""
 
 from collections.abc import Callable, Sequence
 
-from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
-from posexport.bench.reasons import Notes, reason
-from posexport.bench.records import READING, Document, Figure, Result
+from ci.bench_suites.curves import curve, exponent, is_curve, megabytes, milliseconds
+from ci.bench_suites.reasons import Notes, reason
+from posexport.bench.records import Document, Figure, Result
 
+#: a row that is no model, for a bound that none can undercut
+READING = "reading weights and cache once"
 _NOT_VALID = " \\*"
 #: in place of a figure of a point that is not valid, and of a candidate that a run did not have
 _NO_FIGURE, _NOT_MEASURED = "—", "not measured"
@@ -145,8 +147,6 @@ def _conditions(document: Document) -> str:
     noisy = [f"{_where(document, result)}: {result.reason}" for result in document.results if not result.valid]
     if noisy:
         sentences += f" \\* not valid: {'; '.join(noisy)}."
-    if document.left_out:
-        sentences += f" Left out: {'; '.join(document.left_out)}."
     return sentences + _environments(document)
 
 
