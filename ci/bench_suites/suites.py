@@ -43,7 +43,6 @@ PAPER = (
     *("nope", "absolute", "sinusoidal", "rope", "alibi", "t5", "kerple", "sandwich"),
     *("relative-key", "shaw-k", "transformer-xl", "relative-key-query", "deberta", "shaw-kv"),
 )
-PORTABLE = "BERT-base shape, portable"
 #: bytes for each pair of a query and a key that ONNX Runtime 1.31 was seen to take in the attention layer
 _SCORES, _PUBLISHED = 12 * 4, 1600
 DECODED = ("nope", "rope", "alibi", "t5", "relative-key")
@@ -90,15 +89,17 @@ def _converted(source: str, sizes: Sequence[str], target: str, *options: str, vo
 
 
 def paper(target: str = "cpu") -> list[Case]:
-    """What positions cost a whole encoder; also in standard operators alone (some 8 minutes)."""
-    baseline = encoder("nope", target)
+    """What positions cost a whole encoder; with ``--target portable`` in standard operators alone."""
     points = [Point(new=length) for length in LENGTHS]
-    shape, few = "BERT-base shape", SamplingBudget(least=2)  # calls of 2048 tokens take seconds
-    cases = [Case(model=shape, candidates=[encoder(name, target) for name in PAPER], points=points, budget=few)]
-    if target != "portable":
-        portable = [baseline, *(encoder(name, "portable") for name in PAPER)]
-        cases.append(Case(model=PORTABLE, candidates=portable, points=[Point(new=512)]))
-    return cases
+    few = SamplingBudget(least=2)  # calls of 2048 tokens take seconds
+    return [
+        Case(
+            model="BERT-base shape",
+            candidates=[encoder(name, target) for name in PAPER],
+            points=points,
+            budget=few,
+        )
+    ]
 
 
 def decode(target: str = "cpu") -> list[Case]:

@@ -101,7 +101,7 @@ def against_latency(document: Document, length: int) -> Picture:
             va="center",
             size=13,
             color=colour,
-            arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.6},
+            arrowprops={"arrowstyle": "-", "relpos": (0, 0.5), "shrinkA": 2, "color": GREY, "linewidth": 0.6},
         )
     return _svg(figure, f"accuracy at length {length} against latency")
 
