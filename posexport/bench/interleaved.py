@@ -1,7 +1,8 @@
 """Interleaved calls of two processes, so that what slows the machine for a while slows both alike.
 
 A ratio of two medians taken minutes apart says as much about the machine as about the models; the median of ratios of
-calls that lie next to each other does not. (pyperf times one command after the other, and in this interpreter only.) Imports no torch.
+calls that lie next to each other does not. (pyperf times one command after
+the other, and in one interpreter.) Imports no torch.
 """
 
 from dataclasses import dataclass, field
