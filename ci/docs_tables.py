@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import statistics
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,10 +13,12 @@ from typing import Any
 
 import msgspec
 
-from posexport.bench.markdown import tables
 from posexport.bench.records import Document, Figure
 from posexport.catalogue import catalogue
 from posexport.explain.records import SHARES, Explanation
+
+sys.path.append(str(Path(__file__).parent.parent))
+from ci.bench_suites.markdown import tables
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
@@ -59,7 +62,7 @@ def speed(suite: str) -> str:
     """What the last full run of a suite found; how to make it where there is none."""
     path = RESULTS / SUITES[suite]
     if not path.exists():
-        return f"Not measured yet: `posexport bench --suite {suite} --threads 2 -o ci/results/{path.name}`."
+        return f"Not measured yet: `ci/bench {suite} -o ci/results/{path.name}`."
     chart = PICTURES / f"{suite}.svg"
     shown = f"![time and memory against length](pictures/{chart.name})\n\n" if chart.exists() else ""
     return shown + tables(msgspec.json.decode(path.read_bytes(), type=Document))

@@ -1,5 +1,6 @@
 """Quantized graphs are judged by agreement: figures against NumPy, right graphs that pass, broken ones that do not."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -7,9 +8,9 @@ import numpy as np
 import pytest
 
 import posexport
-from posexport.bench.measure_suite import References, right
-from posexport.bench.models import case
-from posexport.bench.recipes import Export, Recipe
+from posexport.bench.answers import References, right
+from posexport.bench.candidate import Export
+from posexport.bench.models import candidates
 from posexport.bench.records import Point as BenchPoint
 from posexport.bundle.read import read
 from posexport.compare.comparison_table import measured_at, to_csv, to_text
@@ -156,22 +157,13 @@ def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, mo
     posexport.convert("decoder-rope", float32, settings=SETTINGS, tokenizer=bundle / TOKENIZER, verify=False)
     made = {"fp32": float32.parent, "int8": bundle.parent}
 
-    def make(recipe: Recipe, _: object) -> Export:
-        return Export(folder=made[recipe.arguments[recipe.arguments.index("--precision") + 1]], seconds=1, peak=None)
+    def convert(_source: str, options: list[str], out: Path) -> Export:
+        shutil.copytree(made[options[options.index("--precision") + 1]] / "bundle", out)
+        return Export(seconds=1, peak=None)
 
-    monkeypatch.setattr("posexport.bench.models.make", make)
-    asked = case(
-        ["decoder-rope"],
-        [],
-        third_party=False,
-        lengths=[],
-        batches=[],
-        pasts=[],
-        remark=lambda _: None,
-        precisions=["fp32", "int8"],
-    )
-    first, second = asked.candidates
-    assert [(each.name, each.precision) for each in asked.candidates] == [
+    monkeypatch.setattr("posexport.bench.models.convert", convert)
+    (first, second), _ = found = candidates(["decoder-rope"], ["fp32", "int8"], [], tmp_path / "found")
+    assert [(each.name, each.precision) for each in found[0]] == [
         ("decoder-rope fp32", "fp32"),
         ("decoder-rope int8", "int8"),
     ]

@@ -1,1 +1,1 @@
-"""Time and memory of graphs of posexport and of third-party exporters: fresh processes, interleaved calls."""
+"""Time and memory of graphs: fresh processes, interleaved calls."""

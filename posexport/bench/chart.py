@@ -1,37 +1,36 @@
-"""A benchmark's results as bars, or as curves over lengths."""
+"""A benchmark's results as bars."""
 
 import io
 from typing import TYPE_CHECKING
 
-from posexport.bench.curves import draw_curves, is_curve
 from posexport.bench.records import Document, Result
 from posexport.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 def draw(document: Document, suffix: str) -> bytes:
     """One panel a result: the median of each candidate with its quartiles, the baseline as a line.
 
-    One layer at many lengths is two panels of curves. Points that are not valid are named and not drawn.
+    Points that are not valid are named and not drawn.
     """
     require("a chart", "matplotlib")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     results = [result.quiet for result in document.results]
-    curves = is_curve(results)
-    tall = 4.5 if curves else sum(len(result.figures) for result in results) * 0.3 + len(results)
+    tall = sum(len(result.figures) for result in results) * 0.3 + len(results)
     picture = Figure(figsize=(9, tall), layout="constrained")
-    FigureCanvasAgg(picture)
-    if curves:
-        draw_curves(picture, results)
-    else:
-        ratios = [len(result.figures) + 2 for result in results]
-        panels = picture.subplots(len(results), height_ratios=ratios, squeeze=False)[:, 0]
-        for axes, result in zip(panels, results, strict=True):
-            _bars(axes, result)
+    ratios = [len(result.figures) + 2 for result in results]
+    panels = picture.subplots(len(results), height_ratios=ratios, squeeze=False)[:, 0]
+    for axes, result in zip(panels, results, strict=True):
+        _bars(axes, result)
+    return saved(picture, document, suffix)
+
+
+def saved(picture: "Figure", document: Document, suffix: str) -> bytes:
+    """The picture as a file's content, with a line on where it was measured."""
     where = document.machine
     picture.supxlabel(f"{where.cpu}, {document.threads or where.cores} threads, commit {document.commit}", fontsize=7)
     data = io.BytesIO()

@@ -1,13 +1,14 @@
 """Interleaved calls of two processes, so that what slows the machine for a while slows both alike.
 
 A ratio of two medians taken minutes apart says as much about the machine as about the models; the median of ratios of
-calls that lie next to each other does not. Imports no torch.
+calls that lie next to each other does not. (pyperf times one command after
+the other, and in one interpreter.) Imports no torch.
 """
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from posexport.bench.environments import FailedError
+from posexport.bench.processes import FailedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posexport.bench.candidates import Candidate
-from posexport.bench.environments import FailedError, Worker, named
+from posexport.bench.candidate import Candidate
 from posexport.bench.interleaved import LostError, SamplingBudget, Times, interleave
-from posexport.bench.recipes import Export
+from posexport.bench.processes import FailedError, Worker
 from posexport.bench.records import Point
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -24,16 +23,6 @@ class Conditions:
     threads: int = 0
     provider: str = DEFAULT_PROVIDER
     spinning: bool = False
-
-
-@dataclass
-class Entry:
-    """A candidate of a case, exported or not."""
-
-    candidate: Candidate
-    export: Export | None = None
-    failed: str | None = None
-    nodes: int | None = None
 
 
 @dataclass
@@ -78,28 +67,28 @@ class Measurement:
     versions: dict[str, str]
     samples: dict[str, Samples]
 
-    def answer(self, entry: Entry) -> Path:
+    def answer(self, candidate: Candidate) -> Path:
         """The file of the candidate's first answer."""
-        return self.answers / f"{hashlib.sha256(entry.candidate.name.encode()).hexdigest()}.npy"
+        return self.answers / f"{hashlib.sha256(candidate.name.encode()).hexdigest()}.npy"
 
     @contextlib.contextmanager
-    def partner(self, entries: Sequence[Entry]) -> Iterator[Partner]:
+    def partner(self, candidates: Sequence[Candidate]) -> Iterator[Partner]:
         """The baseline's process; where that does not work it is reported, and the next candidate's is tried."""
         started = Partner()
-        for entry in entries:
-            samples = self.samples[entry.candidate.name]
+        for candidate in candidates:
+            samples = self.samples[candidate.name]
             if samples.is_missing:
                 continue
             worker = None
             try:
-                worker = self._start(entry)
+                worker = self._start(candidate)
                 worker.ask("begin")
             except FailedError as err:
                 samples.failed = str(err)
                 if worker is not None:
                     worker.kill()
                 continue
-            started = Partner(entry.candidate.name, worker)
+            started = Partner(candidate.name, worker)
             break
         try:
             yield started
@@ -107,19 +96,19 @@ class Measurement:
             if started.worker is not None:
                 started.worker.kill()
 
-    def measure(self, entry: Entry, partner: Partner) -> None:
+    def measure(self, candidate: Candidate, partner: Partner) -> None:
         """Run a fresh process of a candidate and add what it reports to its samples."""
-        samples = self.samples[entry.candidate.name]
+        samples = self.samples[candidate.name]
         if samples.is_missing:
             return
         try:
             try:
-                times, report, peak = self._times(entry, partner.worker)
+                times, report, peak = self._times(candidate, partner.worker)
             except LostError:
                 if partner.worker is not None:
                     partner.worker.kill()
                 partner.worker = None
-                times, report, peak = self._times(entry, None)
+                times, report, peak = self._times(candidate, None)
         except FailedError as err:
             samples.failed = str(err)
             return
@@ -132,21 +121,21 @@ class Measurement:
         samples.growths.append(report["growth"])
         samples.aboves += [] if report["held"] is None else [max(0, report["growth"] - report["held"])]
         samples.peaks += [bytes_ for bytes_ in (report["peak"] or peak,) if bytes_]
-        environment = entry.candidate.environment
-        self.versions.update({named(environment, name): version for name, version in report["versions"].items()})
+        # other environments have versions of their own
+        where = f"{candidate.environment}: " if candidate.environment else ""
+        self.versions.update({f"{where}{name}": version for name, version in report["versions"].items()})
 
-    def _times(self, entry: Entry, partner: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
-        worker = self._start(entry)
+    def _times(self, candidate: Candidate, partner: Worker | None) -> tuple[Times, dict[str, Any], int | None]:
+        worker = self._start(candidate)
         try:
             times = interleave(worker, partner, self.budget)
             return times, worker.ask("end"), worker.close()
         finally:
             worker.kill()
 
-    def _start(self, entry: Entry) -> Worker:
-        candidate = entry.candidate
+    def _start(self, candidate: Candidate) -> Worker:
         job: dict[str, Any] = {
-            "model": str((entry.export.folder / candidate.model).absolute()) if entry.export else candidate.model,
+            "model": candidate.model,
             "batch": self.point.batch,
             "past": self.point.past,
             "new": self.point.new,
@@ -155,7 +144,7 @@ class Measurement:
             "threads": self.conditions.threads,
             "provider": self.conditions.provider,
             "vocab": candidate.vocab,
-            "answer": str(self.answer(entry)),
+            "answer": str(self.answer(candidate)),
             "options": {**candidate.options, "spinning": self.conditions.spinning},
         }
-        return Worker(candidate.environment, candidate.worker, [json.dumps(job)])
+        return Worker(candidate.worker, [json.dumps(job)], python=candidate.python)

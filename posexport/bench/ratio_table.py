@@ -5,7 +5,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from posexport.bench.reasons import reason
 from posexport.bench.records import Document, Figure, Result
 
 
@@ -20,7 +19,6 @@ def shown(document: Document) -> RenderableType:
         f"{document.rounds} rounds, {document.seconds:.0f} s",
         f"commit {document.commit}, {document.created}; {versions}",
     ]
-    lines += [f"left out: {line}" for line in document.left_out]
     return Group(*(_table(result) for result in document.results), *(Text(line, style="dim") for line in lines))
 
 
@@ -49,7 +47,7 @@ def _table(result: Result) -> Group:
         table.add_row(*_cells(figure))
     notes = [f"{f.candidate}: does not work: {f.failed}" for f in result.figures if f.failed is not None]
     notes += [f"{f.candidate}: not measured: {f.left_out}" for f in result.figures if f.left_out is not None]
-    notes += [f"{f.candidate}: WRONG: {reason(f)}" for f in result.figures if f.wrong]
+    notes += [f"{f.candidate}: WRONG: {differs(f)}" for f in result.figures if f.wrong]
     return Group(table, *(Text(note) for note in notes))
 
 
@@ -79,3 +77,12 @@ def _cells(figure: Figure) -> list[str]:
 
 def _number(value: float | None, form: str, unit: float = 1) -> str:
     return "" if value is None else f"{value / unit:{form}}"
+
+
+def differs(figure: Figure) -> str:
+    """Why a wrong answer is wrong."""
+    whose = f"that of {figure.reference}" if figure.reference else "the first one with the same weights"
+    if figure.difference is None:
+        return f"its answer is not finite or has other axes than {whose}"
+    # one digit: the points of a table differ in the second one, and share a reason
+    return f"its answer differs from {whose} by {figure.difference:.1g} of the largest value"

@@ -10,11 +10,9 @@ import msgspec
 LARGEST_DIFFERENCE = 1e-3
 #: two interleaved runs of the baseline that differ by more say that the machine was not quiet
 LARGEST_SPREAD = 0.05
-#: a row that is no model, for a bound that none can undercut
-READING = "reading weights and cache once"
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the document's objects."""
 
 
@@ -89,7 +87,7 @@ class Result(_Record, frozen=True, kw_only=True):
 
     @property
     def quiet(self) -> "Result":
-        """Itself where it is valid; else without times and memory, which a machine that was not quiet made."""
+        """Without times and memory, unless the machine was quiet."""
         if self.valid:
             return self
         measured = ("ms", "least", "low", "high", "to_baseline", "peak", "growth", "above", "cpu_ms", "load_seconds")
@@ -109,11 +107,7 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run of the command.
-
-    ``code``: sha256 of the package's source, the benchmark's own apart. ``left_out``: what
-    was not measured, and why. ``seconds``: all of it, exports that were not there yet included.
-    """
+    """One run. ``seconds``: all of it."""
 
     suite: str
     threads: int
@@ -121,8 +115,6 @@ class Document(_Record, frozen=True, kw_only=True):
     rounds: int
     machine: Machine
     commit: str | None
-    code: str | None = None
-    left_out: list[str] = []
     created: str
     seconds: float
     versions: dict[str, str]

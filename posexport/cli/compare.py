@@ -7,7 +7,7 @@ import click
 
 from posexport.cli import complete, options
 from posexport.cli.command import Command
-from posexport.cli.progress import bar, remark
+from posexport.cli.progress import bar
 from posexport.targets.precisions import FP32, PRECISIONS
 
 
@@ -42,7 +42,7 @@ from posexport.targets.precisions import FP32, PRECISIONS
     show_default=True,
     help="Training processes, one thread each.",
 )
-@click.option("--force", is_flag=True, help="Start again: results in the directory are removed.")
+@click.option("--force", is_flag=True, help="Replace a comparison in the directory.")
 @options.verbosity_options
 @options.json_option
 def command(
@@ -63,8 +63,8 @@ def command(
     table of positions that ends at the trained length shows limit beyond it. Beside that: parameters, size of the file,
     latency and peak memory relative to nope.
 
-    Writes compare.csv, compare.json and compare.html (with plots), and every encoding's model and result, so that the
-    same command goes on where an interrupted one ended. Exits 1 if an encoding could not be trained or exported.
+    Writes compare.csv, compare.json and compare.html (with plots), and every encoding's model. Exits 1 if an encoding
+    could not be trained or exported.
 
     \b
     Example:
@@ -83,21 +83,14 @@ def command(
             "--encodings names none; give names as posexport list encodings shows them, or leave it out"
         )
     with bar("Comparing") as progress:
-        try:
-            document = compare(
-                output,
-                names,
-                Setup(steps=steps, seed=seed, precisions=list(precisions)),
-                jobs=jobs,
-                force=force,
-                progress=progress,
-                remark=remark,
-            )
-        except KeyboardInterrupt:
-            click.echo(
-                f"encodings that are finished stay in {output}; the same command goes on with the rest", err=True
-            )
-            raise
+        document = compare(
+            output,
+            names,
+            Setup(steps=steps, seed=seed, precisions=list(precisions)),
+            jobs=jobs,
+            force=force,
+            progress=progress,
+        )
     if as_json:
         click.echo(document.to_json().decode())
     else:

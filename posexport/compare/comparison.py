@@ -10,13 +10,14 @@ import posexport
 from posexport.compare import tasks
 from posexport.compare.comparison_table import measured, measured_at, noise, to_csv
 from posexport.compare.costs import measure
-from posexport.compare.folder import Folder, opened
+from posexport.compare.folder import MODELS, opened
 from posexport.compare.one import one
 from posexport.compare.page import page
 from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
 from posexport.extras import require
+from posexport.files import write_whole
 from posexport.targets.precisions import FP32, precision_named
 
 BASELINE = "nope"
@@ -33,13 +34,11 @@ def compare(
     jobs: int = 2,
     force: bool = False,
     progress: Progress | None = None,
-    remark: Callable[[str], None] = lambda _: None,
 ) -> Document:
     """Compare ``encodings`` (none: all) and write the tables into the directory ``target``.
 
-    ``nope`` is always among them: it is the baseline. What an earlier run with the same setup finished is not done
-    again, unless ``force``. ``jobs``: processes that train, of one thread each; time and memory are measured after
-    that, one model at a time.
+    ``nope`` is always among them: it is the baseline. ``force``: replace a comparison that is there. ``jobs``:
+    processes that train, of one thread each; time and memory are measured after that, one model at a time.
 
     Raises:
         PosexportError: an unknown encoding, a setup that cannot be trained, a directory that is not free.
@@ -49,11 +48,8 @@ def compare(
     names, unfit = _chosen(encodings)
     if jobs < 1:
         raise PosexportError(f"jobs must be at least 1, got {jobs}")
-    with opened(target, setup, force=force) as folder:
-        finished = {name: result for name in names if (result := folder.finished(name)) is not None}
-        if finished:
-            remark(f"{len(finished)} of {len(names)} encodings were trained before and are not trained again")
-        failed = _work(folder, names, finished, setup, jobs, progress or (lambda *_: None))
+    with opened(target, force=force):
+        finished, failed = _work(target / MODELS, names, setup, jobs, progress or (lambda *_: None))
         rows = _rows(names, unfit, finished, failed)
         infos = [TaskInfo(name=t.name, question=t.question, answers=t.answers, chance=t.chance) for t in tasks.TASKS]
         document = Document(
@@ -64,42 +60,37 @@ def compare(
             precisions=[row for name in names if name in finished for row in measured_at(finished[name])],
             noise=noise(finished[BASELINE]),
         )
-        folder.write("compare.json", document.to_json() + b"\n")
-        folder.write("compare.csv", to_csv(document))
-        folder.write("compare.html", page(document))
+        tables = {"json": document.to_json() + b"\n", "csv": to_csv(document), "html": page(document)}
+        for suffix, data in tables.items():
+            write_whole(target / f"compare.{suffix}", data, force=True)
     return document
 
 
 def _work(
-    folder: Folder, names: Sequence[str], finished: dict[str, Result], setup: Setup, jobs: int, progress: Progress
-) -> dict[str, str]:
-    """Train, then measure, what is not in ``finished`` yet; what failed, with the reason."""
-    failed: dict[str, str] = {}
-    done = len(finished) + sum(result.cost is not None for result in finished.values())
+    models: Path, names: Sequence[str], setup: Setup, jobs: int, progress: Progress
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Train, then measure: what was found, and what failed with the reason."""
+    trained, finished, failed = dict[str, Result](), dict[str, Result](), dict[str, str]()
+    paths = {name: models / f"{name}.onnx" for name in names}
     total = 2 * len(names)
-    progress(done, total, "training")
-    missing = {name: (name, setup, folder.model(name)) for name in names if name not in finished}
-    for name, result in each(one, missing, processes=jobs):
-        done += 1
+    progress(0, total, "training")
+    calls = {name: (name, setup, path) for name, path in paths.items()}
+    for done, (name, result) in enumerate(each(one, calls, processes=jobs), 1):
         if isinstance(result, PosexportError):
             failed[name], total = str(result), total - 1
             if name == BASELINE:
                 raise PosexportError(f"{BASELINE}, which all others are compared with, failed: {result}") from result
         else:
-            finished[name] = result
-            folder.keep(result)
+            trained[name] = result
         progress(done, total, f"training, {name} is done")
     # one at a time and with no training beside it, or the figures would be those of the neighbour
-    nope = folder.model(BASELINE)
-    waiting = {name: (folder.model(name), nope, setup) for name, result in finished.items() if result.cost is None}
-    for name, cost in each(measure, waiting, processes=1, fresh=True):
+    waiting = {name: (paths[name], paths[BASELINE], setup) for name in trained}
+    for done, (name, cost) in enumerate(each(measure, waiting, processes=1, fresh=True), len(names) + 1):
         if isinstance(cost, PosexportError):
             raise cost
-        finished[name] = msgspec.structs.replace(finished[name], cost=cost)
-        folder.keep(finished[name])
-        done += 1
+        finished[name] = msgspec.structs.replace(trained[name], cost=cost)
         progress(done, total, f"time and memory, {name} is done")
-    return failed
+    return finished, failed
 
 
 def _rows(

@@ -36,8 +36,8 @@ def each(
                 yield running[future], future.result()
             except BrokenProcessPool as err:
                 raise PosexportError(
-                    f"the process that worked on {running[future]} was killed, by too little memory perhaps; what was "
-                    "finished is kept: give the same command again"
+                    f"the process that worked on {running[future]} was killed, by too little memory perhaps; give "
+                    "fewer --jobs"
                 ) from err
             except PosexportError as err:
                 yield running[future], err

@@ -14,7 +14,7 @@ def load(checkpoint: str) -> Any:
     """The class that the checkpoint names, float32, in inference mode.
 
     Tensors that this class does not read are named in a line ``remark: ...`` on stdout, which the benchmark records
-    (`posexport.bench.recipes.make`): such a model computes something else.
+    (`ci.bench_suites.recipes.make`): such a model computes something else.
     """
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     cls = getattr(transformers, config.architectures[0])

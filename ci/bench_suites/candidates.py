@@ -1,28 +1,27 @@
-"""What is measured: a model that a recipe exports, and the worker that runs it."""
+"""What suites measure: a model that a recipe exports, by posexport or a third-party exporter, and its worker."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import prod
 from pathlib import Path
 from typing import Any
 
-from posexport.bench import checkpoints
-from posexport.bench.recipes import OUT, Recipe
-from posexport.bench.records import READING
+from ci.bench_suites import checkpoints
+from ci.bench_suites.markdown import READING
+from ci.bench_suites.recipes import OUT, Recipe, make, python_of
+from posexport.bench.candidate import Candidate, Export, nodes
+from posexport.bench.processes import FailedError
 from posexport.targets.precisions import FP32, PrecisionName
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A model and the worker that runs it.
+class Planned:
+    """A `posexport.bench.candidate.Candidate` whose model may not be there yet.
 
-    ``model``: the file in the recipe's folder (or, without a recipe, the source or file itself) that the worker
-    reads; ``worker``: its module, ours or one of ``ci/rivals/workers``. Candidates of the same ``weights`` must agree.
-    ``third_party``: what ``--rival`` calls its exporter; None: posexport.
-    ``precision``: whose answer agrees within what it may cost.
-    ``pair_bytes``: memory for each pair of a query and a key, where that decides whether a machine can run it.
+    ``model``: the file in the recipe's folder; without a recipe what the worker reads. ``third_party``: what
+    ``--rival`` calls its exporter; None: posexport. ``pair_bytes``: memory for each pair of a query and a key, where
+    that decides whether a machine can run it.
     """
 
     name: str
@@ -43,6 +42,25 @@ class Candidate:
         names = (self.recipe.environment if self.recipe else None, self.environment)
         return [name for name in names if name is not None]
 
+    def made(self, remark: Callable[[str], None] = lambda _: None) -> Candidate:
+        """The candidate with its model, or with the reason why there is none."""
+        same = ("name", "vocab", "weights", "worker", "environment", "precision", "options")
+        plain = Candidate(
+            model=self.model, by_posexport=self.third_party is None, **{name: getattr(self, name) for name in same}
+        )
+        try:
+            plain = replace(plain, python=python_of(self.environment))
+            if self.recipe is None:
+                return plain
+            export = make(self.recipe, remark)
+        except FailedError as err:
+            return replace(plain, failed=f"the export failed: {err}" if self.recipe else str(err))
+        path = (export.folder / self.model).absolute()
+        # the folder that onnxruntime-genai reads holds one graph, of this name
+        graph = path if self.model else path / "model.onnx"
+        cost = Export(seconds=export.seconds, peak=export.peak, remark=export.remark)
+        return replace(plain, model=str(path), export=cost, nodes=nodes(graph))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -55,8 +73,10 @@ class Checkpoint:
 
     @staticmethod
     def drawn(name: str) -> "Checkpoint":
-        """One of `posexport.bench.checkpoints`, with random weights."""
-        recipe = Recipe(name=f"checkpoint-{name}", module="posexport.bench.checkpoints", arguments=(name, OUT))
+        """One of `ci.bench_suites.checkpoints`, with random weights."""
+        # transformers 4 writes tables of relative_key, which 5 does not know
+        module, environment = "ci.rivals.exporters.drawn", "optimum"
+        recipe = Recipe(name=f"checkpoint-{name}", module=module, arguments=(name, OUT), environment=environment)
         return Checkpoint(name=name, config=checkpoints.CONFIGS[name], recipe=recipe)
 
     @staticmethod
@@ -69,11 +89,11 @@ class Checkpoint:
         """It has a cache."""
         return str(self.config["architectures"][0]).endswith("ForCausalLM")
 
-    def candidate(self, name: str, recipe: Recipe | None, model: str, **more: Any) -> Candidate:
+    def candidate(self, name: str, recipe: Recipe | None, model: str, **more: Any) -> Planned:
         vocab = int(self.config["vocab_size"])
-        return Candidate(name=name, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
+        return Planned(name=name, recipe=recipe, model=model, vocab=vocab, weights=self.name, **more)
 
-    def converted(self, *options: str, name: str = "posexport", **worker: Any) -> Candidate:
+    def converted(self, *options: str, name: str = "posexport", **worker: Any) -> Planned:
         """Through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
         recipe = _convert(f"{self.name}-{name}", self.path, options, self.recipe)
         return self.candidate(name, recipe, "bundle/model.onnx", options=worker)
@@ -88,7 +108,7 @@ class Checkpoint:
         relative = str(self.config.get("position_embedding_type")).startswith("relative_key")
         return "optimum" if relative else "transformers"
 
-    def transformers(self) -> Candidate:
+    def transformers(self) -> Planned:
         return self.candidate(
             "transformers, PyTorch eager",
             self.recipe,
@@ -98,21 +118,18 @@ class Checkpoint:
             environment=self.environment,
         )
 
-    def torch_export(self) -> Candidate:
+    def torch_export(self) -> Planned:
         """The class of transformers through ``torch.onnx.export``, of an encoder."""
         arguments = (self.path, f"{OUT}/model.onnx")
         module = "ci.rivals.exporters.torch"
         return replace(self.exported_by(self.environment, "torch.onnx.export", module, *arguments), third_party="torch")
 
-    def reading(self) -> Candidate:
-        """No model: what a step of these weights has to read, once. Of the embeddings that is a row."""
-        sizes = {name: prod(shape) for name, shape in checkpoints.tensors(self.config) if "embed_tokens" not in name}
-        cached = 2 * self.config["num_hidden_layers"] * self.config["num_key_value_heads"] * self.config["head_dim"]
-        read = {"numbers": sum(sizes.values()), "per_token": cached}
-        candidate = self.candidate(READING, None, "", worker="posexport.bench.workers.reading", options=read)
-        return replace(candidate, weights="none")
+    def reading(self) -> Planned:
+        """No model: what a step of these weights has to read, once."""
+        worker = "ci.bench_suites.workers.reading"
+        return replace(self.candidate(READING, self.recipe, "", worker=worker), weights="none")
 
-    def optimum(self) -> Candidate:
+    def optimum(self) -> Planned:
         """optimum-onnx; of T5 it exports encoder and decoder, each in a file of its own.
 
         Of a checkpoint that holds the encoder alone, version 0.1 writes one file with a decoder of invented weights,
@@ -123,7 +140,7 @@ class Checkpoint:
         candidate = self._whole.exported_by("optimum", "optimum-onnx", "optimum.exporters.onnx", *arguments)
         return replace(candidate, model="encoder_model.onnx", weights=self.name) if self._t5 else candidate
 
-    def quantize_dynamic(self) -> list[Candidate]:
+    def quantize_dynamic(self) -> list[Planned]:
         """optimum-onnx's graph of an encoder through ONNX Runtime's quantizer: a scale per weight, and per channel."""
         module = "ci.rivals.exporters.dynamic"
         return [
@@ -131,13 +148,13 @@ class Checkpoint:
             for label, scales in (("quantize_dynamic", "tensor"), ("quantize_dynamic, per channel", "channel"))
         ]
 
-    def exporters(self, fusions: str = "") -> Candidate:
+    def exporters(self, fusions: str = "") -> Planned:
         """transformers.exporters, with ONNX Runtime's fusions for a provider or without."""
         label = f"transformers.exporters{' fused' if fusions else ''}"
         arguments = (self.path, OUT, *([fusions] if fusions else []))
         return self.exported_by("transformers", label, "ci.rivals.exporters.transformers", *arguments)
 
-    def mobius(self) -> list[Candidate]:
+    def mobius(self) -> list[Planned]:
         """mobius-onnx, of a decoder with a growing cache and with one buffer; of T5 each half in a file of its own.
 
         Version 0.1 refuses a T5 checkpoint without a decoder.
@@ -149,7 +166,7 @@ class Checkpoint:
         shared = replace(candidate, name="mobius-onnx shared buffer", options={"shared": True})
         return [candidate, shared] if self.decoder else [candidate]
 
-    def genai(self, precision: str = "fp32", label: str = "onnxruntime-genai", *options: str) -> list[Candidate]:
+    def genai(self, precision: str = "fp32", label: str = "onnxruntime-genai", *options: str) -> list[Planned]:
         """onnxruntime-genai's model builder: in its own token loop, and its graph alone with a shared buffer.
 
         ``options``: of the builder, each KEY=VALUE.
@@ -171,7 +188,7 @@ class Checkpoint:
             replace(candidate, name=f"{label} graph", options={"shared": True, "head_size": head_size}),
         ]
 
-    def third_party_exporters(self) -> list[Candidate]:
+    def third_party_exporters(self) -> list[Planned]:
         """Every graph of others; a user's own T5 encoder has no row of exporters that read none alone."""
         plain = [] if self.decoder else [self.torch_export()]
         alone = self._t5 and self._whole is self
@@ -187,18 +204,18 @@ class Checkpoint:
         """The same encoder with a decoder, for exporters that read no T5 encoder alone; the user's own is as it is."""
         return Checkpoint.drawn(f"{self.name}-with-decoder") if self._t5 and self.recipe else self
 
-    def exported_by(self, exporter: str, label: str, module: str, *arguments: str) -> Candidate:
+    def exported_by(self, exporter: str, label: str, module: str, *arguments: str) -> Planned:
         """The graph that ``module`` makes in the exporter's environment."""
         name = f"{self.name}-{label.replace(' ', '-')}"
         recipe = Recipe(name=name, module=module, arguments=arguments, environment=exporter, checkpoint=self.recipe)
         return self.candidate(label, recipe, "model.onnx", third_party=exporter)
 
 
-def convert(source: str, *options: str, vocab: int, name: str | None = None, **worker: Any) -> Candidate:
+def convert(source: str, *options: str, vocab: int, name: str | None = None, **worker: Any) -> Planned:
     """Anything through ``posexport convert`` with ``options``; ``worker``: the worker's options."""
     label = name or source
     recipe = _convert("".join(c if c.isalnum() or c in "-." else "-" for c in label), source, options)
-    return Candidate(
+    return Planned(
         name=label,
         recipe=recipe,
         model="bundle/model.onnx",
@@ -217,13 +234,13 @@ def settings(values: Sequence[str]) -> list[str]:
     return [part for value in values for part in ("--set", value)]
 
 
-def eager(candidate: Candidate, *, compiled: bool = False) -> Candidate:
+def eager(candidate: Planned, *, compiled: bool = False) -> Planned:
     """The definition of a converted candidate in PyTorch, as it is written or compiled."""
     source, pairs, checkpoint = _source(candidate)
     return replace(
         candidate,
         name=f"our definition, {'torch.compile' if compiled else 'PyTorch eager'}",
-        worker="posexport.bench.workers.definition",
+        worker="ci.bench_suites.workers.definition",
         recipe=checkpoint,
         model="" if checkpoint else source,
         third_party="torch",
@@ -231,7 +248,7 @@ def eager(candidate: Candidate, *, compiled: bool = False) -> Candidate:
     )
 
 
-def _source(candidate: Candidate) -> tuple[str, list[str], Recipe | None]:
+def _source(candidate: Planned) -> tuple[str, list[str], Recipe | None]:
     """What was converted, with which settings, from which drawn checkpoint."""
     assert candidate.recipe is not None
     _, source, *options = candidate.recipe.arguments

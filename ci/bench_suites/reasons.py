@@ -1,7 +1,8 @@
-"""Why a table has no figure for a candidate at a point, in one clause. Imports no torch."""
+"""Why a table has no figure for a candidate at a point, in one clause."""
 
 import re
 
+from posexport.bench.ratio_table import differs
 from posexport.bench.records import Figure
 
 _LONGEST = 200
@@ -12,16 +13,8 @@ def reason(figure: Figure) -> str | None:
     if figure.failed is not None:
         return _clause(figure.failed)
     if figure.wrong:
-        return "; ".join(part for part in (_differs(figure), figure.remark) if part)
+        return "; ".join(part for part in (differs(figure), figure.remark) if part)
     return None if figure.left_out is None else _clause(figure.left_out)
-
-
-def _differs(figure: Figure) -> str:
-    whose = f"that of {figure.reference}" if figure.reference else "the first one with the same weights"
-    if figure.difference is None:
-        return f"its answer is not finite or has other axes than {whose}"
-    # one digit: the points of a table differ in the second one, and share a reason
-    return f"its answer differs from {whose} by {figure.difference:.1g} of the largest value"
 
 
 def _clause(text: str) -> str:

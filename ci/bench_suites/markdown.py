@@ -1,11 +1,13 @@
-"""A benchmark's results as tables of a README. Imports no torch."""
+"""A suite's results as tables of docs/."""
 
 from collections.abc import Callable, Sequence
 
-from posexport.bench.curves import curve, exponent, is_curve, megabytes, milliseconds
-from posexport.bench.reasons import Notes, reason
-from posexport.bench.records import READING, Document, Figure, Result
+from ci.bench_suites.curves import curve, exponent, is_curve, megabytes, milliseconds
+from ci.bench_suites.reasons import Notes, reason
+from posexport.bench.records import Document, Figure, Result
 
+#: a row that is no model, for a bound that none can undercut
+READING = "reading weights and cache once"
 _NOT_VALID = " \\*"
 #: in place of a figure of a point that is not valid, and of a candidate that a run did not have
 _NO_FIGURE, _NOT_MEASURED = "—", "not measured"
@@ -32,30 +34,17 @@ def tables(document: Document) -> str:
 
 def _ratios(results: Sequence[Result], notes: Notes) -> str:
     """Time relative to the baseline by length; what the graph is, and what the export took."""
-    model = results[0].model
-    others = [result for result in results if result.model != model]
-    results = [result for result in results if result.model == model]
-    # elsewhere the same models are made for anything, and named so
-    elsewhere = [_named(result, " portable", notes) for result in others]
     heads = [_head(result, _point(result)) for result in results]
-    heads += [_head(result, f"portable, {_point(result)}") for result in others]
     rows = []
     for figure in results[0].figures:
         name, baseline = figure.candidate, figure.candidate == results[0].baseline
         cells = [_of(result, name, _milliseconds if baseline else _ratio, notes) for result in results]
-        cells += [ratios.get(name, "") for ratios in elsewhere]
         export = (
             f"{figure.export_seconds:.0f} s, {(figure.export_peak or 0) / 1e6:.0f} MB" if figure.export_seconds else ""
         )
         label = f"`{name.removeprefix('encoder-')}`{', baseline without positions' if baseline else ''}"
         rows.append([label, *cells, str(figure.nodes or ""), export])
     return _table(["", *heads, "nodes", "export, no proof"], rows)
-
-
-def _named(result: Result, suffix: str, notes: Notes) -> dict[str, str]:
-    """Ratios by the candidates' names without ``suffix``."""
-    others = (figure for figure in result.figures if figure.candidate != result.baseline)
-    return {figure.candidate.removesuffix(suffix): _shown(figure, _ratio, notes) for figure in others}
 
 
 def _comparison(results: Sequence[Result], notes: Notes) -> str:
@@ -145,8 +134,6 @@ def _conditions(document: Document) -> str:
     noisy = [f"{_where(document, result)}: {result.reason}" for result in document.results if not result.valid]
     if noisy:
         sentences += f" \\* not valid: {'; '.join(noisy)}."
-    if document.left_out:
-        sentences += f" Left out: {'; '.join(document.left_out)}."
     return sentences + _environments(document)
 
 

@@ -1,29 +1,39 @@
 """What the named suites measure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from posexport.bench import candidates
-from posexport.bench.candidates import Candidate, Checkpoint
+from ci.bench_suites import candidates
+from ci.bench_suites.candidates import Checkpoint, Planned
+from ci.bench_suites.recipes import OUT, Recipe
 from posexport.bench.interleaved import SamplingBudget
-from posexport.bench.measure_suite import Case
-from posexport.bench.recipes import OUT, Recipe
 from posexport.bench.records import Point
 from posexport.targets.precisions import PrecisionName
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Candidates that are measured together; the first is the baseline."""
+
+    model: str
+    candidates: list[Planned]
+    points: list[Point]
+    budget: SamplingBudget = field(default_factory=SamplingBudget)
+
 
 #: sizes of BERT-base, with tables for the longest length of the suites
 BERT = ("vocab=30522", "hidden=768", "layers=12", "heads=12", "feedforward=3072", "max_positions=2048")
 #: the same with two layers: attention has its share of a layer's time
 FEW_LAYERS = ("vocab=30522", "hidden=768", "layers=2", "heads=12", "feedforward=3072", "max_positions=4096")
-#: sizes of the Llama-like decoder that is measured (`posexport.bench.checkpoints.LLAMA`)
+#: sizes of the Llama-like decoder that is measured (`ci.bench_suites.checkpoints.LLAMA`)
 LLAMA = (
     *("vocab=32000", "hidden=768", "layers=12", "heads=12", "kv_heads=4", "feedforward=2048", "max_positions=4096"),
     *("gated=true", "activation=silu", "norm_kind=rms", "eps=1e-6", "tied=false"),
     *("attention_bias=false", "feedforward_bias=false"),
 )
-#: of T5's encoder (`posexport.bench.checkpoints.T5`)
+#: of T5's encoder (`ci.bench_suites.checkpoints.T5`)
 T5 = (
     *("vocab=32128", "hidden=768", "layers=12", "heads=12", "feedforward=3072", "types=0", "activation=relu"),
     *("norm=pre", "norm_kind=rms", "final_norm=true", "embedding_norm=false", "scaled=false"),
@@ -33,7 +43,6 @@ PAPER = (
     *("nope", "absolute", "sinusoidal", "rope", "alibi", "t5", "kerple", "sandwich"),
     *("relative-key", "shaw-k", "transformer-xl", "relative-key-query", "deberta", "shaw-kv"),
 )
-PORTABLE = "BERT-base shape, portable"
 #: bytes for each pair of a query and a key that ONNX Runtime 1.31 was seen to take in the attention layer
 _SCORES, _PUBLISHED = 12 * 4, 1600
 DECODED = ("nope", "rope", "alibi", "t5", "relative-key")
@@ -41,22 +50,20 @@ DECODED = ("nope", "rope", "alibi", "t5", "relative-key")
 
 #: lengths of an encoder's calls, and tokens in a decoder's cache
 LENGTHS, PASTS = (128, 512, 2048), (512, 2048)
-#: seconds after which a run of ``paper`` leaves portable graphs out: those take some 8 minutes
-_TIME_LEFT = 1200.0
 
 
-def encoder(encoding: str, target: str) -> Candidate:
+def encoder(encoding: str, target: str) -> Planned:
     return _converted(f"encoder-{encoding}", BERT, target, vocab=30522)
 
 
-def t5_baseline(target: str) -> Candidate:
+def t5_baseline(target: str) -> Planned:
     """An encoder of T5-base's shape without positions."""
     return candidates.convert(
         "encoder-nope", *candidates.settings(T5), "--target", target, vocab=32128, name="encoder-nope of T5's shape"
     )
 
 
-def decoder(encoding: str, target: str, *, static: bool = False) -> Candidate:
+def decoder(encoding: str, target: str, *, static: bool = False) -> Planned:
     """A decoder of the Llama-like shape, with a growing cache or one buffer."""
     converted = _converted(
         f"decoder-{encoding}", LLAMA, target, *(("--cache", "static") if static else ()), vocab=32000
@@ -72,7 +79,7 @@ def decoder(encoding: str, target: str, *, static: bool = False) -> Candidate:
     )
 
 
-def _converted(source: str, sizes: Sequence[str], target: str, *options: str, vocab: int) -> Candidate:
+def _converted(source: str, sizes: Sequence[str], target: str, *options: str, vocab: int) -> Planned:
     """A model through ``posexport convert``; the portable target is in its name. All targets have the same weights."""
     name = f"{source} portable" if target == "portable" else source
     converted = candidates.convert(
@@ -82,18 +89,17 @@ def _converted(source: str, sizes: Sequence[str], target: str, *options: str, vo
 
 
 def paper(target: str = "cpu") -> list[Case]:
-    """What positions cost a whole encoder; if time allows, also in standard operators alone."""
-    baseline = encoder("nope", target)
+    """What positions cost a whole encoder; with ``--target portable`` in standard operators alone."""
     points = [Point(new=length) for length in LENGTHS]
-    shape, few = (
-        "BERT-base shape",
-        SamplingBudget(least=2),
-    )  # calls of 2048 tokens take seconds: all is to end in 30 minutes
-    cases = [Case(model=shape, candidates=[encoder(name, target) for name in PAPER], points=points, budget=few)]
-    if target != "portable":
-        portable = [baseline, *(encoder(name, "portable") for name in PAPER)]
-        cases.append(Case(model=PORTABLE, candidates=portable, points=[Point(new=512)], within=_TIME_LEFT))
-    return cases
+    few = SamplingBudget(least=2)  # calls of 2048 tokens take seconds
+    return [
+        Case(
+            model="BERT-base shape",
+            candidates=[encoder(name, target) for name in PAPER],
+            points=points,
+            budget=few,
+        )
+    ]
 
 
 def decode(target: str = "cpu") -> list[Case]:
@@ -134,11 +140,11 @@ def quantized(target: str = "cpu") -> list[Case]:
         to: str = target,
         of: Checkpoint = llama,
         **worker: Any,
-    ) -> Candidate:
+    ) -> Planned:
         asked = ("--target", to, "--precision", precision, *options)
         return replace(of.converted(*asked, name=name, **worker), precision=precision)
 
-    def genai(label: str, *options: str) -> list[Candidate]:
+    def genai(label: str, *options: str) -> list[Planned]:
         both = llama.genai("int4", label, "accuracy_level=4", "block_size=32", *options)
         graph = both[-1]
         growing = {key: value for key, value in graph.options.items() if key != "shared"}
@@ -192,6 +198,16 @@ def third_party(target: str = "cpu") -> list[Case]:
     return cases
 
 
+def of_checkpoint(directory: Path, target: str) -> Case:
+    """A checkpoint of yours through every exporter; the baseline is posexport's graph."""
+    checkpoint = Checkpoint.there(directory)
+    exported = checkpoint.converted("--target", target)
+    eager = [candidates.eager(exported), candidates.eager(exported, compiled=True)]
+    taking_part = [exported, checkpoint.transformers(), *eager, *checkpoint.third_party_exporters()]
+    points = [Point(past=512)] if checkpoint.decoder else [Point(new=128), Point(new=512)]
+    return Case(model=checkpoint.name, candidates=taking_part, points=points)
+
+
 def lowerings(target: str = "cpu") -> list[Case]:
     """What the planner takes against every single lowering that can stand for it, from short calls to long ones."""
     cases = []
@@ -224,9 +240,9 @@ def growth(target: str = "cpu") -> list[Case]:
     return [Case(model="one attention layer, 12 heads of 64", candidates=taking_part, points=points, budget=few)]
 
 
-def _layer_baseline() -> Candidate:
-    recipe = Recipe(name="attention-baseline", module="posexport.bench.attention", arguments=(f"{OUT}/model.onnx",))
-    return Candidate(
+def _layer_baseline() -> Planned:
+    recipe = Recipe(name="attention-baseline", module="ci.bench_suites.attention", arguments=(f"{OUT}/model.onnx",))
+    return Planned(
         name="nope, ai.onnx Attention",
         recipe=recipe,
         model="model.onnx",
@@ -236,7 +252,7 @@ def _layer_baseline() -> Candidate:
     )
 
 
-def _layer(name: str, factory: str, target: str) -> Candidate:
+def _layer(name: str, factory: str, target: str) -> Planned:
     source = str(Path(__file__).with_name("attention.py"))
     converted = candidates.convert(f"{source}:{factory}", "--target", target, vocab=2, name=name)
     return replace(converted, weights="relative-key")
@@ -262,7 +278,7 @@ def chosen(
     ``third_party``: the exporters beside posexport; none: all of them.
     """
 
-    def is_chosen(candidate: Candidate) -> bool:
+    def is_chosen(candidate: Planned) -> bool:
         named = not only or any(text in candidate.name for text in only)
         return named and (not third_party or candidate.third_party is None or candidate.third_party in third_party)
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from posexport.bench.records import Figure, Result
+from posexport.bench.chart import saved
+from posexport.bench.records import Document, Figure, Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Picture
 
 #: fewer lengths than these are bars
 _LEAST = 4
@@ -45,39 +45,37 @@ def exponent(points: Curve, doublings: int = 2) -> float | None:
     return math.log(high / low) / math.log(long / short)
 
 
-def draw_curves(picture: "Picture", results: Sequence[Result]) -> None:
+def draw(document: Document, suffix: str) -> bytes:
     """Both panels, log-log; dotted and dashed lines grow with the length and with its square."""
+    from matplotlib.figure import Figure as Picture
+
+    results = [result.quiet for result in document.results]
     names = list(dict.fromkeys(figure.candidate for result in results for figure in result.figures))
+    picture = Picture(figsize=(9, 4.5), layout="constrained")
     labels = {"milliseconds": milliseconds, "MB above inputs and outputs": megabytes}
     for axes, (label, value) in zip(picture.subplots(1, 2), labels.items(), strict=True):
-        _panel(axes, {name: curve(results, name, value) for name in names})
+        _panel(axes, {name: points for name in names if (points := curve(results, name, value))})
         axes.set_ylabel(label, fontsize=8)
     noisy = ", ".join(str(result.point.new) for result in results if not result.valid)
     picture.suptitle(f"{results[0].model}{f' (not valid, not drawn: {noisy})' if noisy else ''}", fontsize=9)
+    return saved(picture, document, suffix)
 
 
 def _panel(axes: "Axes", curves: dict[str, Curve]) -> None:
+    axes.set_xlabel("length", fontsize=8)
+    if not curves:
+        return
     for name, points in curves.items():
-        if points:
-            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+    # the guides end where the longest curve ends: what grows slower lies above them
+    longest = max(reversed(curves.values()), key=lambda points: points[-1][0])
+    last, value = longest[-1]
+    for slope, style, label in ((1, ":", "length"), (2, "--", "length squared")):
+        ends = [value * (longest[0][0] / last) ** slope, value]
+        axes.plot([longest[0][0], last], ends, style, color="gray", linewidth=0.8, label=label)
     lengths = sorted({length for points in curves.values() for length, _ in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, labels=[str(length) for length in lengths])
     axes.set_yscale("log")
-    # the guides end where the longest curve ends: what grows slower lies above them
-    points = max(reversed(curves.values()), key=lambda points: points[-1][0] if points else 0)
-    for slope, style, label in ((1, ":", "length"), (2, "--", "length squared")):
-        if points:
-            last, value = points[-1]
-            axes.plot(
-                [points[0][0], last],
-                [value * (points[0][0] / last) ** slope, value],
-                style,
-                color="gray",
-                linewidth=0.8,
-                label=label,
-            )
-    axes.set_xlabel("length", fontsize=8)
     axes.tick_params(labelsize=8)
-    if lengths:
-        axes.legend(fontsize=7)
+    axes.legend(fontsize=7)
