@@ -1,5 +1,6 @@
 """Whether candidates of the same weights give the same answer."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
