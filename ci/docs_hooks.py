@@ -1,5 +1,6 @@
 """A hook of mkdocs (mkdocs.yml): help texts of commands as Markdown, in which what stays as it is written is code."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -24,4 +25,4 @@ def on_startup(**_: Any) -> None:
     group.context_settings["terminal_width"] = 100
     for command in commands():
         # click's mark of a paragraph that is not wrapped, its heading, and the indented lines below
-        command.help = re.sub(r"\x08\n(.*:)\n(?= )", r"\1\n\n", command.help or "")
+        command.help = re.sub(r"\x08\n(.*:)\n(?= )", r"\1\n\n", inspect.cleandoc(command.help or ""))
