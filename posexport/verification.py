@@ -136,19 +136,16 @@ def _prove(
             source = prepare(
                 against,
                 again(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
-                beyond=recipe.beyond,
-                max_length=recipe.max_length,
-                cache=recipe.cache,
-                rotation=recipe.rotation,
+                recipe,
             )
-            source = layouts.arranged(source, recipe.layout, recipe.precision.precision, alone=manifest is None)
+            source = layouts.arranged(source, recipe.layout, recipe.record, alone=manifest is None)
         except PosexportError as err:  # options that fitted the bundle's own source, and do not fit this one
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise
             raise PosexportError(f"{_not_the_source(against, target, manifest)}; verify it against that") from err
     if manifest is not None and manifest.source.sha256 != source.sha256:
         remark(_not_the_source(source.public_name, target, manifest))
-    stored = stored_precision(target) if recipe is None else recipe.precision.name
+    stored = stored_precision(target) if recipe is None else recipe.precision
     everywhere = emulate is not None and rounds_everything(target, stored, emulate)
     if manifest is None and not (graph := signature(target)).own:
         foreign = fit(source, graph, target.name)
@@ -173,13 +170,13 @@ def _prove(
         raise PosexportError(f"{against} is exported as {names}, {target} is not; verify it against its own source")
     model = target if manifest is None else model_of(target, source_parts)
     how: dict[str, Any] = {"provider": provider, "lengths": lengths, "threads": threads, "progress": progress}
-    if recipe is None or not recipe.precision.precision.quantized or tolerance is not None:
-        computed = emulate or PRECISIONS[stored].dtype.precision
+    if recipe is None or not recipe.quantized or tolerance is not None:
+        computed = emulate or PRECISIONS[stored].computed
         with emulated_if(emulate, model, source_parts, everywhere=everywhere) as copy:
             report = prove(source, copy, tolerance=tolerance, precision=computed, emulated=emulate is not None, **how)
         return report if emulate is None or everywhere else with_positions(report, source, model)
     with tempfile.TemporaryDirectory() as folder:
-        return agree(source, model, _float32(source, Path(folder), recipe), recipe.precision, **how)
+        return agree(source, model, _float32(source, Path(folder), recipe), recipe, **how)
 
 
 def _float32(source: "Source", folder: Path, recipe: Recipe) -> Path:

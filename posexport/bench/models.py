@@ -17,6 +17,7 @@ from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import CAPACITY
+from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import PrecisionName
 
 
@@ -116,6 +117,6 @@ def _weights(manifest: Manifest) -> str:
         layout=graph.layout,
         cache=graph.cache,
         rotation=graph.rotation,
-        precision=graph.precision,
+        **msgspec.structs.asdict(PrecisionOptions()),
     )
     return f"{manifest.source.sha256} {msgspec.json.encode(same).decode()}"

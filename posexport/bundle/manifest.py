@@ -202,17 +202,7 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     @property
     def layers(self) -> list[EncodingSpec]:
         """The encodings of its layers, one where all share it."""
-        specs = self.encodings or ([] if self.encoding is None else [self.encoding])
-        return [_with_key_lifetime(spec) for spec in specs]
-
-
-def _with_key_lifetime(spec: EncodingSpec) -> EncodingSpec:
-    """The spec with `EncodingSpec.cached_keys_until`, which the first manifests of version 3 do not have.
-
-    LongRoPE, the only encoding that sets it, is known by its list of divisors for long rows.
-    """
-    until = spec.parameters.get("max_positions") if "long_factor" in spec.parameters else None
-    return msgspec.structs.replace(spec, cached_keys_until=until) if isinstance(until, int) else spec
+        return self.encodings or ([] if self.encoding is None else [self.encoding])
 
 
 class _Version(msgspec.Struct):
@@ -317,9 +307,9 @@ def _fit(manifest: Manifest) -> None:
 
 def _output_dtype(manifest: Manifest, name: str) -> str:
     """The type of a part's output."""
-    options = manifest.recipe.precision
-    half = options.io == "half" or is_cache_output(name)
-    return options.precision.dtype.name if half else MODEL_DTYPE.name
+    recipe = manifest.recipe
+    half = recipe.io == "half" or is_cache_output(name)
+    return recipe.dtype.name if half else MODEL_DTYPE.name
 
 
 def _takes(spec: InputSpec, given: tuple[str, list[Axis]] | None) -> bool:

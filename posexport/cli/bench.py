@@ -20,7 +20,7 @@ _SUITES = ("paper", "decode", "quantized", "rivals", "lowerings", "attention", "
 _THIRD_PARTY = ("torch", "optimum", "transformers", "mobius", "genai")
 
 
-@click.command("bench", cls=Command, renamed={"--for": "--target"})
+@click.command("bench", cls=Command)
 @click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete.sources)
 @click.option("--suite", type=click.Choice(_SUITES), help="A named set of models in place of MODEL.")
 @click.option(

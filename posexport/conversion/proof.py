@@ -32,7 +32,7 @@ def proof(
     from posexport.parity.run.sample import SampleWriter
 
     sample = SampleWriter()
-    model, precision = model_of(directory, source.parts), options.precision.precision
+    model = model_of(directory, source.parts)
     how: dict[str, Any] = {
         "provider": options.provider or DEFAULT_PROVIDER,
         "lengths": options.lengths,
@@ -40,10 +40,10 @@ def proof(
         "progress": progress,
         "sample": sample,
     }
-    if precision.quantized and float32 is not None:
-        report = agree(source, model, model_of(float32, source.parts), options.precision, **how)
+    if options.quantized and float32 is not None:
+        report = agree(source, model, model_of(float32, source.parts), options, **how)
     else:
-        report = prove(source, model, precision=precision.dtype.precision, **how)
+        report = prove(source, model, precision=options.computed, **how)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
     sample.save(directory, variant_file(SAMPLE, variant))
     return report
@@ -62,7 +62,7 @@ def agreement_on_texts(
     from posexport.parity.agreement.texts import on_texts
     from posexport.parity.run.emulation import computes, emulated_if, widened
 
-    provider, computed = options.provider or DEFAULT_PROVIDER, options.precision.precision.dtype.precision
+    provider, computed = options.provider or DEFAULT_PROVIDER, options.computed
     parts = [part.spec for part in source.parts]
     # a provider that computes in float32 would not show what others round
     emulated = None if computes(provider, computed) else computed
@@ -76,6 +76,6 @@ def agreement_on_texts(
             threads=options.threads,
             progress=progress,
         )
-    if options.precision.static and options.verify and not options.keep:
+    if options.static and options.verify and not options.keep:
         check_static(agreement, texts)
     return agreement

@@ -108,7 +108,7 @@ def build_float32(source: Source, path: Path, recipe: Recipe, *, ir_version: int
         recipe.target,
         recipe.lowering,
         recipe.inline,
-        recipe.precision,
+        recipe,
         clients_have,
     )
     _save(lowered.model, source, path, lowered.lowerings)
@@ -138,7 +138,7 @@ def _lowered(
         flat=inline,
         steps=any(spec.role == "cache" for spec in source.inputs),
         longest=_longest(source),
-        dtype=options.precision.dtype,
+        dtype=options.dtype,
         clients_have=clients_have,
         keep_float=tuple(options.keep_float),
     )

@@ -104,17 +104,17 @@ def compare(
     too_large = setup.too_large(accepted, room)
     fitting = [point for point in accepted if point not in too_large]
     with torch_threads(threads):
-        judgements = list(_values(setup, fitting, options.name, limits, fresh, sample))
+        judgements = list(_values(setup, fitting, options.precision, limits, fresh, sample))
         judgements += [rejected(setup, p, foreign=False, fresh=fresh, room=room) for p in points if p.refusal]
         judgements += [skipped(setup, point, reason) for point, reason in too_large.items()]
         kept = list(_invariants(setup, fitting, limits, fresh))
-    judgements = [msgspec.structs.replace(point, precision=options.name) for point in judgements]
+    judgements = [msgspec.structs.replace(point, precision=options.precision) for point in judgements]
     judgements.sort(key=lambda p: (p.length, p.batch, p.memory or 0))
     strays = [] if provider_named(provider).built_in else misplaced(setup, points, model)
     report = Report(
         scope="grid",
         provider=provider,
-        precision=options.name,
+        precision=options.precision,
         points=judgements,
         # what saturates on random ids does so wherever they stand, the more of them the more
         invariants=[*kept, *(() if options.static else fall(judgements))],

@@ -53,7 +53,7 @@ LEAST_FALL = 1e-3
 
 def limits_of(options: PrecisionOptions) -> Limits:
     """Those of a graph that is quantized as ``options`` say."""
-    return STATIC if options.static else LIMITS[options.name]
+    return STATIC if options.static else LIMITS[options.precision]
 
 
 def check_static(on_texts: TextAgreement, path: Path) -> None:
