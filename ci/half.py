@@ -78,7 +78,7 @@ def measured(model: Model, checkpoints: Path, precision: str, longest: int) -> d
     theirs = checkpoint / "onnx" / model.graph
     loaded = prepare(str(checkpoint), LoadOptions())
     source = half(loaded, signature(theirs))
-    options = PrecisionOptions(name=precision)
+    options = PrecisionOptions(precision=precision)
     found: dict[str, Any] = {"errors": {}, "failures": {}}
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) / "half.onnx"

@@ -78,7 +78,7 @@ def source_of(name: str) -> Source:
 
 def measured(name: str, precision: str, longest: int) -> dict[str, Any]:
     """Verdict and errors of one model in one precision."""
-    options = PrecisionOptions(name=precision)
+    options = PrecisionOptions(precision=precision)
     source = source_of(name)
     with tempfile.TemporaryDirectory() as folder:
         made = dict.fromkeys(("half", "float32"))

@@ -39,7 +39,7 @@ from posexport.targets.precision_options import PrecisionOptions
 from posexport.tokenizer import train
 
 SETTINGS = {"layers": 2, "hidden": 60, "heads": 5, "vocab": 61}
-INT8 = PrecisionOptions(name="int8")
+INT8 = PrecisionOptions(precision="int8")
 LENGTHS = (1, 2, 17, 20)
 
 
