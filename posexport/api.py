@@ -67,7 +67,10 @@ def convert(asked: _Conversion) -> "Conversion":
     require("posexport.convert", "torch", "onnxscript", "onnx_ir", "onnxruntime")
     from posexport.conversion.convert import convert as run
 
-    return run(_named(asked.source), Path(asked.output), asked, progress=asked.progress, remark=asked.remark or _ignore)
+    options = ConvertOptions(**{name: getattr(asked, name) for name in ConvertOptions.__struct_fields__})
+    return run(
+        _named(asked.source), Path(asked.output), options, progress=asked.progress, remark=asked.remark or _ignore
+    )
 
 
 describe(convert, _Conversion, ConvertOptions, GROUPS)

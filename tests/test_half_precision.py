@@ -44,7 +44,7 @@ def _half(text: str, precision: str = "fp16", target: str = "portable") -> onnx.
     """The graph of ``text`` in half precision, checked."""
     model = ir.from_proto(onnx.parser.parse_model(_HEAD + text))
     options = PrecisionOptions(precision=precision)
-    apply(model, _Ports(), Target(target, 20, dtype=options.precision.dtype), options)
+    apply(model, _Ports(), Target(target, 20, dtype=options.dtype), options)
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     return proto
