@@ -1,106 +1,56 @@
 """The functions of ``import posexport``. Importing this imports neither torch nor onnxruntime."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from posexport.conversion.options import GROUPS, ConvertOptions, Progress, Remark, pairs
 from posexport.extras import require
+from posexport.option import StrPath, describe
 
 if TYPE_CHECKING:
     from torch import nn
 
     from posexport.conversion.result import Conversion
     from posexport.parity.report.report import Report
-    from posexport.recipe import LayoutName
     from posexport.runtime.session import Session
     from posexport.targets.precisions import PrecisionName
-    from posexport.targets.target import TargetName
 
-#: told what is done, of how many, and what is being done
-Progress = Callable[[int, int, str], None]
-#: told sentences that a user should know beside the result
-Remark = Callable[[str], None]
-StrPath = str | PathLike[str]
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
-def convert(
-    source: "StrPath | nn.Module",
-    output: StrPath,
-    *,
-    example_inputs: Any = None,
-    axes: Mapping[str, Sequence[str | int]] | None = None,
-    task: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    target: "TargetName" = "portable",
-    cache: Literal["dynamic", "static"] = "dynamic",
-    rotation: Literal["at-write", "at-read"] = "at-write",
-    opset: int | None = None,
-    max_length: int | None = None,
-    beyond: Literal["error", "clip", "interpolate"] = "error",
-    layout: "LayoutName" = "bundle",
-    lowering: str = "auto",
-    inline: bool = False,
-    precision: "PrecisionName | Sequence[PrecisionName]" = "fp32",
-    io: Literal["float32", "half"] = "float32",
-    keep_float: Sequence[str] = (),
-    weight_only: bool = False,
-    block_size: int = 32,
-    quantizer: Literal["rtn", "hqq", "gptq"] = "rtn",
-    calibrate: StrPath | None = None,
-    texts: StrPath | None = None,
-    tokenizer: Any = None,
-    provider: str | None = None,
-    lengths: Sequence[int] | None = None,
-    threads: int = 0,
-    verify: bool = True,
-    keep: bool = False,
-    force: bool = False,
-    allow_pickle: bool = False,
-    as_transformers: bool = False,
-    progress: Progress | None = None,
-    remark: Remark | None = None,
-) -> "Conversion":
+class _Conversion(ConvertOptions, frozen=True):
+    """The arguments of `convert`."""
+
+    source: "StrPath | nn.Module"
+    output: StrPath
+
+
+def _taking(record: Callable[_P, _T]) -> Callable[[Callable[[_T], _R]], Callable[_P, _R]]:
+    """A function of the fields of ``record``, from one of the record; type checkers see every field as an argument."""
+
+    def decorator(function: Callable[[_T], _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            return function(record(*args, **kwargs))
+
+        return call
+
+    return decorator
+
+
+@_taking(_Conversion)
+def convert(asked: _Conversion) -> "Conversion":
     """Convert a model to a bundle that ONNX Runtime runs at any batch size and length, and prove it.
 
     Args:
         source: a checkpoint directory, a built-in model, ``file.py:factory``, a model of transformers, or a module.
         output: the directory to write.
-        example_inputs: of a module: tensors by the names of ``forward``'s arguments, or a tuple in their order.
-        axes: of a module, by input: names of the axes that vary, sizes of the others; needed where the first two axes
-            are not batch and sequence. ``{"x": ["batch_size", "sequence_length", 16]}``
-        task: such as ``features``, ``text-generation``; default: what the checkpoint says.
-        settings: sizes and parameters of a built-in model, ``{"layers": 4, "clip": 8}``.
-        target: ``portable``, standard operators for any runtime; ``cpu`` or ``cuda``, also ONNX Runtime's own for it.
-        cache: a decoder's KV cache: grown with every call, or of a fixed capacity in tokens.
-        rotation: when a decoder rotates keys: before they are cached, or each time that they are read.
-        opset: of the graph; default 18.
-        max_length: the longest input in tokens.
-        beyond: what happens beyond the trained length: refused, distances clipped, or the table interpolated.
-        layout: which files are written, and their names: ``bundle``, ``genai`` and others (``convert --help``).
-        lowering: how attention with positions is computed; ``auto`` chooses by the target.
-        inline: write the graph without functions.
-        precision: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``int4``, or ``int4-fp16``: weights and
-            activations; several for ``layout="transformers.js"``.
-        io: of real-valued inputs and outputs: ``float32``, or ``half`` for the model's own precision.
-        keep_float: glob patterns of weights that are not quantised.
-        weight_only: int8 weights, activations in floating point.
-        block_size: weights of a channel that share a scale, 32 or 128, where only weights are quantised.
-        quantizer: how weights of 4 bits are rounded: ``rtn`` to nearest, ``hqq`` by half-quadratic quantization,
-            ``gptq`` with the least error on the texts of ``calibrate``.
-        calibrate: a file of texts, one a line, for static scales of int8 activations, where every row has a scale of
-            its own by default; or for ``gptq``.
-        texts: a file of texts, one a line: what the precision costs on them is measured, and stands in the manifest.
-        tokenizer: a ``tokenizer.json`` for a source that has none, or the tokenizer object of a transformers model.
-        provider: where to prove, ``cpu`` or ``cuda``; default: the target's where that loads, else ``cpu``.
-        lengths: check these lengths in tokens in place of the grid's; the bundle is then "checked", not "proven".
-        threads: to compute with; 0 lets the runtime choose.
-        verify: prove the bundle; otherwise it is marked as unproven.
-        keep: write a bundle that misses parity too, marked as unproven.
-        force: replace a bundle that is at ``output``.
-        allow_pickle: read ``.bin`` weights too (with ``weights_only``).
-        as_transformers: of a checkpoint, compute what transformers' code does where it differs from the paper.
-        progress, remark: called with the state of the work, and with sentences about the source.
+        OPTIONS
 
     Returns:
         The conversion; ``good`` is False where parity was missed, and then nothing was written.
@@ -116,50 +66,14 @@ def convert(
     """
     require("posexport.convert", "torch", "onnxscript", "onnx_ir", "onnxruntime")
     from posexport.conversion.convert import convert as run
-    from posexport.conversion.options import ConvertOptions
-    from posexport.sources.resolve import LoadOptions
-    from posexport.targets.precision_options import options_of
 
-    names = [precision] if isinstance(precision, str) else list(precision)
-    precisions = options_of(
-        names,
-        io=io,
-        keep_float=list(keep_float),
-        weight_only=weight_only,
-        block_size=block_size,
-        quantizer=quantizer,
+    options = ConvertOptions(**{name: getattr(asked, name) for name in ConvertOptions.__struct_fields__})
+    return run(
+        _named(asked.source), Path(asked.output), options, progress=asked.progress, remark=asked.remark or _ignore
     )
-    options = ConvertOptions(
-        load=LoadOptions(
-            task=task,
-            settings=_pairs(settings),
-            allow_pickle=allow_pickle,
-            as_transformers=as_transformers,
-            example_inputs=example_inputs,
-            axes=axes,
-        ),
-        opset=opset,
-        max_length=max_length,
-        beyond=beyond,
-        cache=cache,
-        rotate=rotation,
-        layout=layout,
-        target=target,
-        lowering=lowering,
-        inline=inline,
-        precision=precisions[0],
-        variants=tuple(precisions[1:]),
-        calibrate=None if calibrate is None else Path(calibrate),
-        texts=None if texts is None else Path(texts),
-        tokenizer=tokenizer,
-        provider=provider,
-        lengths=lengths,
-        threads=threads,
-        verify=verify,
-        keep=keep,
-        force=force,
-    )
-    return run(_named(source), Path(output), options, progress=progress, remark=remark or _ignore)
+
+
+describe(convert, _Conversion, ConvertOptions, GROUPS)
 
 
 def verify(
@@ -217,7 +131,7 @@ def verify(
 
     loading = LoadOptions(
         task=task,
-        settings=_pairs(settings),
+        settings=pairs(settings),
         allow_pickle=allow_pickle,
         as_transformers=as_transformers,
         example_inputs=example_inputs,
@@ -300,15 +214,6 @@ def list_families() -> list[dict[str, Any]]:
 def _named(source: "StrPath | nn.Module") -> "str | nn.Module":
     """A path or name as text; a module as it is."""
     return str(source) if isinstance(source, str | PathLike) else source
-
-
-def _pairs(settings: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Settings as the ``KEY=VALUE`` pairs of the command line."""
-
-    def text(value: Any) -> str:
-        return ",".join(map(text, value)) if isinstance(value, list | tuple) else str(value)
-
-    return tuple(f"{key}={text(value)}" for key, value in (settings or {}).items())
 
 
 def _ignore(_sentence: str) -> None:

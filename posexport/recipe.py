@@ -1,14 +1,16 @@
 """The recipe in a manifest: every option that decides what a conversion writes, so that it can be done again.
 
 It holds names, numbers and hashes, never paths: a recipe is the same wherever and by whomever a model was converted.
+Its keys are the names of options of ``posexport convert``.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-import msgspec
-
+from posexport.option import Option
 from posexport.spec import Beyond
 from posexport.targets.precision_options import PrecisionOptions
+from posexport.targets.providers import PROVIDERS
 from posexport.targets.target import PORTABLE, TargetName
 
 CacheName = Literal["dynamic", "static"]
@@ -16,31 +18,78 @@ RotationName = Literal["at-write", "at-read"]
 #: what the directory looks like (`posexport.export.layouts`)
 LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
 
+#: headings of the options in ``--help``
+SOURCE, LENGTHS, GRAPH, OUTPUT = "Source", "Lengths and KV cache", "Graph", "Output"
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of ``posexport convert`` as they were resolved.
+
+    An option belongs here if it decides what is written, else to `posexport.conversion.options.ConvertOptions`, which
+    has these too. The fields without an `Option` are asked for in another form than they are recorded in.
 
     Attributes:
         task: the source's, also where nobody named it.
-        settings: the ``--set`` pairs of a built-in model.
-        as_transformers: where transformers' code and the paper differ, the code was followed.
-        cache: a decoder's KV cache.
-        rotation: when a decoder rotates keys.
-        max_length: in tokens, as it was asked for (None: the source's own limit).
-        lowering: ``auto``, or the one that was asked for.
-        inline: the graph has no functions.
+        settings: of a built-in model, as text.
+        opset: of the graph, also where nobody named it.
     """
 
     task: str
-    settings: dict[str, str] = {}
-    as_transformers: bool = False
-    cache: CacheName = "dynamic"
-    rotation: RotationName = "at-write"
-    beyond: Beyond = "error"
-    max_length: int | None = None
-    target: TargetName = PORTABLE
-    lowering: str = "auto"
+    settings: Mapping[str, Any] = {}
+    as_transformers: Annotated[
+        bool,
+        Option(group=SOURCE, help="Where transformers and the paper differ, compute what transformers computes."),
+    ] = False
+    max_length: Annotated[
+        int | None, Option(group=LENGTHS, metavar="N", least=1, help="The longest input, in tokens.")
+    ] = None
+    beyond: Annotated[
+        Beyond,
+        Option(
+            group=LENGTHS,
+            help="Inputs beyond the trained length: error, clip the distances, or interpolate the table up to "
+            "--max-length.",
+        ),
+    ] = "error"
+    cache: Annotated[
+        CacheName,
+        Option(
+            group=LENGTHS,
+            help="KV cache of a decoder: dynamic is reallocated each step, static is a fixed-size buffer.",
+        ),
+    ] = "dynamic"
+    rotation: Annotated[
+        RotationName,
+        Option(
+            group=LENGTHS,
+            help="When RoPE is applied to keys: as they are written to the KV cache, or each time they are read.",
+        ),
+    ] = "at-write"
+    target: Annotated[
+        TargetName,
+        Option(
+            group=GRAPH,
+            help=f"portable: standard operators only; {', '.join(PROVIDERS)}: also ONNX Runtime's own for that "
+            "provider.",
+        ),
+    ] = PORTABLE
+    lowering: Annotated[
+        str,
+        Option(
+            group=GRAPH,
+            complete="lowerings",
+            help="How attention is implemented in the graph, see posexport list lowerings.",
+        ),
+    ] = "auto"
     opset: int
-    inline: bool = False
-    layout: LayoutName = "bundle"
-    precision: PrecisionOptions = PrecisionOptions()
+    inline: Annotated[
+        bool, Option(group=GRAPH, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
+    ] = False
+    layout: Annotated[
+        LayoutName,
+        Option(
+            group=OUTPUT,
+            help="Whose files the directory looks like: posexport's own, onnxruntime-genai's, optimum's or "
+            "transformers.js'.",
+        ),
+    ] = "bundle"

@@ -62,7 +62,7 @@ def verify(
         source = _source(target, manifest, named, options, recipe, origin, remark)
         wishes = Wishes(
             provider=provider,
-            precision=stored_precision(target) if recipe is None else recipe.precision.name,
+            precision=stored_precision(target) if recipe is None else recipe.precision,
             emulate=emulate,
             lengths=lengths,
             threads=threads,
@@ -151,12 +151,9 @@ def _source(
             source = prepare(
                 against,
                 again(msgspec.to_builtins(recipe), loading, against, kind=origin.kind, name=origin.name),
-                beyond=recipe.beyond,
-                max_length=recipe.max_length,
-                cache=recipe.cache,
-                rotation=recipe.rotation,
+                recipe,
             )
-            source = layouts.arranged(source, recipe.layout, recipe.precision.precision, alone=manifest is None)
+            source = layouts.arranged(source, recipe.layout, recipe.record, alone=manifest is None)
         except PosexportError as err:  # options that fitted the bundle's own source, and do not fit this one
             if manifest is None or prepare(against, loading).sha256 == manifest.source.sha256:
                 raise

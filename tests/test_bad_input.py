@@ -24,7 +24,6 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.runtime.session import load
-from posexport.sources.resolve import LoadOptions
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = [f"--set={size}" for size in ("layers=1", "hidden=20", "feedforward=37", "vocab=61")]
@@ -393,7 +392,7 @@ def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cross attention (an input of real numbers), distances clipped, and no longer input than the table has."""
     target = tmp_path_factory.mktemp("bundles") / "b"
     wanted = ConvertOptions(
-        load=LoadOptions(settings=tuple(s.removeprefix("--set=") for s in (*TINY, *CLIPPED))),
+        settings=[s.removeprefix("--set=") for s in (*TINY, *CLIPPED)],
         beyond="clip",
         max_length=23,
         lengths=[3],
@@ -451,8 +450,7 @@ def test_weights_that_may_not_be_read(run: Command, tmp_path: Path, monkeypatch:
 
 
 def test_an_inlined_graph_opens_without_a_warning(tmp_path: Path) -> None:
-    load_options = LoadOptions(settings=tuple(s.removeprefix("--set=") for s in TINY))
-    wanted = ConvertOptions(load=load_options, inline=True, verify=False)
+    wanted = ConvertOptions(settings=tuple(s.removeprefix("--set=") for s in TINY), inline=True, verify=False)
     convert("encoder-shaw-kv", tmp_path / "b", wanted)
     model = ir.load(tmp_path / "b" / "model.onnx")
     assert "CastLike" not in {node.op_type for node in ir.traversal.RecursiveGraphIterator(model.graph)}

@@ -19,7 +19,6 @@ from posexport.runtime.banned import Banned
 from posexport.runtime.generate import _threshold
 from posexport.runtime.session import load
 from posexport.spec import EncodingSpec
-from tests.tiny_bundle import MANIFEST
 
 GOLDEN = Path(__file__).parent / "golden"
 LOGITS = np.arange(6, dtype=np.float32)
@@ -81,7 +80,4 @@ def test_a_longrope_inside_a_window_is_recomputed_too() -> None:
     windowed = RotationAndTerm(rotation, LocalWindow(left=5, right=0)).spec
     assert windowed.name == "rope-longrope+local-window"
     assert _threshold([plain, windowed]) == 20
-    # manifests did not always say so
-    earlier = msgspec.structs.replace(windowed, cached_keys_until=None)
-    assert _threshold(msgspec.structs.replace(MANIFEST, encodings=[plain, earlier]).layers) == 20
     assert _threshold([plain]) is None

@@ -20,7 +20,7 @@ from posexport.targets.target import Target
 K, N = 70, 22  # three blocks of 32, the last filled up
 CPU, PORTABLE = Target("cpu", 23), Target("portable", 21)
 CLIENTS = Target("portable", 18, clients_have=frozenset({"MatMulNBits"}))
-INT4 = PrecisionOptions(name="int4")
+INT4 = PrecisionOptions(precision="int4")
 rng = np.random.default_rng(5)
 
 
@@ -52,8 +52,8 @@ FORMS = {
 }
 CASES = {
     "int4": (INT4, 4, 32),
-    "int4 by 128": (PrecisionOptions(name="int4", block_size=128), 4, 128),
-    "int8": (PrecisionOptions(name="int8", weight_only=True), 8, 32),
+    "int4 by 128": (PrecisionOptions(precision="int4", block_size=128), 4, 128),
+    "int8": (PrecisionOptions(precision="int8", weight_only=True), 8, 32),
 }
 
 
@@ -85,7 +85,7 @@ def near(got, wanted, share):
 def test_a_row_alone_and_in_a_batch(size, target):
     w, x = matrix(K, N), matrix(67, K) * rng.uniform(0.01, 50, (67, 1)).astype(np.float32)
     model = graph(f"HEAD g (float[r, {K}] x, float w) => (float z) {{ z = MatMul(x, w) }}", target.opset, w=w)
-    apply(model, X, target, PrecisionOptions(name="int4", block_size=size))
+    apply(model, X, target, PrecisionOptions(precision="int4", block_size=size))
     for place in (0, 40, 66):
         for (whole,), (alone,) in zip(answers(model, x=x), answers(model, x=x[place : place + 1]), strict=True):
             near(alone[0], whole[place], 1e-5)
@@ -126,7 +126,7 @@ def test_functions_and_subgraphs(target):
 def test_hqq(target):
     w, x = matrix(K, N) + 0.7, matrix(5, K)  # far from symmetric
     model = graph(f"HEAD g (float[r, {K}] x, float w) => (float z) {{ z = MatMul(x, w) }}", target.opset, w=w)
-    apply(model, X, target, PrecisionOptions(name="int4", quantizer="hqq"))
+    apply(model, X, target, PrecisionOptions(precision="int4", quantizer="hqq"))
     rounded = half_quadratic(w, 4, 32).real(4)[:, :K].T
     for (z,) in answers(model, x=x):
         near(z, x @ rounded, 0.01)

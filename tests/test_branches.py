@@ -21,7 +21,6 @@ from posexport.parity.grid.grid import grid
 from posexport.parity.grid.memory import Budget
 from posexport.runtime.providers import make_session
 from posexport.sources import builtin
-from posexport.sources.resolve import LoadOptions
 from tests.small import in_short
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61")
@@ -105,8 +104,7 @@ def control_flow(model: ModelProto) -> list[NodeProto]:
 @pytest.mark.parametrize("inline", [False, True])
 def test_control_flow_has_names_that_are_unique_in_the_file(name: str, inline: bool, tmp_path: Path) -> None:
     lowering = "formula" if inline else "auto"
-    settings = LoadOptions(settings=SIZES)
-    convert(name, tmp_path / "b", ConvertOptions(load=settings, verify=False, inline=inline, lowering=lowering))
+    convert(name, tmp_path / "b", ConvertOptions(settings=SIZES, verify=False, inline=inline, lowering=lowering))
     model = onnx.load(tmp_path / "b" / "model.onnx")
     nodes = control_flow(model)
     assert bool(nodes) is not inline
@@ -121,8 +119,7 @@ MPNET = ("layers=2", "hidden=48", "heads=12", "feedforward=24", "vocab=61")
 @pytest.mark.all
 def test_an_encoder_of_real_size_is_proven_where_it_is_tiled(tmp_path: Path) -> None:
     """With MPNet's heads and length biases are tiled from batch 6 on, which no point of the grid has."""
-    load = LoadOptions(settings=(*MPNET, "max_positions=512"))
-    done = convert("encoder-mpnet", tmp_path / "b", ConvertOptions(load=load, threads=1))
+    done = convert("encoder-mpnet", tmp_path / "b", ConvertOptions(settings=(*MPNET, "max_positions=512"), threads=1))
     assert done.report is not None
     assert done.report.passed, done.report.describe()
     assert not done.report.unreached
@@ -142,7 +139,7 @@ def test_a_branch_that_is_wrong_is_found(name: str, tmp_path: Path, monkeypatch:
         return right(unshifted, qpos, kpos)
 
     monkeypatch.setattr(ToeplitzBias, "of_tile", wrong)
-    done = convert(name, tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
+    done = convert(name, tmp_path / "b", ConvertOptions(settings=SIZES, threads=1))
     assert not done.good
     assert not (tmp_path / "b").exists()
     assert done.report is not None
@@ -156,7 +153,7 @@ def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Budget, "room", lambda _: 1 << 26)
-    done = convert("encoder-t5", tmp_path / "b", ConvertOptions(load=LoadOptions(settings=SIZES), threads=1))
+    done = convert("encoder-t5", tmp_path / "b", ConvertOptions(settings=SIZES, threads=1))
     assert done.report is not None
     assert done.report.passed
     assert done.good
@@ -170,8 +167,7 @@ def test_a_branch_that_needs_too_much_memory_is_said_to_be_unproven(
 
 
 def test_chosen_lengths_claim_no_branch(tmp_path: Path) -> None:
-    load = LoadOptions(settings=SIZES)
-    done = convert("encoder-t5", tmp_path / "b", ConvertOptions(load=load, threads=1, lengths=(17,)))
+    done = convert("encoder-t5", tmp_path / "b", ConvertOptions(settings=SIZES, threads=1, lengths=(17,)))
     assert done.report is not None
     assert done.report.coverage == []
 
@@ -186,10 +182,9 @@ def test_chosen_lengths_claim_no_branch(tmp_path: Path) -> None:
 def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path) -> None:
     """Tables of 128 positions end where the first tile does; those of 140 need a second, which is never full."""
     for positions, tiles in ((128, False), (140, True)):
-        settings = LoadOptions(settings=(*SIZES, f"max_positions={positions}"))
         target = tmp_path / str(positions)
-        convert(name, target, ConvertOptions(load=settings, verify=False))
-        source = builtin.builtin_source(name, task=None, settings_given=settings.settings)
+        convert(name, target, ConvertOptions(settings=(*SIZES, f"max_positions={positions}"), verify=False))
+        source = builtin.builtin_source(name, task=None, settings_given=(*SIZES, f"max_positions={positions}"))
         nodes = control_flow(onnx.load(target / "model.onnx"))
         assert any(node.op_type == "Scan" for node in nodes) is tiles
         points = grid(source.envelope, source.inputs)

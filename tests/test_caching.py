@@ -20,7 +20,6 @@ from posexport.parity.subjects.runner import RunError, Runner
 from posexport.runtime.session import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
-from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 from posexport.spec import CAPACITY
 from tests.small import in_short
@@ -35,8 +34,7 @@ def source(name: str, *settings: str) -> Source:
 
 
 def made(tmp_path: Path, name: str, *settings: str, **options: Any) -> Path:
-    load_options = LoadOptions(settings=(*SMALL, *settings))
-    assert convert(name, tmp_path / "x", ConvertOptions(load=load_options, **options)).good
+    assert convert(name, tmp_path / "x", ConvertOptions(settings=(*SMALL, *settings), **options)).good
     return tmp_path / "x"
 
 
@@ -47,24 +45,24 @@ SHORT = {
     ("decoder-xpos", "static", "at-write"),
 }
 WAYS = [
-    (name, settings, cache, rotate)
+    (name, settings, cache, rotation)
     for name, settings in (
         ("decoder-rope-dynamic", ("kv_heads=1",)),
         ("decoder-rope-longrope", ()),
         ("decoder-xpos", ()),
     )
     for cache in ("dynamic", "static")
-    for rotate in ("at-write", "at-read")
+    for rotation in ("at-write", "at-read")
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "cache", "rotate"), in_short(WAYS, lambda name, _, *way: (name, *way) in SHORT)
+    ("name", "settings", "cache", "rotation"), in_short(WAYS, lambda name, _, *way: (name, *way) in SHORT)
 )
 def test_each_way_is_proven_against_its_own_definition(
-    name: str, settings: tuple[str, ...], cache: Any, rotate: Any, tmp_path: Path
+    name: str, settings: tuple[str, ...], cache: Any, rotation: Any, tmp_path: Path
 ) -> None:
-    made(tmp_path, name, *settings, cache=cache, rotate=rotate, lengths=LENGTHS, threads=1)
+    made(tmp_path, name, *settings, cache=cache, rotation=rotation, lengths=LENGTHS, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,7 @@ def test_what_free_places_hold_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cache", "rotate", "says"),
+    ("name", "cache", "rotation", "says"),
     [
         (
             "encoder-rope",
@@ -137,9 +135,9 @@ def test_what_free_places_hold_is_not_read() -> None:
         ("decoder-alibi", "dynamic", "at-read", "at-read has nothing to do: no layer of decoder-alibi rotates keys"),
     ],
 )
-def test_what_does_not_fit_is_refused(name: str, cache: Any, rotate: Any, says: str) -> None:
+def test_what_does_not_fit_is_refused(name: str, cache: Any, rotation: Any, says: str) -> None:
     with pytest.raises(PosexportError, match=says):
-        cached(source(name), cache, rotate)
+        cached(source(name), cache, rotation)
 
 
 def test_a_static_cache_needs_an_opset_that_has_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -119,41 +118,6 @@ def test_no_option_of_ours_is_answered_as_another_tools() -> None:
     for name, command in commands().items():
         for option in (text for each in command.params for text in each.opts if text.startswith("-")):
             assert about_option(option, name, None) is None, option
-
-
-@pytest.fixture
-def converted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of calls of `posexport.convert`, none of which converts."""
-    calls: list[dict[str, Any]] = []
-
-    def convert(*_: object, **options: Any) -> None:
-        calls.append(options)
-        raise PosexportError("stop")
-
-    monkeypatch.setattr(posexport, "convert", convert)
-    return calls
-
-
-def test_old_names_of_options_work_and_say_the_new_one(converted: list[dict[str, Any]]) -> None:
-    old = ["--for", "cpu", "--rotate=at-read", "--cache", "growing"]
-    done = CliRunner().invoke(group, ["convert", "encoder-nope", "-o", "out", *old])
-    assert [(call["target"], call["rotation"], call["cache"]) for call in converted] == [("cpu", "at-read", "dynamic")]
-    said = ["--for is now called --target", "--rotate is now called --rotation", "growing is now called dynamic"]
-    assert done.stderr.splitlines() == [f"posexport: {sentence}" for sentence in said]
-    new = ["--target", "cpu", "--rotation=at-read", "--cache", "dynamic"]
-    done = CliRunner().invoke(group, ["convert", "encoder-nope", "-o", "out", *new])
-    assert converted[0] == {**converted[1], "progress": converted[0]["progress"]}
-    assert done.stderr == ""
-
-
-def test_old_names_are_not_in_the_help() -> None:
-    renamed = {old: command for command in commands().values() for old in command.renamed}
-    assert {"--for", "--rotate", "--stop", "--chunk"} <= set(renamed)
-    for old, command in renamed.items():
-        text = command.get_help(click.Context(command))
-        assert not re.search(rf"{old}\b(?!-)", text), old
-        present = {text for each in command.params for text in each.opts}
-        assert set(command.renamed.values()) <= present
 
 
 def test_groups_of_the_help_name_parameters_that_exist() -> None:

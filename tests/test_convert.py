@@ -21,7 +21,6 @@ from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw
 from posexport.passes.pipeline import PASSES
 from posexport.sources import builtin
-from posexport.sources.resolve import LoadOptions
 from tests.small import by_attention, in_short, shared
 
 #: two layers: what a second layer shares with the first has branches of its own
@@ -69,7 +68,7 @@ def _chosen() -> list[str]:
 
 
 def options(*settings: str, **given: object) -> ConvertOptions:
-    return ConvertOptions(load=LoadOptions(settings=(*TINY, *settings)), threads=1, **given)  # type: ignore[arg-type]
+    return ConvertOptions(settings=(*TINY, *settings), threads=1, **given)  # type: ignore[arg-type]
 
 
 def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
@@ -85,8 +84,7 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     if source.plan.images or source.plan.lengths:
         lengths = None
     few = lengths and [n for n in lengths if source.envelope.limit is None or n <= source.envelope.limit]
-    load = LoadOptions(settings=settings)
-    done = convert(name, folder / "b", ConvertOptions(load=load, threads=1, lengths=few))
+    done = convert(name, folder / "b", ConvertOptions(settings=settings, threads=1, lengths=few))
     assert done.report is not None
     assert done.report.passed, done.report.describe()
     assert done.manifest is not None
@@ -118,8 +116,7 @@ def test_a_model_of_every_other_encoding_is_checked(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["decoder-alibi"])
 def test_a_cache_of_fixed_size_is_proven(name: str, tmp_path: Path) -> None:
-    load = LoadOptions(settings=shared(name))
-    done = convert(name, tmp_path / "b", ConvertOptions(load=load, threads=1, cache="static"))
+    done = convert(name, tmp_path / "b", ConvertOptions(settings=shared(name), threads=1, cache="static"))
     assert done.manifest is not None
     assert done.manifest.proven
 

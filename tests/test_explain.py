@@ -25,7 +25,6 @@ from posexport.explain.origins import FUNCTION, MODULES, REST, TABLES, Origin, O
 from posexport.explain.profile import Event, alone, calls, costs
 from posexport.explain.records import Decision, Explanation, Part, Row
 from posexport.explain.time_table import notes, shown, summary
-from posexport.sources.resolve import LoadOptions
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits
 
 TINY = ("layers=2", "hidden=60", "heads=5")
@@ -75,7 +74,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Any:
             convert(
                 source,
                 made[key],
-                ConvertOptions(load=LoadOptions(settings=(*TINY, *settings)), verify=False, **options),
+                ConvertOptions(settings=(*TINY, *settings), verify=False, **options),
             )
         return made[key]
 

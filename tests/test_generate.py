@@ -576,7 +576,7 @@ def test_several_prompts_stand_one_below_the_other(bundle: Callable[..., Path]) 
     texts = [one.text for one in wanted.completions]
     assert done.stdout == f"--- the cat\n{texts[0]}\n\n--- low low\n{texts[1]}\n"
     streamed = posexport_command(
-        "generate", directory, *prompts, *options, "--threads", "1", "--stream", "--chunk", "1"
+        "generate", directory, *prompts, *options, "--threads", "1", "--stream", "--prefill-chunk-size", "1"
     )
     assert streamed.stdout == done.stdout
     assert "--- the cat ends early: it takes at most 23 tokens" in done.stderr

@@ -20,7 +20,7 @@ from tests.small import in_short
 
 K, N = 70, 22  # three blocks of 32, the last filled up
 TARGETS = [Target("cpu", 23), Target("portable", 21)]
-GPTQ = PrecisionOptions(name="int4", quantizer="gptq", calibration="sha256 of texts")
+GPTQ = PrecisionOptions(precision="int4", quantizer="gptq", calibrate="sha256 of texts")
 ONE = f"HEAD g (float[r, {K}] x, float w) => (float z) {{ z = MatMul(x, w) }}"
 X = rows(K)
 matrix = matrices(7)
@@ -68,7 +68,7 @@ def test_values(size, together, target, monkeypatch):
     rounded = second_order(w, factor((every.T @ every).astype(np.float64)), 4, size).real(4)[:, :K].T
     np.testing.assert_allclose(rounded, expected, rtol=1e-5, atol=1e-6)
     model = graph(ONE, target.opset, w=w)
-    options = PrecisionOptions(name="int4", quantizer="gptq", block_size=size, calibration="sha256 of texts")
+    options = PrecisionOptions(precision="int4", quantizer="gptq", block_size=size, calibrate="sha256 of texts")
     classes = apply(model, X, target, options, calibration(*batches)).classes
     assert classes["linear weights"] == f"int4 in blocks of {size}, gptq (1)"
     x = correlated(11)
@@ -136,10 +136,10 @@ def test_convert(name, tmp_path, texts):
     }
     outcome = posexport.convert(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
     assert outcome.good
-    stored, precision = outcome.manifest.stored, outcome.manifest.recipe.precision
+    stored, precision = outcome.manifest.stored, outcome.manifest.recipe
     assert ", gptq (" in stored["linear weights"]
     assert precision.quantizer == "gptq"
-    assert len(precision.calibration or "") == 64
+    assert len(precision.calibrate or "") == 64
     with pytest.raises(PosexportError, match=r"--quantizer gptq .* got none; give --calibrate FILE"):
         posexport.convert("encoder-learned", tmp_path / "b", quantizer="gptq", **options)
     with pytest.raises(PosexportError, match=r"got --precision int4; .* --quantizer gptq"):

@@ -43,8 +43,8 @@ class _Ports:
 def _half(text: str, precision: str = "fp16", target: str = "portable") -> onnx.ModelProto:
     """The graph of ``text`` in half precision, checked."""
     model = ir.from_proto(onnx.parser.parse_model(_HEAD + text))
-    options = PrecisionOptions(name=precision)
-    apply(model, _Ports(), Target(target, 20, dtype=options.precision.dtype), options)
+    options = PrecisionOptions(precision=precision)
+    apply(model, _Ports(), Target(target, 20, dtype=options.dtype), options)
     proto = ir.to_proto(model)
     onnx.checker.check_model(proto, full_check=True)
     return proto
@@ -233,7 +233,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         source = prepare(name, LoadOptions(settings=("layers=1",)))
         path = paths[name] = tmp_path_factory.mktemp(name) / "model.onnx"
         opset = negotiate.opset(None, static_cache=False, made_for=target)
-        half = PrecisionOptions(name="fp16")
+        half = PrecisionOptions(precision="fp16")
         build(source, path, opset=opset, ir_version=negotiate.IR_VERSION, target=target, precision=half)
     return paths
 

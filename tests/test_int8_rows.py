@@ -18,8 +18,8 @@ from posexport.targets.target import Target
 from posexport.tokenizer import train
 
 K, N = 37, 22
-INT8 = PrecisionOptions(name="int8")
-STATIC = PrecisionOptions(name="int8", calibration="sha256 of texts")
+INT8 = PrecisionOptions(precision="int8")
+STATIC = PrecisionOptions(precision="int8", calibrate="sha256 of texts")
 rng = np.random.default_rng(3)
 
 
@@ -275,7 +275,7 @@ def test_calibrate(tmp_path):
         converted("encoder-learned", tmp_path / "a", **options)
     converted("encoder-learned", tmp_path / "a", tokenizer=tokenizer, **options)
     session = posexport.load(tmp_path / "a")
-    assert session.manifest.recipe.precision.calibration == hashlib.sha256(texts.read_bytes()).hexdigest()
+    assert session.manifest.recipe.calibrate == hashlib.sha256(texts.read_bytes()).hexdigest()
     alone = session.run({"input_ids": [[5, 6, 7, 8]]})
     batch = session.run({"input_ids": [[9, 9, 9, 9], [5, 6, 7, 8]]})
     for name in alone:

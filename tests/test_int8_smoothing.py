@@ -22,7 +22,7 @@ OUTLIER = (np.where(np.arange(K) == 5, 100, 1) * np.geomspace(0.2, 3, K)).astype
 
 def quantized(model, x, target):
     """In int8, after a look at ``x``."""
-    result = apply(model, X, target, PrecisionOptions(name="int8"), calibration(x))
+    result = apply(model, X, target, PrecisionOptions(precision="int8"), calibration(x))
     return result.classes["activations of linear projections"]
 
 

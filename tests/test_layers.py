@@ -13,8 +13,8 @@ ROOT = Path(__file__).parent.parent / "posexport"
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
     {
-        *("bounds", "errors", "example_inputs", "extras", "files", "graph", "machine", "pages", "recipe", "settings"),
-        *("spec", "suggest"),
+        *("bounds", "errors", "example_inputs", "extras", "files", "graph", "machine", "option", "pages", "recipe"),
+        *("settings", "spec", "suggest"),
         "targets",
     },
     {"ops"},

@@ -34,7 +34,6 @@ from posexport.recipe import LayoutName
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
 from posexport.sources.huggingface.checkpoint import checkpoint_source
-from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 from posexport.verification import verify
 
@@ -52,7 +51,7 @@ def source(name: str, task: str | None = None) -> Source:
 
 
 def converted(name: str | Path, layout: LayoutName, target: Path, task: str | None = None, **options: Any) -> Path:
-    given = ConvertOptions(load=LoadOptions(task=task), layout=layout, threads=1, **{"verify": False, **options})
+    given = ConvertOptions(task=task, layout=layout, threads=1, **{"verify": False, **options})
     assert convert(str(GOLDEN / name), target, given).good
     return target
 

@@ -629,7 +629,7 @@ def test_decoders_are_proven_and_lowered_as_built_in_ones(encoding, options, cac
     assert conversion.good
     assert conversion.manifest.proven
     sizes = ("hidden=36", "heads=6", "layers=3", *(f"{key}={value}" for key, value in options.items()))
-    own = ConvertOptions(load=LoadOptions(settings=sizes), cache=cache, verify=False)
+    own = ConvertOptions(settings=sizes, cache=cache, verify=False)
     builtin = convert(f"decoder-{encoding}", tmp_path / "own", own)
     assert conversion.manifest.functions == builtin.manifest.functions
     assert conversion.manifest.lowerings == builtin.manifest.lowerings

@@ -31,7 +31,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tup
 
     def get(name: str, precision: str) -> tuple[Source, bytes]:
         if (name, precision) not in known:
-            options = PrecisionOptions(name=precision)
+            options = PrecisionOptions(precision=precision)
             source = prepare(name, LoadOptions(settings=SETTINGS))
             path = tmp_path_factory.mktemp(name) / "model.onnx"
             build(source, path, opset=18, ir_version=negotiate.IR_VERSION, precision=options, inline=True)

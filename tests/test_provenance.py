@@ -159,11 +159,10 @@ def test_the_same_bytes_anywhere(source: str, options: tuple[str, ...], tmp_path
 def test_weights_in_a_file_of_their_own_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from posexport.conversion.convert import convert as here
     from posexport.conversion.options import ConvertOptions
-    from posexport.sources.resolve import LoadOptions
 
     monkeypatch.setattr("posexport.export.save.EXTERNAL_ABOVE", 1)
     for name in ("one", "two"):  # the second in a process that has traced before
-        here("encoder-t5", tmp_path / name, ConvertOptions(load=LoadOptions(settings=("layers=1",)), verify=False))
+        here("encoder-t5", tmp_path / name, ConvertOptions(settings=("layers=1",), verify=False))
     assert "model.onnx.data" in digests(tmp_path / "one")
     assert digests(tmp_path / "one") == digests(tmp_path / "two")
 

@@ -18,7 +18,6 @@ from posexport.lowering.rotation import LOWERINGS
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, RotationSpec
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.resolve import LoadOptions
 from posexport.targets.target import Target, TargetName
 
 SMALL = ("vocab=61", "hidden=60", "heads=5", "feedforward=24")
@@ -81,14 +80,14 @@ def test_what_is_chosen(made_for: TargetName, opset: int, each: str, shared: str
 PARTIAL = ("layout=interleaved", "rotary_dim=6")
 #: each of the ways, of decoders and of encoders
 SHORT: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
-    ("decoder-rope", PARTIAL, {"rotate": "at-read"}),
-    ("decoder-rope", ("kv_heads=1",), {"target": "cpu", "opset": 23, "rotate": "at-read"}),
+    ("decoder-rope", PARTIAL, {"rotation": "at-read"}),
+    ("decoder-rope", ("kv_heads=1",), {"target": "cpu", "opset": 23, "rotation": "at-read"}),
     ("encoder-rope", PARTIAL, {"opset": 23}),
     ("encoder-rope", (), {"target": "cpu", "opset": 18}),
 ]
 LONG: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
     ("decoder-rope", (), {"opset": 23}),
-    ("decoder-rope", ("kv_heads=1",), {"opset": 24, "cache": "static", "rotate": "at-read"}),
+    ("decoder-rope", ("kv_heads=1",), {"opset": 24, "cache": "static", "rotation": "at-read"}),
     ("decoder-rope", PARTIAL, {"target": "cpu", "opset": 18}),
     ("encoder-rope-dynamic", (), {"target": "cpu", "opset": 23}),
     ("encoder-rope", PARTIAL, {"inline": True}),
@@ -104,8 +103,11 @@ LONG: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 )
 def test_proven_with_every_way(name: str, settings: tuple[str, ...], options: dict[str, Any], tmp_path: Path) -> None:
     """At lengths below and above one, both kinds of padding, with a cache: the grid of convert."""
-    load = LoadOptions(settings=(*SMALL, "layers=1", *settings))
-    assert convert(name, tmp_path / "x", ConvertOptions(load=load, lengths=(1, 7), threads=1, **options)).good
+    assert convert(
+        name,
+        tmp_path / "x",
+        ConvertOptions(settings=(*SMALL, "layers=1", *settings), lengths=(1, 7), threads=1, **options),
+    ).good
 
 
 def test_inlined_without_operators_that_few_runtimes_know(tmp_path: Path) -> None:
@@ -133,5 +135,5 @@ def test_a_model_of_float32_runs_without_casts_around_rotations(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["vision-rope-mrope", pytest.param("vision-rope-axial", marks=pytest.mark.all)])
 def test_images_are_proven_with_the_operators(name: str, tmp_path: Path) -> None:
     sizes = ("layers=1", "hidden=40", "heads=5", "feedforward=24", "patch=3", "rows=4", "columns=5")
-    options = ConvertOptions(load=LoadOptions(settings=sizes), target="cpu", opset=23, threads=1)
+    options = ConvertOptions(settings=sizes, target="cpu", opset=23, threads=1)
     assert convert(name, tmp_path / "x", options).good

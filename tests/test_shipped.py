@@ -119,9 +119,9 @@ def test_what_ships_is_right(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--for", "cpu"), marks=pytest.mark.all),
+        pytest.param(("--target", "cpu"), marks=pytest.mark.all),
         pytest.param(("--cache", "static"), marks=pytest.mark.all),
-        ("--for", "cpu", "--cache", "static"),
+        ("--target", "cpu", "--cache", "static"),
     ],
 )
 def test_what_ships_for_a_decoder_is_right(options: tuple[str, ...], tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_what_ships_for_a_decoder_is_right(options: tuple[str, ...], tmp_path: P
 def _everything() -> Iterator[tuple[str, ...]]:
     for name in [*builtin.models(), *CHECKPOINTS]:
         yield (name,)
-        yield name, "--for", "cpu"
+        yield name, "--target", "cpu"
         if name in CHECKPOINTS:
             continue
         if name.startswith(("decoder-", "encoder-decoder-")):
             yield name, "--cache", "static"
-            yield name, "--cache", "static", "--for", "cpu"
+            yield name, "--cache", "static", "--target", "cpu"
 
 
 @pytest.mark.all

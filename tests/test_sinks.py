@@ -12,7 +12,6 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
 from posexport.sources.builtin import builtin_source as builtin
-from posexport.sources.resolve import LoadOptions
 
 SMALL = ("vocab=61", "hidden=20", "heads=5", "feedforward=24", "layers=1", "max_positions=40")
 
@@ -52,14 +51,16 @@ def test_a_window_ends_what_a_token_sees() -> None:
     ],
 )
 def test_sinks_and_windows_are_proven(name: str, settings: tuple[str, ...], cache: str, tmp_path: Path) -> None:
-    options = LoadOptions(settings=(*SMALL, *settings))
-    wanted = ConvertOptions(load=options, cache=cache, lengths=(1, 7, 40), threads=1)  # type: ignore[arg-type]
+    wanted = ConvertOptions(settings=(*SMALL, *settings), cache=cache, lengths=(1, 7, 40), threads=1)  # type: ignore[arg-type]
     assert convert(name, tmp_path / "x", wanted).good
 
 
 def test_blocks_of_queries_have_the_sink_too(tmp_path: Path) -> None:
-    options = LoadOptions(settings=(*SMALL[:-1], "max_positions=200", "sinks=true"))
-    assert convert("decoder-alibi", tmp_path / "x", ConvertOptions(load=options, lengths=(131,), threads=1)).good
+    assert convert(
+        "decoder-alibi",
+        tmp_path / "x",
+        ConvertOptions(settings=(*SMALL[:-1], "max_positions=200", "sinks=true"), lengths=(131,), threads=1),
+    ).good
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_ki
 from posexport.runtime.session import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
-from posexport.sources.resolve import LoadOptions
 from posexport.spec import CAPACITY, InputSpec, OutputSpec
 from tests.small import in_short
 
@@ -97,8 +96,7 @@ class Decoder:
 
 
 def made(path: Path, name: str, *settings: str, **options: Any) -> Path:
-    load_options = LoadOptions(settings=(*SIZES, *settings))
-    convert(name, path, ConvertOptions(load=load_options, cache="static", verify=False, **options))
+    convert(name, path, ConvertOptions(settings=(*SIZES, *settings), cache="static", verify=False, **options))
     return path
 
 
@@ -109,13 +107,13 @@ def near(got: Sequence[Array], wanted: Sequence[Array]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "rotate", "target"),
+    ("name", "settings", "rotation", "target"),
     [
         *in_short(
             [(*kind, target) for kind in KINDS for target in ("portable", "cpu")],
-            lambda name, settings, rotate, target: (
+            lambda name, settings, rotation, target: (
                 name in ("decoder-rope", "decoder-shaw-kv")
-                and rotate == "at-write"
+                and rotation == "at-write"
                 and (target == "cpu" or settings == KINDS[0][1])
             ),
         ),
@@ -124,9 +122,9 @@ def near(got: Sequence[Array], wanted: Sequence[Array]) -> bool:
     ],
 )
 def test_what_unused_slots_hold_never_matters(
-    name: str, settings: tuple[str, ...], rotate: str, target: str, tmp_path: Path
+    name: str, settings: tuple[str, ...], rotation: str, target: str, tmp_path: Path
 ) -> None:
-    decoder = Decoder(made(tmp_path / "x", name, *settings, rotate=rotate, target=target))
+    decoder = Decoder(made(tmp_path / "x", name, *settings, rotation=rotation, target=target))
     wrong = []
     for used, calls in CALLS:
         before = decoder.run((used,), 0.0)[1] if used else []
@@ -225,7 +223,7 @@ def test_the_proof_finds_a_graph_that_reads_unused_slots(
     context: Callable[..., ir.Value], good: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(static, "used_context", context)
-    options = ConvertOptions(load=LoadOptions(settings=SIZES), cache="static", lengths=(17,), threads=1)
+    options = ConvertOptions(settings=SIZES, cache="static", lengths=(17,), threads=1)
     made = convert("decoder-rope", tmp_path / "x", options)
     assert made.good == good
     if not good:

@@ -15,7 +15,6 @@ from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import PartSpec
-from posexport.targets.precision_options import PrecisionOptions, options_of
 from tests import tiny_bundle
 
 PROOFS = ("parity.json", "parity.safetensors")
@@ -30,7 +29,7 @@ def part(file: str) -> PartSpec:
 
 
 def in_precision(name: str, file: str) -> Manifest:
-    recipe = Recipe(task="feature-extraction", opset=18, precision=PrecisionOptions(name=name))
+    recipe = Recipe(task="feature-extraction", opset=18, precision=name)
     return msgspec.structs.replace(tiny_bundle.MANIFEST, precision=name, parts=[part(file)], recipe=recipe)
 
 
@@ -105,11 +104,14 @@ def test_a_bundle_of_several_precisions_is_replaced_as_a_whole(bundle: Path) -> 
 )
 def test_options_that_do_not_fit_are_refused(names: list[str], options: dict[str, object], sentence: str) -> None:
     with pytest.raises(PosexportError, match=sentence):
-        options_of(names, **options)
+        ConvertOptions(precision=names, layout="transformers.js", **options).each()  # type: ignore[arg-type]
 
 
 def test_an_option_is_for_the_precisions_that_it_fits() -> None:
-    half, quantized, few = options_of(["fp16", "int8", "int4"], io="half", block_size=128, keep_float=["*v_proj*"])
+    several = ConvertOptions(
+        precision=["fp16", "int8", "int4"], layout="transformers.js", io="half", block_size=128, keep_float=["*v_proj*"]
+    )
+    half, quantized, few = several.each()
     assert (half.io, quantized.io, few.io) == ("half", "float32", "float32")
     assert (half.block_size, quantized.block_size, few.block_size) == (32, 32, 128)
     assert (half.keep_float, quantized.keep_float, few.keep_float) == ([], ["*v_proj*"], ["*v_proj*"])
@@ -117,7 +119,6 @@ def test_an_option_is_for_the_precisions_that_it_fits() -> None:
 
 def test_several_precisions_need_a_layout_that_names_them() -> None:
     with pytest.raises(PosexportError, match=r"--precision fp32 and int8 in one directory need --layout transformers"):
-        ConvertOptions(variants=(PrecisionOptions(name="int8"),))
-    options = PrecisionOptions(name="int8")
+        ConvertOptions(precision=["fp32", "int8"]).each()
     with pytest.raises(PosexportError, match="each precision once, got --precision int8 --precision int8"):
-        ConvertOptions(precision=options, variants=(options,), layout="transformers.js")
+        ConvertOptions(precision=["int8", "int8"], layout="transformers.js").each()

@@ -21,14 +21,13 @@ from posexport.parity.grid import memory
 from posexport.parity.report.report import Report
 from posexport.parity.report.verdict import verdict
 from posexport.parity.subjects.runner import Runner
-from posexport.sources.resolve import LoadOptions
 
 TINY = ("layers=1", "hidden=12", "heads=2", "feedforward=7", "vocab=11")
 SETTINGS = [word for pair in TINY for word in ("--set", pair)]
 
 
 def options(**given: Any) -> ConvertOptions:
-    return ConvertOptions(load=LoadOptions(settings=TINY), threads=1, **given)
+    return ConvertOptions(settings=TINY, threads=1, **given)
 
 
 def test_chosen_lengths_are_checked_and_not_proven(tmp_path: Path) -> None:

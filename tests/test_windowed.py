@@ -24,7 +24,6 @@ from posexport.models.windows import cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin
 from posexport.sources.huggingface.checkpoint import checkpoint_source
-from posexport.sources.resolve import LoadOptions
 
 GOLDEN = Path(__file__).parent / "golden"
 LIKE = torch.zeros(1, dtype=torch.float64)
@@ -210,7 +209,7 @@ def test_names_and_settings() -> None:
 def test_a_graph_for_any_image(tmp_path: Path) -> None:
     """Of version 2 with a last stage that is not shifted; maps smaller than a window too."""
     settings = ("hidden=10", "depths=2,1", "made_for=8", "window=4", "width=16")
-    options = ConvertOptions(load=LoadOptions(settings=settings, task="image-classification"), threads=1)
+    options = ConvertOptions(settings=settings, task="image-classification", threads=1)
     done = convert("vision-swinv2", tmp_path / "b", options)
     assert done.report is not None
     assert done.report.passed, done.report.describe()

@@ -196,7 +196,7 @@ class Model:
         options = {"target": TARGET, "verify": False, "texts": texts, **candidate.options}
         posexport.convert(self.checkpoint, folder, threads=THREADS, **options)
         manifest = read(folder)
-        if "calibrate" in options and manifest.recipe.precision.calibration is None:
+        if "calibrate" in options and manifest.recipe.calibrate is None:
             raise PosexportError("the texts of calibrate were not used")
         on = manifest.cost.on_texts if manifest.cost is not None else None
         return folder / "model.onnx", on, manifest.stored

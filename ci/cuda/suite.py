@@ -1,6 +1,6 @@
 """The CUDA suite: every built-in model and golden checkpoint, converted as users do and proven on CUDA.
 
-Options stand behind a model's name: ``NAME --cache static``, ``NAME --for cuda``. A run is about one precision, and
+Options stand behind a model's name: ``NAME --cache static``, ``NAME --target cuda``. A run is about one precision, and
 has a file of its own.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 BUDGET = 460
 GOLDEN = Path("tests/golden")
 #: also converted so: every decoder with a static KV cache, every built-in text model with ONNX Runtime's own operators
-STATIC, OWN_OPERATORS = " --cache static", " --for cuda"
+STATIC, OWN_OPERATORS = " --cache static", " --target cuda"
 
 
 def main() -> int:
@@ -91,8 +91,6 @@ def one(name: str, provider: str, precision: str, ends: float) -> dict[str, Any]
     from posexport.conversion.convert import convert
     from posexport.conversion.options import ConvertOptions
     from posexport.sources import builtin
-    from posexport.sources.resolve import LoadOptions
-    from posexport.targets.precision_options import PrecisionOptions
 
     started = time.perf_counter()
     name, *options = name.split(" --")
@@ -100,10 +98,10 @@ def one(name: str, provider: str, precision: str, ends: float) -> dict[str, Any]
     # what a second layer shares with the first has branches of its own
     layered = not Path(name).is_dir() and "layers" in builtin.models()[name][0].config.settings()
     wanted = ConvertOptions(
-        load=LoadOptions(settings=("layers=2",) if layered else ()),
+        settings=("layers=2",) if layered else (),
         cache="static" if chosen.get("cache") == "static" else "dynamic",
-        target="cuda" if chosen.get("for") == "cuda" else "portable",
-        precision=PrecisionOptions(name=precision),
+        target="cuda" if chosen.get("target") == "cuda" else "portable",
+        precision=precision,
         provider=provider,
     )
     with tempfile.TemporaryDirectory() as folder:

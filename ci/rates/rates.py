@@ -123,7 +123,7 @@ def measured(model: Model) -> dict[str, Any]:
         options = LoadOptions(settings=settings)
         lengths = lengths_of(load_source(argument, options))
         done = convert(
-            argument, Path(folder) / "bundle", ConvertOptions(load=options, lengths=lengths, threads=model.threads)
+            argument, Path(folder) / "bundle", ConvertOptions(settings=settings, lengths=lengths, threads=model.threads)
         )
     assert done.report is not None
     return {"lengths": lengths, **summary(done.report), "seconds": round(time.perf_counter() - start, 1)}

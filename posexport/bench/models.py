@@ -13,6 +13,7 @@ from posexport.bundle.read import read
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
 from posexport.spec import CAPACITY
+from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import PrecisionName
 
 
@@ -98,7 +99,7 @@ def _weights(manifest: Manifest) -> str:
         layout=graph.layout,
         cache=graph.cache,
         rotation=graph.rotation,
-        precision=graph.precision,
+        **msgspec.structs.asdict(PrecisionOptions()),
     )
     # built-in models that differ in their encoding alone may have the same parameters
     name = manifest.source.name if manifest.source.kind == "builtin" else ""

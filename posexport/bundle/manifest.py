@@ -1,10 +1,9 @@
 """``posexport.json``: what a bundle is, what it was proven to do, and every file in it.
 
-The format, version 3. A manifest
+The format, version 1. A manifest
 
 - is UTF-8 JSON of at most 4 MB, an object with exactly the fields of `Manifest`;
-- has ``format_version`` 3; a reader that knows only lower versions rejects it and says so, whatever else it holds, and
-  earlier versions, which have no recipe or other names of fields, are rejected with the advice to convert again;
+- has ``format_version`` 1; a manifest of another version is rejected with the advice to convert again;
 - holds nothing of the machine that wrote it but versions of tools: no path, no name of a user;
 - lists every file of the bundle but itself, by a relative name with ``/`` between its parts, with size and sha256;
 - lists ``model.onnx``, or the files of its ``parts``: graphs that run in turn, as `PartSpec` says.
@@ -26,7 +25,7 @@ from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.target import PORTABLE, TargetName
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 1
 MANIFEST = "posexport.json"
 #: every point of the proof
 PARITY = "parity.json"
@@ -270,29 +269,13 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     @property
     def layers(self) -> list[EncodingSpec]:
         """The encodings of its layers, one where all share it."""
-        specs = self.encodings or ([] if self.encoding is None else [self.encoding])
-        return [_with_key_lifetime(spec) for spec in specs]
-
-
-def _with_key_lifetime(spec: EncodingSpec) -> EncodingSpec:
-    """The spec with `EncodingSpec.cached_keys_until`, which the first manifests of version 3 do not have.
-
-    LongRoPE, the only encoding that sets it, is known by its list of divisors for long rows.
-    """
-    until = spec.parameters.get("max_positions") if "long_factor" in spec.parameters else None
-    return msgspec.structs.replace(spec, cached_keys_until=until) if isinstance(until, int) else spec
+        return self.encodings or ([] if self.encoding is None else [self.encoding])
 
 
 class _Version(msgspec.Struct):
-    """The one field that every version has, read first so that a newer manifest is named as such."""
+    """The one field that every version has, read first so that a manifest of another one is named as such."""
 
     format_version: int
-
-
-class _Listing(_Version):
-    """What every version says of files, so that a bundle of an earlier one can be replaced."""
-
-    files: dict[str, FileEntry]
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -306,13 +289,9 @@ def decode(data: bytes) -> Manifest:
         raise PosexportError(f"it has {len(data)} bytes, a manifest has at most {LARGEST}")
     try:
         version = msgspec.json.decode(data, type=_Version).format_version
-        if 1 <= version < FORMAT_VERSION:
+        if version != FORMAT_VERSION:
             raise PosexportError(
                 f"it has format version {version}, this posexport reads {FORMAT_VERSION}: convert the model again"
-            )
-        if not 1 <= version <= FORMAT_VERSION:
-            raise PosexportError(
-                f"it has format version {version}, this posexport reads up to {FORMAT_VERSION}: upgrade posexport"
             )
         manifest = msgspec.json.decode(data, type=Manifest)
     except RecursionError:
@@ -321,17 +300,6 @@ def decode(data: bytes) -> Manifest:
         raise PosexportError(f"it is not a manifest: {err}") from err
     _agree(manifest)
     return manifest
-
-
-def decode_names(data: bytes) -> set[str]:
-    """The files that a manifest of this or an earlier version lists; PosexportError as `decode` raises it."""
-    try:
-        listing = msgspec.json.decode(data, type=_Listing)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return set(decode(data).files)
-    if 1 <= listing.format_version < FORMAT_VERSION and len(data) <= LARGEST and all(map(plain, listing.files)):
-        return set(listing.files)
-    return set(decode(data).files)
 
 
 def _agree(manifest: Manifest) -> None:
@@ -385,9 +353,9 @@ def _fit(manifest: Manifest) -> None:
 
 def _output_dtype(manifest: Manifest, name: str) -> str:
     """The type of a part's output."""
-    options = manifest.recipe.precision
-    half = options.io == "half" or is_cache_output(name)
-    return options.precision.dtype.name if half else MODEL_DTYPE.name
+    recipe = manifest.recipe
+    half = recipe.io == "half" or is_cache_output(name)
+    return recipe.dtype.name if half else MODEL_DTYPE.name
 
 
 def _takes(spec: InputSpec, given: tuple[str, list[Axis]] | None) -> bool:

@@ -2,18 +2,14 @@
 
 import hashlib
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
-from posexport.bundle.manifest import LARGEST, MANIFEST, Manifest, decode, decode_names
+from posexport.bundle.manifest import LARGEST, MANIFEST, Manifest, decode
 from posexport.bundle.variants import manifest_of
 from posexport.errors import PosexportError
 from posexport.targets.precisions import PrecisionName
-
-T = TypeVar("T")
 
 
 def read(directory: Path, precision: PrecisionName | None = None) -> Manifest:
@@ -21,7 +17,7 @@ def read(directory: Path, precision: PrecisionName | None = None) -> Manifest:
 
     Raises PosexportError if there is no bundle, if its manifest is damaged or if another posexport's format has it.
     """
-    first = _decoded(directory, decode)
+    first = _decoded(directory)
     try:
         name = manifest_of(first, precision)
     except PosexportError as err:
@@ -29,15 +25,10 @@ def read(directory: Path, precision: PrecisionName | None = None) -> Manifest:
     if name == MANIFEST:
         return first
     check_hashes(directory, msgspec.structs.replace(first, files={name: first.files[name]}))
-    return _decoded(directory, decode, name)
+    return _decoded(directory, name)
 
 
-def names(directory: Path) -> set[str]:
-    """The files of the bundle in ``directory``, one of an earlier format too. Raises as `read` does."""
-    return _decoded(directory, decode_names)
-
-
-def _decoded(directory: Path, decode: Callable[[bytes], T], name: str = MANIFEST) -> T:
+def _decoded(directory: Path, name: str = MANIFEST) -> Manifest:
     if not directory.exists():
         raise PosexportError(f"{directory} does not exist; give a directory that posexport convert wrote")
     if not directory.is_dir():

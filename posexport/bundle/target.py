@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from posexport.bundle.manifest import MANIFEST
-from posexport.bundle.read import names
+from posexport.bundle.read import read
 from posexport.errors import PosexportError
 
 
@@ -67,7 +67,7 @@ def _files(target: Path) -> set[str]:
 def _check_replaceable(target: Path, files: set[str]) -> None:
     """Whether a bundle holds nothing but its own ``files``."""
     try:
-        own = {MANIFEST, *names(target)}
+        own = {MANIFEST, *read(target).files}
     except PosexportError as err:
         raise PosexportError(f"{err}; so {target} is not replaced: remove it or choose another output") from err
     if strange := sorted(files - own):

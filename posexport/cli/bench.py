@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from posexport.bench.records import Document
 
 
-@click.command("bench", cls=Command, renamed={"--for": "--target"})
+@click.command("bench", cls=Command)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete.sources)
 @click.option(
     "--length", "lengths", type=click.IntRange(min=1), metavar="N", multiple=True, help="Tokens of a call (repeatable)."

@@ -1,4 +1,4 @@
-"""Commands with their options in groups, that still know old names and answer the words of other tools."""
+"""Commands with their options in groups, that answer the words of other tools."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,23 +23,21 @@ class Command(_Help):
     """A command of posexport.
 
     ``groups``: parameter names by the heading that they stand under in ``--help``; the rest stands last.
-    ``renamed``: the present name of every option that had another one before; that one still works.
     """
 
     def __init__(
         self,
         *args: Any,
         groups: Mapping[str, Sequence[str]] | None = None,
-        renamed: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
-        self.groups, self.renamed = groups or {}, renamed or {}
+        self.groups = groups or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """With the present names of options; an unknown option is answered in words where another tool has it."""
+        """An unknown option is answered in words where another tool has it."""
         try:
-            return super().parse_args(ctx, [self._present(arg) for arg in args])
+            return super().parse_args(ctx, args)
         except click.NoSuchOption as err:
             raise click.UsageError(self._about(err.option_name), ctx) from err
 
@@ -56,13 +54,6 @@ class Command(_Help):
             if names:
                 with formatter.section(title):
                     formatter.write_dl([records[name] for name in names])
-
-    def _present(self, arg: str) -> str:
-        name, equals, value = arg.partition("=")
-        if name not in self.renamed:
-            return arg
-        click.echo(f"posexport: {name} is now called {self.renamed[name]}", err=True)
-        return f"{self.renamed[name]}{equals}{value}"
 
     def _about(self, name: str) -> str:
         argument = next((each.human_readable_name for each in self.params if isinstance(each, click.Argument)), None)

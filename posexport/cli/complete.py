@@ -10,21 +10,15 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 MANIFEST = "posexport.json"
 
 
-def names(kind: str) -> Complete:
-    """Completes the names that ``posexport list KIND`` shows."""
+def names(kind: str, first: Sequence[str] = ()) -> Complete:
+    """Completes the names that ``posexport list KIND`` shows, behind some others."""
 
     def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from posexport.catalogue import names as all_names
 
-        return _items(all_names(kind), incomplete)
+        return _items([*first, *all_names(kind)], incomplete)
 
     return complete
-
-
-def lowerings(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from posexport.catalogue import names as all_names
-
-    return _items(["auto", *all_names("lowerings")], incomplete)
 
 
 def sources(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -59,6 +53,11 @@ def settings(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -
     keys = dict.fromkeys(key for row in rows if row["name"] in named for key in row["settings"])
     keys = keys or dict.fromkeys(key for row in rows for key in row["settings"])
     return _items([f"{key}=" for key in keys], incomplete)
+
+
+def words(kind: str, first: Sequence[str] = ()) -> Complete:
+    """Completes ``settings``, or what `names` does, behind some words of the option's own."""
+    return settings if kind == "settings" else names(kind, first)
 
 
 def _items(known: Sequence[str], incomplete: str) -> list[CompletionItem]:

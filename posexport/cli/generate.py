@@ -15,10 +15,9 @@ _GROUPS = {
     "Sampling": ("do_sample", "temperature", "top_k", "top_p", "seed"),
     "Runtime": (*options.RUNTIME, "prefill_chunk_size", "no_recompute"),
 }
-_RENAMED = {"--stop": "--stop-strings", "--chunk": "--prefill-chunk-size"}
 
 
-@click.command("generate", cls=Command, groups=_GROUPS, renamed=_RENAMED)
+@click.command("generate", cls=Command, groups=_GROUPS)
 @options.bundle_argument
 @click.option("--prompt", "prompts", multiple=True, help="A text to continue, or the encoder's input (repeatable).")
 @click.option(

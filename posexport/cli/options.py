@@ -1,30 +1,17 @@
 """Options and arguments that mean the same everywhere, and the headings that they stand under."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from posexport.cli import complete
+from posexport.cli.of_record import one_of
 from posexport.cli.progress import set_verbosity
+from posexport.conversion.options import ConvertOptions
 from posexport.targets.precisions import PRECISIONS
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
-
-
-class RenamedChoice(click.Choice[str]):
-    """A choice of which some had other names before, that still work and say the present one."""
-
-    def __init__(self, choices: Sequence[str], renamed: Mapping[str, str]) -> None:
-        super().__init__(choices)
-        self._renamed = renamed
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in self._renamed:
-            click.echo(f"posexport: {value} is now called {self._renamed[value]}", err=True)
-            value = self._renamed[value]
-        return super().convert(value, param, ctx)
-
 
 #: headings of ``--help``, for `posexport.cli.command.Command`
 RUNTIME = ("provider", "threads")
@@ -44,35 +31,11 @@ variant_option = click.option(
     type=click.Choice(tuple(PRECISIONS)),
     help="Of a bundle with several precisions, the one to use; default: its first.",
 )
-threads_option = click.option(
-    "--threads",
-    type=click.IntRange(min=0, max=1024),
-    metavar="N",
-    default=0,
-    help="Threads of one operator; 0 lets the runtime choose.",
-)
+threads_option = one_of(ConvertOptions, "threads")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-length_option = click.option(
-    "--length",
-    "lengths",
-    type=click.IntRange(min=1),
-    metavar="N",
-    multiple=True,
-    help="Check this length in tokens in place of the default grid (repeatable).",
-)
-task_option = click.option(
-    "--task",
-    shell_complete=complete.names("tasks"),
-    help="What the model is for, see posexport list tasks; default: from the checkpoint.",
-)
-set_option = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete.settings,
-    help="Set an option of a built-in model, e.g. --set layers=4 (repeatable); see posexport list models.",
-)
+length_option = one_of(ConvertOptions, "lengths")
+task_option = one_of(ConvertOptions, "task")
+set_option = one_of(ConvertOptions, "settings")
 encoding_set_option = click.option(
     "--set",
     "settings",
@@ -81,14 +44,8 @@ encoding_set_option = click.option(
     shell_complete=complete.settings,
     help="Set a parameter of the encoding, e.g. --set hidden=128 (repeatable).",
 )
-allow_pickle_option = click.option(
-    "--allow-pickle", is_flag=True, help="Also read .bin weights (with weights_only; safetensors are preferred)."
-)
-as_transformers_option = click.option(
-    "--as-transformers",
-    is_flag=True,
-    help="Where transformers and the paper differ, compute what transformers computes.",
-)
+allow_pickle_option = one_of(ConvertOptions, "allow_pickle")
+as_transformers_option = one_of(ConvertOptions, "as_transformers")
 _quiet_option = click.option(
     "-q",
     "--quiet",

@@ -56,7 +56,7 @@ def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setu
         path,
         opset=negotiate.DEFAULT_OPSET,
         ir_version=negotiate.IR_VERSION,
-        precision=PrecisionOptions(name=precision),
+        precision=PrecisionOptions(precision=precision),
     )
     return AtPrecision(
         file_bytes=path.stat().st_size,

@@ -1,9 +1,10 @@
 """A source to a bundle, in every precision asked for."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from posexport.bundle.manifest import PARITY, SAMPLE
 from posexport.bundle.write import seal, staged
@@ -37,6 +38,7 @@ def convert(
         PosexportError: what cannot be done and why, in one sentence.
     """
     options = options or ConvertOptions()
+    each = options.each()
     variants: dict[str, Written] = {}
     provider, missing = _provider(options)  # or that it does not load would be known only after the export
     remarks: list[str] = []
@@ -49,7 +51,9 @@ def convert(
 
     try:
         with staged(output, force=options.force) as directory:
-            first, *others = _into(directory, argument, replace(options, provider=provider), progress, tell)
+            first, *others = _into(
+                directory, argument, [replace(one, provider=provider) for one in each], progress, tell
+            )
             manifest = seal(directory, first.manifest, [each.manifest for each in others], (PARITY, SAMPLE))
             report, variants = first.report, {each.manifest.precision: each for each in others}
     except MissedError as missed:
@@ -80,19 +84,21 @@ def _provider(options: ConvertOptions) -> tuple[str, str]:
 def _into(
     directory: Path,
     argument: "str | nn.Module",
-    options: ConvertOptions,
+    each: Sequence[ConvertOptions],
     progress: "Progress | None",
     remark: Callable[[str], None],
 ) -> list[Written]:
     """All of a bundle's files, in ``directory``, for every precision in turn."""
     from posexport.sources.transformers_model import as_checkpoint, name_of
 
-    with as_checkpoint(argument, options.tokenizer) as named:
-        if named is not argument and hasattr(options.tokenizer, "save_pretrained"):
-            options = replace(options, tokenizer=None)
+    tokenizer = each[0].tokenizer
+    with as_checkpoint(argument, tokenizer) as named:
+        if named is not argument and hasattr(tokenizer, "save_pretrained"):
+            each = [replace(options, tokenizer=None) for options in each]
         name = None if named is argument else name_of(argument)
-        written = [write(directory, named, options, progress, remark, name=name)]
-        for each in options.variants:
-            variant = replace(options, precision=each, variants=())
-            written.append(write(directory, named, variant, progress, remark, name=name, variant=each.name))
-        return written
+        return [
+            write(
+                directory, named, options, progress, remark, name=name, variant=options.record.name if index else None
+            )
+            for index, options in enumerate(each)
+        ]

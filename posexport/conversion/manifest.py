@@ -2,9 +2,11 @@
 
 import contextlib
 import datetime
+import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport import __version__
@@ -23,27 +25,23 @@ _TOOLS = ("torch", "onnx", "onnx-ir", "onnxscript", "onnxruntime-gpu", "onnxrunt
 
 
 def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
-    from posexport.sources.prepare import recorded
+    """The options as they were resolved for ``source``: what its bundle is made by, and what the bundle records."""
+    from posexport.sources.settings import parse
 
-    return Recipe(
-        **recorded(options.load, source),
-        cache=options.cache,
-        rotation=options.rotate,
-        beyond=options.beyond,
-        max_length=options.max_length,
-        target=options.target,
-        lowering=options.lowering,
-        opset=opset,
-        inline=options.inline,
-        layout=options.layout,
-        precision=options.precision,
-    )
+    texts = Path(options.calibrate) if options.calibrate is not None and options.reads_texts else None
+    resolved = {
+        "task": source.task,
+        "settings": dict(sorted(parse(options.load.settings).items())),
+        "opset": opset,
+        "calibrate": texts and hashlib.sha256(texts.read_bytes()).hexdigest(),
+    }
+    return Recipe(**{**{name: getattr(options, name) for name in Recipe.__struct_fields__}, **resolved})
 
 
 def _cost(
     built: "Sequence[Built]", recipe: Recipe, report: "Report | None", on_texts: TextAgreement | None
 ) -> PrecisionCost | None:
-    if recipe.precision.name == FP32.name:
+    if recipe.precision == FP32.name:
         return None
     now, before = (sum(graph.weights[index] for graph in built) for index in (0, 1))
     return PrecisionCost(
@@ -77,7 +75,7 @@ def manifest_of(
         ir_version=built[0].ir_version,
         functions=sorted({name for graph in built for name in graph.functions}),
         target=recipe.target,
-        precision=recipe.precision.name,
+        precision=recipe.precision,
         stored={name: words for graph in built for name, words in graph.precision.classes.items()},
         cost=_cost(built, recipe, report, on_texts),
         recipe=recipe,

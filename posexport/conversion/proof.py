@@ -29,7 +29,7 @@ def proof(
     sample = SampleWriter()
     wishes = Wishes(
         provider=options.provider or DEFAULT_PROVIDER,
-        precision=options.precision.name,
+        precision=options.record.name,
         lengths=options.lengths,
         threads=options.threads,
         progress=progress or (lambda *_: None),
@@ -53,7 +53,7 @@ def agreement_on_texts(
     from posexport.parity.agreement.texts import check_static, on_texts
     from posexport.parity.subjects.half import computes, emulated_if, widened
 
-    provider, computed = options.provider or DEFAULT_PROVIDER, options.precision.precision.dtype.precision
+    provider, computed = options.provider or DEFAULT_PROVIDER, options.computed
     parts = [part.spec for part in source.parts]
     # a provider that computes in float32 would not show what others round
     emulated = None if computes(provider, computed) else computed
@@ -67,6 +67,6 @@ def agreement_on_texts(
             threads=options.threads,
             progress=progress,
         )
-    if options.precision.static and options.verify and not options.keep:
+    if options.static and options.verify and not options.keep:
         check_static(agreement, texts)
     return agreement

@@ -61,25 +61,26 @@ def write(
         options.opset,
         static_cache=options.cache == "static",
         made_for=options.target,
-        blocked=options.precision.blocked and "MatMulNBits" not in layout.microsoft,
+        blocked=options.blocked and "MatMulNBits" not in layout.microsoft,
     )
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = _prepared(argument, options, layout, name)
     for sentence in source.remarks:
         remark(sentence)
-    options, texts = calibration_texts(source, options)
+    texts = calibration_texts(source, options)
     tell(1, 2, "exporting")
-    recipe, precision = recipe_of(source, options, opset), options.precision.precision
+    recipe = recipe_of(source, options, opset)
     # texts that static scales are measured on must fit them at least
-    compared = None if precision == FP32 else options.texts or (options.calibrate if options.precision.static else None)
+    compared = options.texts or (options.calibrate if recipe.static else None)
+    compared = None if compared is None or recipe.precision == FP32.name else Path(compared)
     # the graph in float32, which texts compare another one with; a folder of its own, for it is not sealed
     float32 = directory / FLOAT32 if compared else None
     built = _exported(source, directory, options, layout, recipe, float32, texts)
-    check_quantized(options.precision, [graph.precision for graph in built])
+    check_quantized(recipe, [graph.precision for graph in built])
     for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
         remark(sentence)
-    source = with_precision(source, options.precision)
+    source = with_precision(source, recipe)
     if not options.verify:
         # nothing asks the module for its numbers any more, and the check's session holds the same
         drop(source.module.parameters())
@@ -103,17 +104,10 @@ def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Lay
     """The source as the options and the layout want it."""
     from posexport.sources.prepare import prepare
 
-    source = prepare(
-        argument,
-        options.load,
-        beyond=options.beyond,
-        max_length=options.max_length,
-        cache=options.cache,
-        rotation=options.rotate,
-    )
+    source = prepare(argument, options.load, options)
     if name is not None:
         source = replace(source, name=name)
-    source = layout.arranged(source, options.precision.precision)
+    source = layout.arranged(source, options.record)
     return source if options.tokenizer is None else with_tokenizer(source, Path(options.tokenizer))
 
 
@@ -137,10 +131,10 @@ def _exported(
             directory / file,
             opset=recipe.opset,
             ir_version=negotiate.IR_VERSION,
-            target=options.target,
-            lowering=options.lowering,
-            inline=options.inline,
-            precision=options.precision,
+            target=recipe.target,
+            lowering=recipe.lowering,
+            inline=recipe.inline,
+            precision=recipe,
             clients_have=layout.microsoft,
             recipe=recipe,
             store=store,
@@ -156,7 +150,7 @@ def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> N
     from posexport.parity.axes import check_axes
     from posexport.parity.subjects.half import emulated_if, loads
 
-    computed = options.precision.precision.dtype.precision
+    computed = options.computed
     model, parts = model_of(directory, source.parts), [part.spec for part in source.parts]
     with emulated_if(None if loads(CPU.name, computed) else computed, model, parts) as graph:
         check_axes(source, graph)

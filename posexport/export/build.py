@@ -123,7 +123,7 @@ def _lowered(
         flat=inline,
         steps=any(spec.role == "cache" for spec in source.inputs),
         longest=_longest(source),
-        dtype=options.precision.dtype,
+        dtype=options.dtype,
         clients_have=clients_have,
         keep_float=tuple(options.keep_float),
     )

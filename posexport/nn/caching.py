@@ -10,17 +10,17 @@ head size.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from posexport.encodings.positions import Positions
+from posexport.recipe import RotationName
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL
 
 #: keys and values of a layer, [B, G, S, D]
 KeysAndValues = tuple[Tensor, Tensor]
-Rotate = Literal["at-write", "at-read"]
 
 
 class Cache(ABC):
@@ -120,4 +120,4 @@ class Caching:
     """
 
     cache: Cache = field(default_factory=DynamicCache)
-    rotate: Rotate = "at-write"
+    rotation: RotationName = "at-write"

@@ -61,7 +61,7 @@ class Reach:
 
     def kept(self, encoding: Encoding, k_BGTD: Tensor, v_BGTD: Tensor, past: KeysAndValues | None) -> Kept:
         """Rotate the new tokens' keys, write keys and values behind ``past``, and read what is attended to."""
-        at_write = self.caching.rotate == "at-write"
+        at_write = self.caching.rotation == "at-write"
         if at_write:
             k_BGTD = encoding.rotate(k_BGTD, self.queries, "key")
         present, buffers, read = (k_BGTD, v_BGTD), None, (k_BGTD, v_BGTD)

@@ -71,7 +71,7 @@ class Wishes:
     @property
     def computed(self) -> PrecisionName:
         """What the proof's graph computes in."""
-        return self.emulate or PRECISIONS[self.precision].dtype.precision
+        return self.emulate or PRECISIONS[self.precision].computed
 
     @property
     def copied(self) -> bool:

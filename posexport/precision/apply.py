@@ -31,16 +31,16 @@ def apply(
     Raises:
         PosexportError: the target cannot compute that precision.
     """
-    if options.name == FP32.name:
+    if options.precision == FP32.name:
         return PrecisionResult()
     if options.by_rows:
         return quantize_rows(model, interface, target, options, calibration)
     result = PrecisionResult()
-    if options.precision.half:
+    if options.half:
         check_arithmetic(target)
     if options.blocked:
         result = quantize_blocks(model, interface, target, options, calibration)
-    if options.precision.half:
+    if options.half:
         # after it: float32 scales and activations of its operators become 16 bits as all others do
         half = to_half(model, interface, target, options)
         return replace(result, classes={**result.classes, **half}, remarks=remarks(target))

@@ -27,7 +27,7 @@ class PrecisionResult:
 
 def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]) -> None:
     """PosexportError where a pattern of ``--keep-float`` matches nothing in any graph, or nothing was quantized."""
-    if not options.precision.quantized:
+    if not options.quantized:
         return
     names = sorted({name for each in graphs for name in each.names})
     for pattern in options.keep_float:
@@ -41,12 +41,12 @@ def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]
     if options.keep_float:
         patterns = " ".join(f"--keep-float {pattern!r}" for pattern in options.keep_float)
         raise PosexportError(
-            f"{patterns} leaves none of {len(names)} weights to quantize with --precision {options.name}; give "
+            f"{patterns} leaves none of {len(names)} weights to quantize with --precision {options.precision}; give "
             f"patterns that match fewer of them, such as {_some(names)}"
         )
     raise PosexportError(
-        f"--precision {options.name} finds no weight to quantize: the model has no linear projection of 16 channels or "
-        "more and no word embeddings of 256 rows or more; leave it out, or give --precision fp16"
+        f"--precision {options.precision} finds no weight to quantize: the model has no linear projection of 16 "
+        "channels or more and no word embeddings of 256 rows or more; leave it out, or give --precision fp16"
     )
 
 

@@ -6,41 +6,28 @@ from typing import Any
 
 from torch import nn
 
-from posexport.nn.caching import Rotate
-from posexport.recipe import CacheName
+from posexport.recipe import Recipe
 from posexport.sources import hub
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
 from posexport.sources.resolve import LoadOptions, load_source
-from posexport.sources.settings import parse
 from posexport.sources.source import Source
-from posexport.spec import Beyond
-
-#: options of loading that a recipe has no use for: whether a file may be read, and tensors of the user's
-_NOT_RECORDED = ("allow_pickle", "example_inputs", "axes")
 
 
 def prepare(
     argument: str | nn.Module,
     options: LoadOptions,
-    *,
-    beyond: Beyond = "error",
-    max_length: int | None = None,
-    cache: CacheName = "dynamic",
-    rotation: Rotate = "at-write",
+    recipe: Recipe | None = None,
 ) -> Source:
-    """The source called ``argument`` with its limit, its KV cache and its rotation of keys as asked.
+    """The source called ``argument`` with its limit, its KV cache and its rotation of keys as ``recipe`` says.
 
     Raises:
         PosexportError: what is wrong with the source, or which option does not fit it, in one sentence.
     """
-    return cached(extend(load_source(argument, options), beyond, max_length), cache, rotation)
-
-
-def recorded(options: LoadOptions, source: Source) -> dict[str, Any]:
-    """What a recipe says about loading: every option but permissions, the task as the source resolved it."""
-    chosen = {f.name: getattr(options, f.name) for f in fields(LoadOptions) if f.name not in _NOT_RECORDED}
-    return {**chosen, "task": source.task, "settings": dict(sorted(parse(options.settings).items()))}
+    source = load_source(argument, options)
+    if recipe is None:
+        return source
+    return cached(extend(source, recipe.beyond, recipe.max_length), recipe.cache, recipe.rotation)
 
 
 def again(

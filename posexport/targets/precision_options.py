@@ -1,18 +1,21 @@
 """How a model is brought to its precision: what ``posexport convert`` may be told about it. Imports no torch."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.suggest import check_choice
+from posexport.option import Option, check_choices
+from posexport.targets.dtypes import DType
 from posexport.targets.precisions import FP32, PRECISIONS, Precision, PrecisionName, precision_named
 
 IOName = Literal["float32", "half"]
 QuantizerName = Literal["rtn", "hqq", "gptq"]
 BLOCK_SIZES = (32, 128)
 _BITS_OF_INT8, _BITS_OF_INT4 = 8, 4
+#: heading of the options in ``--help``
+PRECISION = "Precision"
 _BLOCKED = "--precision int4, or --precision int8 --weight-only"
 #: option -> what it needs
 _NEEDS = {
@@ -25,40 +28,83 @@ _NEEDS = {
 
 
 class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options about precision, as a recipe records them.
+    """A precision, and how a model is brought to it.
 
     Attributes:
-        io: dtype of real-valued inputs and outputs; ``half``: the model's own. A KV cache always has the model's.
-        keep_float: glob patterns of weights that are not quantised, by their names in the graph.
-        weight_only: int8 weights, and activations in floating point.
-        block_size: consecutive weights of a channel that share a scale, where only weights are quantised.
-        quantizer: how weights of few bits are rounded.
-        calibration: sha256 of the texts that static scales of activations come from, or GPTQ's errors; None: every row
+        precision: of weights and activations.
+        calibrate: sha256 of the texts that static scales of activations come from, or GPTQ's errors; None: every row
             has its own scale.
     """
 
-    name: PrecisionName = FP32.name
-    io: IOName = "float32"
-    keep_float: list[str] = []
-    weight_only: bool = False
-    block_size: int = BLOCK_SIZES[0]
-    quantizer: QuantizerName = "rtn"
-    calibration: str | None = None
+    precision: PrecisionName = FP32.name
+    io: Annotated[
+        IOName,
+        Option(
+            group=PRECISION,
+            help="Real-valued inputs and outputs of an fp16 or bf16 model: float32, or half for the model's own "
+            "precision.",
+        ),
+    ] = "float32"
+    keep_float: Annotated[
+        Sequence[str],
+        Option(
+            group=PRECISION,
+            metavar="PATTERN",
+            help="Do not quantize weights whose names match, e.g. '*v_proj*' (repeatable).",
+        ),
+    ] = []
+    weight_only: Annotated[bool, Option(group=PRECISION, help="With int8: quantize weights only, in blocks.")] = False
+    block_size: Annotated[
+        int,
+        Option(group=PRECISION, help="Weights that share a scale, where only weights are quantized: 32 or 128."),
+    ] = BLOCK_SIZES[0]
+    quantizer: Annotated[
+        QuantizerName,
+        Option(
+            group=PRECISION,
+            help="How weights of 4 bits are rounded: to nearest, by HQQ, or by GPTQ on the texts of --calibrate.",
+        ),
+    ] = "rtn"
+    calibrate: str | None = None
 
     @property
-    def precision(self) -> Precision:
-        return PRECISIONS[self.name]
+    def record(self) -> Precision:
+        return PRECISIONS[self.precision]
+
+    @property
+    def dtype(self) -> DType:
+        """Of activations, and of weights that are not quantised."""
+        return self.record.dtype
+
+    @property
+    def computed(self) -> PrecisionName:
+        """The precision of activations: ``fp16`` of ``int4-fp16``."""
+        return self.record.computed
+
+    @property
+    def quantized(self) -> bool:
+        return self.record.quantized
+
+    @property
+    def half(self) -> bool:
+        """Activations have 16 bits."""
+        return self.record.half
+
+    @property
+    def weight_bits(self) -> int | None:
+        """Of the weights of linear projections where these are quantised to integers."""
+        return self.record.weight_bits
 
     @property
     def blocked(self) -> bool:
         """Only weights are quantised, in blocks."""
-        bits = self.precision.weight_bits
+        bits = self.weight_bits
         return bits == _BITS_OF_INT4 or (bits == _BITS_OF_INT8 and self.weight_only)
 
     @property
     def by_rows(self) -> bool:
         """Linear projections multiply integers: int8 weights by uint8 activations."""
-        return self.precision.weight_bits == 8 and not self.blocked
+        return self.weight_bits == 8 and not self.blocked
 
     @property
     def reads_texts(self) -> bool:
@@ -68,31 +114,29 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def static(self) -> bool:
         """Activations have static scales."""
-        return self.by_rows and self.calibration is not None
+        return self.by_rows and self.calibrate is not None
 
     def check(self) -> None:
         """PosexportError where options contradict each other."""
-        precision_named(self.name)
-        check_choice("io", self.io, get_args(IOName))
-        check_choice("quantizer", self.quantizer, get_args(QuantizerName))
+        precision_named(self.precision)
+        check_choices(self)
         if self.block_size not in BLOCK_SIZES:
             sizes = " or ".join(map(str, BLOCK_SIZES))
             raise PosexportError(f"--block-size must be {sizes}, got {self.block_size}")
         for name in self.unfit():
-            raise PosexportError(f"--{name.replace('_', '-')} needs {_NEEDS[name]}; got --precision {self.name}")
-        if self.quantizer == "gptq" and self.precision.weight_bits != _BITS_OF_INT4:
+            raise PosexportError(f"--{name.replace('_', '-')} needs {_NEEDS[name]}; got --precision {self.precision}")
+        if self.quantizer == "gptq" and self.weight_bits != _BITS_OF_INT4:
             raise PosexportError(
-                f"--quantizer gptq needs --precision int4 or int4-fp16; got --precision {self.name}, whose weights "
-                "rounding to nearest hardly changes"
+                f"--quantizer gptq needs --precision int4 or int4-fp16; got --precision {self.precision}, whose "
+                "weights rounding to nearest hardly changes"
             )
 
     def unfit(self) -> list[str]:
         """The options that were given and do not fit the precision."""
-        precision = self.precision
         fits = {
-            "io": precision.half,
-            "keep_float": precision.quantized,
-            "weight_only": precision.weight_bits == _BITS_OF_INT8,
+            "io": self.half,
+            "keep_float": self.quantized,
+            "weight_only": self.weight_bits == _BITS_OF_INT8,
             "block_size": self.blocked,
             "quantizer": self.blocked,
         }
@@ -100,7 +144,10 @@ class PrecisionOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return [name for name, good in fits.items() if not good and getattr(self, name) != getattr(default, name)]
 
 
-def options_of(names: Sequence[PrecisionName], **options: Any) -> list[PrecisionOptions]:
+_Options = TypeVar("_Options", bound=PrecisionOptions)
+
+
+def for_each(names: Sequence[PrecisionName], options: _Options) -> list[_Options]:
     """The same options for each of several precisions; one that does not fit all of them is for those that it fits.
 
     Raises:
@@ -110,7 +157,7 @@ def options_of(names: Sequence[PrecisionName], **options: Any) -> list[Precision
         raise PosexportError(f"no precision was named; known: {', '.join(PRECISIONS)}")
     for name in names:
         precision_named(name)
-    each = [PrecisionOptions(name=name, **options) for name in names]
+    each = [msgspec.structs.replace(options, precision=name) for name in names]
     for option in set.intersection(*(set(one.unfit()) for one in each)):
         raise PosexportError(
             f"--{option.replace('_', '-')} needs {_NEEDS[option]}; got --precision {' --precision '.join(names)}"

@@ -35,6 +35,11 @@ class Precision:
         """Activations have 16 bits."""
         return self.dtype != FLOAT32
 
+    @property
+    def computed(self) -> str:
+        """The name of the precision of activations: ``fp16`` of ``int4-fp16``."""
+        return self.dtype.precision
+
 
 FP32 = Precision(name="fp32", client_dtype="fp32")
 PRECISIONS: dict[str, Precision] = {

@@ -185,7 +185,7 @@ def test_it_is_for_checkpoints() -> None:
 @pytest.mark.parametrize("target", ["portable", "cpu"])
 def test_the_graph_rounds_as_transformers_does(tmp_path: Path, target: Any) -> None:
     """In ONNX Runtime: at 300 tokens, with padding on the left, and behind a cache that grew in parts."""
-    options = ConvertOptions(load=LoadOptions(as_transformers=True), verify=False, target=target)
+    options = ConvertOptions(as_transformers=True, verify=False, target=target)
     convert(str(GOLDEN / FALCON), tmp_path / "bundle", options)
     session = open_bundle(tmp_path / "bundle")
     stored = load_file(GOLDEN / FALCON / "expected.safetensors")

@@ -34,7 +34,7 @@ def check_sample(
     Raises PosexportError where the sample is missing or damaged, or the provider does not load.
     """
     header, tensors = read(directory / file)
-    model, computed = model_of(directory, parts), PRECISIONS[header.precision].dtype.precision
+    model, computed = model_of(directory, parts), PRECISIONS[header.precision].computed
     emulated = emulate or not loads(provider, computed)
     with emulated_if(computed if emulated else None, model, parts) as graph:
         runner = Runner.of(

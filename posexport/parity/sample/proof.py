@@ -35,7 +35,7 @@ def sample_proof(
 ) -> Proof:
     """``subject`` at the points of a sample; ``tolerance``: the user's, in place of what the sample says."""
     reference = StoredReference(header, tensors)
-    computed = PRECISIONS[header.precision].dtype.precision
+    computed = PRECISIONS[header.precision].computed
     return Proof(
         model=header,
         subject=subject,

@@ -38,13 +38,13 @@ def quantize_blocks(
     """
     if not target.may_use(OPERATOR) and target.opset < BLOCKED_OPSET:
         raise PosexportError(
-            f"--precision {options.name} for any runtime stores weights in blocks, which need --opset {BLOCKED_OPSET} "
-            f"or higher; got {target.opset}"
+            f"--precision {options.precision} for any runtime stores weights in blocks, which need --opset "
+            f"{BLOCKED_OPSET} or higher; got {target.opset}"
         )
     chosen = choose(model, interface, options)
     tensors = DerivedTensors(model)
     products = Products(model, tensors, target)
-    bits = options.precision.weight_bits or 8
+    bits = options.weight_bits or 8
     linear, head = Scheme(bits, options.block_size, options.quantizer), Scheme(8, options.block_size)
     heads = {each.product for each in chosen.projections if each.weight.sizes[1] in chosen.rows}
     tied = {each.weight.value for each in chosen.projections} & chosen.tied

@@ -23,12 +23,12 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
     Raises:
         PosexportError: the target computes nothing in that type, or a parameter is beyond it.
     """
-    dtype = ir.DataType[options.precision.dtype.onnx]
+    dtype = ir.DataType[options.dtype.onnx]
     kernels = Kernels(target, model.opset_imports[""])
     calls = instances.separate(model)
     largest = float(ml_dtypes.finfo(numpy_type(dtype)).max)  # type: ignore[no-untyped-call]
     flow = Flow(calls, kernels, largest)
-    held = {spec.name for spec in interface.inputs if spec.dtype == options.precision.dtype.name}
+    held = {spec.name for spec in interface.inputs if spec.dtype == options.dtype.name}
     ids = {spec.name for spec in interface.inputs if spec.role in ("tokens", "types", "flags")}
     for value in model.graph.inputs:
         if value.dtype is not None:

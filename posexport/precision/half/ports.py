@@ -18,11 +18,11 @@ def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
 
     The module stays as it is, float32, and so does its trace.
     """
-    if not options.precision.half:
+    if not options.half:
         return source
 
     def inputs(specs: Sequence[InputSpec]) -> list[InputSpec]:
-        name = options.precision.dtype.name
+        name = options.dtype.name
         return [
             msgspec.structs.replace(spec, dtype=name)
             if is_cache_input(spec) or (options.io == "half" and spec.role == "values")

@@ -1,0 +1,77 @@
+"""Options of the command line that are fields of a record (`posexport.option`)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import click
+import msgspec
+
+from posexport.cli import complete
+from posexport.option import Listed, options_in
+
+#: a decorator of commands
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def one_of(record: type[msgspec.Struct], name: str) -> Decorator:
+    """The option of the record's field ``name``."""
+    listed = options_in(record)[name]
+    about, multiple = listed.about, _is_multiple(listed)
+    settings: dict[str, Any] = {"help": about.help, "metavar": about.metavar, "multiple": multiple}
+    if about.complete:
+        first = [listed.default] if isinstance(listed.default, str) else []
+        settings["shell_complete"] = complete.words(about.complete, first)
+    if bool in listed.kinds:
+        settings |= {"is_flag": True, "callback": _negated if listed.default else None}
+    else:
+        several = (listed.default,) if listed.default else ()
+        settings |= {"type": _type(listed), "default": several if multiple else listed.default}
+        settings["show_default"] = about.show_default and bool(listed.default)
+    return click.option(f"--{about.flag or name.replace('_', '-')}", name, **settings)
+
+
+def all_of(record: type[msgspec.Struct]) -> Decorator:
+    """Every option of the record that the command line has."""
+
+    def decorator(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, listed in reversed(options_in(record).items()):
+            if listed.about.group:
+                command = one_of(record, name)(command)
+        return command
+
+    return decorator
+
+
+def groups(
+    record: type[msgspec.Struct], order: Sequence[str], more: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """The names of a record's options by the heading that they stand under; ``more``: others, before those."""
+    named = options_in(record)
+    return {
+        group: (*more.get(group, ()), *(name for name, listed in named.items() if listed.about.group == group))
+        for group in order
+    }
+
+
+def _is_multiple(listed: Listed) -> bool:
+    return any(isinstance(origin := get_origin(kind), type) and issubclass(origin, Sequence) for kind in listed.kinds)
+
+
+def _type(listed: Listed) -> Any:
+    """What click reads a value as."""
+    about = listed.about
+    kinds = {inner for kind in listed.kinds for inner in (kind, *get_args(kind))}
+    if listed.choices:
+        return click.Choice(listed.choices)
+    if any(get_origin(kind) is PathLike for kind in kinds):
+        return click.Path(path_type=Path)
+    if int in kinds:
+        return int if about.least is None else click.IntRange(about.least, about.most)
+    return str
+
+
+def _negated(_ctx: click.Context, _parameter: click.Parameter, given: bool) -> bool:
+    """The value of a field that is True unless its flag, which says no, is given."""
+    return not given
