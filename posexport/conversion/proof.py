@@ -37,7 +37,8 @@ def proof(
     )
     report = prove_model(source, model_of(directory, source.parts), wishes)
     (directory / variant_file(PARITY, variant)).write_bytes(report.to_json())
-    sample.save(directory, variant_file(SAMPLE, variant))
+    if report.points:
+        sample.save(directory, variant_file(SAMPLE, variant))
     return report
 
 

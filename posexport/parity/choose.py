@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 from torch import nn
 
 from posexport.bounds import bounds_of
@@ -29,7 +30,7 @@ from posexport.parity.locate.locate import Location
 from posexport.parity.placement import Placement
 from posexport.parity.positions.invariant import Positions
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
-from posexport.parity.quantized import as_stored
+from posexport.parity.quantized import StoredError, as_stored
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
@@ -89,8 +90,11 @@ def prove_model(source: Source, model: Path | bytes, wishes: Wishes, foreign: Fo
 
     Raises PosexportError where the model does not fit the source, the provider does not load, a length is impossible.
     """
-    with chosen(source, model, wishes, foreign) as proof:
-        return prove(proof)
+    try:
+        with chosen(source, model, wishes, foreign) as proof:
+            return prove(proof)
+    except StoredError as err:  # a wrong bundle, of which no point need be looked at
+        return msgspec.structs.replace(_about(wishes), findings=[str(err)])
 
 
 @contextmanager
@@ -134,15 +138,7 @@ class _Choice:
             rejection=self._rejection(judge),
             points=points,
             checks=checks,
-            about=Report(
-                scope="grid",
-                provider=wishes.provider,
-                precision=wishes.emulate or wishes.precision,
-                points=[],
-                lengths=sorted(set(wishes.lengths or ())),
-                tolerance=wishes.tolerance,
-                emulated=wishes.copied,
-            ),
+            about=_about(wishes),
             budget=self._budget,
             progress=wishes.progress,
         )
@@ -229,6 +225,19 @@ class _Choice:
             yield Positions(self._own, self._model)
         if self._quantized:
             yield CostOnGrid(self._own)
+
+
+def _about(wishes: Wishes) -> Report:
+    """The report before anything has run."""
+    return Report(
+        scope="grid",
+        provider=wishes.provider,
+        precision=wishes.emulate or wishes.precision,
+        points=[],
+        lengths=sorted(set(wishes.lengths or ())),
+        tolerance=wishes.tolerance,
+        emulated=wishes.copied,
+    )
 
 
 def heads_of(module: nn.Module) -> int:

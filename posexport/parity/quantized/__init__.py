@@ -1,8 +1,9 @@
-"""placeholder"""
-from pathlib import Path
+"""What a quantized graph is proven against: the definition with the weights that are in the file.
 
-from posexport.sources.source import Source
+``read`` finds quantized products and lookups in a file, ``match`` says which parameter each is, ``check`` whether it is
+that parameter up to what its scheme may err, ``as_stored`` puts them in the definition's place. Nothing is shared with
+the code that quantizes (`posexport.precision`).
+"""
 
-
-def as_stored(source: Source, model: "Path | bytes") -> Source:
-    raise NotImplementedError
+from posexport.parity.quantized.as_stored import as_stored as as_stored
+from posexport.parity.quantized.records import StoredError as StoredError

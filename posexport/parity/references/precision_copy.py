@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from posexport.definition.definition import Definition
 from posexport.errors import PosexportError
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
@@ -40,7 +39,7 @@ class PrecisionCopy:
             module = sharing(self.original, self.reader)
         else:
             module = in_precision(self._duplicate(), self.dtype).eval()
-        for part in module.reused if isinstance(module, Definition) else ():
+        for part in getattr(module, "reused", ()):
             part.forward = Remembered(part.forward)
         return module
 

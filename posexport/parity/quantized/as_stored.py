@@ -1,0 +1,83 @@
+"""The definition with the weights that are in a file, rounding activations as the file's nodes say."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from posexport.parity.quantized.check import check
+from posexport.parity.quantized.forms import Form, biases_differ, forms
+from posexport.parity.quantized.match import Matched, Matcher
+from posexport.parity.quantized.module import AsStored
+from posexport.parity.quantized.read import read
+from posexport.parity.quantized.records import Array, StoredError, Use
+from posexport.sources.source import Source
+
+
+def as_stored(source: Source, model: Path | bytes) -> Source:
+    """``source`` with the quantized weights of ``model``, a file or, of parts, the directory of their files.
+
+    Its float64 run is what the file says; its float32 run has PyTorch's errors, and falls to the other side of ties.
+
+    Raises:
+        StoredError: a weight of the file is not the definition's, or is quantized in a way that is not known.
+    """
+    matrices = {
+        name: parameter.detach().numpy()
+        for name, parameter in source.module.named_parameters()
+        if parameter.ndim >= 2 and parameter.is_floating_point()
+    }
+    matcher = Matcher(matrices)
+    biases = _biases(source.module)
+    zeros = {
+        name: set(np.flatnonzero(~array.reshape(len(array), -1).any(1)).tolist()) for name, array in matrices.items()
+    }
+    by_file: dict[str, dict[tuple[str, bool], Form]] = {}
+    for file in [part.spec.file for part in source.parts] or [""]:
+        path = model / file if file and isinstance(model, Path) else model
+        found = [(use, _matched(matcher, use)) for use in read(path)]
+        for sentence in biases_differ(found, biases):
+            raise StoredError(sentence)
+        by_file[file] = forms(found, zeros)
+    return replace(source, module=AsStored(source.module, _by_place(source, by_file)))
+
+
+def _matched(matcher: Matcher, use: Use) -> Matched:
+    smoothed = any(each.kind in ("rows", "static") for each in use.roundings)
+    matched = matcher.match(use.stored, smoothed=smoothed)
+    check(matched)
+    return matched
+
+
+def _biases(module: nn.Module) -> Mapping[str, Array]:
+    """By the name of the weight that a bias belongs to."""
+    parameters = dict(module.named_parameters())
+    found = {}
+    for name in parameters:
+        bias = parameters.get(name.removesuffix("weight") + "bias") if name.endswith("weight") else None
+        if bias is not None:
+            found[name] = bias.detach().numpy()
+    return found
+
+
+def _by_place(source: Source, by_file: Mapping[str, dict[tuple[str, bool], Form]]) -> dict[tuple[str, bool], Form]:
+    """The form of each name by which a module reads a parameter; tied ones may have one for each file.
+
+    A name of a part that runs once (an encoder's) has the form of the first file, others that of the last.
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in source.module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    first = {id(part) for part in getattr(source.module, "reused", ())}
+    inside = {
+        f"{path}." for path, part in source.module.named_modules(remove_duplicate=False) if id(part) in first
+    }
+    places = {}
+    for same in names.values():
+        for lookup in (False, True):
+            several = [found[same[0], lookup] for found in by_file.values() if (same[0], lookup) in found]
+            for name in same if several else ():
+                places[name, lookup] = several[0 if name.startswith(tuple(inside)) else -1]
+    return places

@@ -1,0 +1,108 @@
+"""Whether a stored weight is its parameter, up to what rounding to its steps may err.
+
+Three ways of rounding are known. To nearest: every whole number is the one that its block's scale and zero point say,
+at most half a step away; only the ends of the range may be further, by a step with fixed zero points (the largest
+value of a block is then 7 where it would be 8), and with free ones (HQQ) as long as the block's p-norm is not worse
+than symmetric rounding's. By second order (GPTQ): the scale of a block is its parameter's largest magnitude / 8, but
+rounded is a value that what was rounded before it has moved: errors are measured over blocks.
+"""
+
+import numpy as np
+
+from posexport.parity.quantized.match import Matched
+from posexport.parity.quantized.records import Array, Floats, Stored, StoredError
+
+#: rounding in float32 against float64: a quotient up to 255 errs by so much of a step
+SLACK = 4e-3
+#: HQQ's norm
+_NORM = 0.7
+#: errors of second order, in steps: root mean square of a weight's, and mean of a block's. Measured on right models:
+#: see docs/parity.md
+SECOND_ORDER = 2.0
+#: the scale of a block of such is its largest magnitude / 8 to within float32
+_EXACT = 1e-5
+
+
+def check(matched: Matched) -> None:
+    """Raise StoredError where ``matched.stored`` is not what it was found to be."""
+    stored = matched.stored
+    for candidate, channels, rows in matched.pieces:
+        own = candidate.matrix[rows].astype(np.float64) * matched.factor
+        steps = _steps(stored, channels, own)
+        away = np.abs(steps)
+        whole = stored.whole[channels].astype(np.int64)
+        clipped = ((whole == stored.highest) | _lowest(stored, whole)) & (away > 0.5)
+        wrong = (away > 0.5 + SLACK) & ~clipped
+        if wrong.any():
+            if not _second_order(stored, channels, own, steps):
+                _fail(stored, candidate.name, channels, wrong, away)
+            continue
+        free = bool((stored.zero[channels] != _middle(stored)).any())
+        if free:
+            _check_norm(stored, candidate.name, channels, own)
+        elif (far := away > 1 + SLACK).any() and not _second_order(stored, channels, own, steps):
+            _fail(stored, candidate.name, channels, far, away)
+
+
+def _lowest(stored: Stored, whole: Array) -> Array:
+    """At the low end; symmetric int8 goes to -127."""
+    return np.asarray((whole == stored.lowest) | ((stored.highest == 127) & (whole == -127)))
+
+
+def _middle(stored: Stored) -> int:
+    return (stored.lowest + stored.highest + 1) // 2
+
+
+def _steps(stored: Stored, channels: Array, own: Floats) -> Floats:
+    """How many steps the parameter is above what is stored."""
+    scale = stored.scale[channels]
+    scale = np.where(scale == 0, np.finfo(np.float64).tiny, scale)
+    wide = scale if scale.shape[1] == 1 else scale[:, stored.blocks]
+    return np.asarray((own - stored.real(channels)) / wide)
+
+
+def _blocked(stored: Stored, values: Floats) -> Floats:
+    """[N, B, size], with zeros behind the last value."""
+    n, k = values.shape
+    count = stored.scale.shape[1]
+    padded = np.zeros((n, count * stored.size))
+    padded[:, :k] = values
+    return padded.reshape(n, count, stored.size)
+
+
+def _check_norm(stored: Stored, name: str, channels: Array, own: Floats) -> None:
+    blocks = _blocked(stored, own)
+    extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+    half = (stored.highest - stored.lowest + 1) // 2
+    scale = np.where(extreme == 0, 1, -extreme / half)
+    plain = np.clip(np.rint(blocks / scale), -half, half - 1) * scale
+    symmetric = (np.abs(blocks - plain) ** _NORM).sum(-1)
+    found = (np.abs(blocks - _blocked(stored, stored.real(channels))) ** _NORM).sum(-1)
+    worse = found > symmetric * (1 + 1e-3) + 1e-12
+    if worse.any():
+        channel, block = (int(each[0]) for each in np.nonzero(worse))
+        raise StoredError(
+            f"{stored.name}: block {block} of channel {int(channels[channel])} is further from {name} than rounding "
+            "to nearest would be"
+        )
+
+
+def _second_order(stored: Stored, channels: Array, own: Floats, steps: Floats) -> bool:
+    """Whether errors may be those of rounding by second order."""
+    if stored.highest - stored.lowest != 15 or (stored.zero[channels] != _middle(stored)).any():
+        return False
+    largest = np.abs(_blocked(stored, own)).max(-1)
+    scale = np.abs(stored.scale[channels])
+    exact = np.abs(scale * 8 - largest) <= _EXACT * largest
+    if not (exact | (largest == 0)).all():
+        return False
+    of_block = np.sqrt((_blocked(stored, steps) ** 2).mean(-1))
+    return bool((of_block <= SECOND_ORDER).all())
+
+
+def _fail(stored: Stored, name: str, channels: Array, wrong: Array, away: Floats) -> None:
+    channel, k = (int(each[0]) for each in np.nonzero(wrong))
+    raise StoredError(
+        f"{stored.name}: {int(wrong.sum())} of {wrong.size} values are further from {name} than rounding errs, the "
+        f"first in channel {int(channels[channel])} at {k}, by {away[channel, k]:.3g} steps"
+    )

@@ -1,0 +1,247 @@
+"""Finds quantized products and lookups of a file, wherever they are: functions are inlined, bodies are entered."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from posexport.parity.quantized.constants import array_of, constant, tables
+from posexport.parity.quantized.lookups import lookup
+from posexport.parity.quantized.records import Array, Rounding, Stored, StoredError, Use, Uses
+
+#: ONNX Runtime's accuracy level at which MatMulNBits rounds what it multiplies (measured: 1.31.1, 4 and 8 bits)
+ROUNDS_ACTIVATIONS = 4
+#: which of its inputs a node adds to what it reads, where that is a bias
+_BIASES = {"Add": (0, 1), "BiasGelu": (1,), "FastGelu": (1,), "SkipLayerNormalization": (4,)}
+_STEPS = ("Mul", "Cast")
+
+
+def read(model: Path | bytes) -> Uses:
+    """Every quantized weight, each once, with all of its readers.
+
+    Raises:
+        StoredError: something is quantized in a way that is not known.
+    """
+    loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
+    InlinePass()(loaded)
+    uses: list[Use] = []
+    known: set[ir.Value] = set()
+    for node in _nodes(loaded.graph):
+        found = _product(node, known) or lookup(node, known)
+        if found is None:
+            continue
+        before = next((use for use in uses if use.is_like(found)), None)
+        if before is None:
+            uses.append(found)
+        else:
+            before.roundings += found.roundings
+            before.biases += found.biases
+    for value in tables(_nodes(loaded.graph), loaded):
+        if value not in known:
+            raise StoredError(f"{value.name} is quantized, and no product or lookup that is known reads it")
+    return uses
+
+
+def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    for node in graph:
+        yield node
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _nodes(attribute.as_graph())
+
+
+def _product(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    kind = {
+        "MatMulIntegerToFloat": _integer_to_float,
+        "MatMulInteger": _integer,
+        "MatMulNBits": _few_bits,
+        "MatMul": _dequantized,
+        "Gemm": _dequantized,
+    }.get(node.op_type)
+    return None if kind is None else kind(node, known)
+
+
+def _integer_to_float(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    stored = _by_channel(node, array_of(node, 3), known)
+    bias = array_of(node, 6) if len(node.inputs) > 6 else _bias(node.outputs[0], len(stored.whole))
+    return Use(stored, False, [_rounding(node)], [bias])
+
+
+def _integer(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    """Its result is cast and multiplied by the scale of each channel."""
+    value, scale = node.outputs[0], None
+    for _ in range(3):
+        users = [user for user, _ in value.uses()]
+        if len(users) != 1:
+            break
+        value = users[0].outputs[0]
+        numbers = [constant(given) for given in users[0].inputs] if users[0].op_type == "Mul" else []
+        scale = next((each for each in numbers if each is not None and each.ndim), scale)
+        if scale is not None:
+            break
+    stored = _by_channel(node, scale, known)
+    return Use(stored, False, [_rounding(node)], [_bias(value, len(stored.whole))])
+
+
+def _by_channel(node: ir.Node, scale: Array | None, known: set[ir.Value]) -> Stored:
+    whole = constant(node.inputs[1], known)
+    if whole is None or scale is None:
+        raise StoredError(f"{node.op_type} {node.name} multiplies by a weight or a scale that is no constant")
+    name, n = _name(node.inputs[1]), whole.shape[1]
+    at = {"MatMulIntegerToFloat": 5}.get(node.op_type, 3)
+    zero = array_of(node, at) if len(node.inputs) > at else None
+    zeros = np.zeros((n, 1)) if zero is None else np.broadcast_to(zero.reshape(-1, 1), (n, 1)).astype(np.float64)
+    scales = np.broadcast_to(scale.reshape(-1, 1).astype(np.float64), (n, 1))
+    return Stored(name, whole.T, scales, zeros, whole.shape[0], *_range(whole))
+
+
+def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    packed, scale = constant(node.inputs[1], known), array_of(node, 2)
+    if packed is None or scale is None:
+        raise StoredError(f"MatMulNBits {node.name} multiplies by a weight or a scale that is no constant")
+    sizes = {name: node.attributes.get_int(name, 0) for name in ("K", "N", "bits", "block_size")}
+    k, n, bits, size = sizes["K"], sizes["N"], sizes["bits"] or 4, sizes["block_size"]
+    blocks = -(-k // size)
+    whole = _unpacked(packed.reshape(n, -1), bits)[:, :k]
+    zeros = array_of(node, 3) if len(node.inputs) > 3 else None
+    if zeros is None:
+        zero = np.full((n, blocks), float(1 << (bits - 1)))
+    elif zeros.dtype == np.uint8:
+        zero = _unpacked(zeros.reshape(n, -1), bits)[:, :blocks].astype(np.float64)
+        known.add(node.inputs[3])  # type: ignore[arg-type]  # it is there
+    else:
+        zero = zeros.reshape(n, blocks).astype(np.float64)
+    scales = scale.reshape(n, blocks).astype(np.float64)
+    stored = Stored(_name(node.inputs[1]), whole, scales, zero, size, 0, (1 << bits) - 1)
+    rounds = node.attributes.get_int("accuracy_level", 0) == ROUNDS_ACTIVATIONS
+    bias = array_of(node, 5) if len(node.inputs) > 5 else _bias(node.outputs[0], n)
+    return Use(stored, False, [Rounding("blocks", size=size) if rounds else Rounding()], [bias])
+
+
+def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
+    """A product with what DequantizeLinear gives."""
+    value = node.inputs[1]
+    before, turned = None if value is None else value.producer(), bool(node.attributes.get_int("transB", 0))
+    if before is not None and before.op_type == "Transpose":
+        turned, before = not turned, None if before.inputs[0] is None else before.inputs[0].producer()
+    if before is None or before.op_type != "DequantizeLinear":
+        return None
+    stored = dequantized(before, known, across=1 if turned else 0)
+    if stored is None:
+        return None
+    # ONNX Runtime makes MatMulNBits of those along axis 0, with its default level, which rounds
+    size = before.attributes.get_int("block_size", 0)
+    fused = before.attributes.get_int("axis", 1) == 0 and size >= 16 and not turned and node.op_type == "MatMul"
+    bias = array_of(node, 2) if len(node.inputs) > 2 else _bias(node.outputs[0], len(stored.whole))
+    return Use(stored, False, [Rounding("blocks", size=size) if fused else Rounding()], [bias])
+
+
+def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | None:
+    """The constant matrix of a DequantizeLinear; ``across``: the axis along which a channel runs."""
+    whole, scale = constant(node.inputs[0], known), array_of(node, 1)
+    if whole is None or scale is None or whole.ndim != 2:
+        return None
+    zero = array_of(node, 2) if len(node.inputs) > 2 else None
+    if zero is not None:
+        known.add(node.inputs[2])  # type: ignore[arg-type]  # it is there
+    zero = np.zeros(scale.shape) if zero is None else zero.astype(np.float64)
+    axis, size = node.attributes.get_int("axis", 1) % 2, node.attributes.get_int("block_size", 0)
+    scale = scale.astype(np.float64)
+    if size and axis != across:
+        raise StoredError(f"{_name(node.inputs[0])} has blocks across its channels, which is not known")
+    if not size:
+        if scale.ndim and scale.size > 1 and axis == across:
+            raise StoredError(f"{_name(node.inputs[0])} has a scale for each input channel, which is not known")
+        size = whole.shape[across]
+        scale, zero = (
+            np.broadcast_to(each.reshape(-1, 1), (whole.shape[1 - across], 1)) for each in (scale, zero)
+        )
+    elif across == 0:
+        scale, zero = scale.T, zero.T
+    matrix = (whole.T if across == 0 else whole).astype(np.int16)
+    tensor = node.inputs[0]
+    assert tensor is not None
+    return Stored(_name(tensor), matrix, scale, zero, size, *_range(whole))
+
+
+def _rounding(node: ir.Node) -> Rounding:
+    """Of the QuantizeLinear that an integer product reads."""
+    given = node.inputs[0]
+    made = None if given is None else given.producer()
+    while made is not None and made.op_type in ("Reshape", "Transpose", "Identity"):
+        made = None if made.inputs[0] is None else made.inputs[0].producer()
+    at = 4 if node.op_type == "MatMulIntegerToFloat" else 2
+    zero = array_of(node, at) if len(node.inputs) > at else np.array(0)
+    if made is None or made.op_type != "QuantizeLinear" or zero is None or zero.size != 1:
+        raise StoredError(f"{node.op_type} {node.name} multiplies what is rounded in a way that is not known")
+    scale, own = constant(made.inputs[1]), _zero_of(made)
+    if own is not None and own != int(zero.reshape(-1)[0]):
+        raise StoredError(
+            f"{_name(node.inputs[1])} is multiplied by activations about {own} as if they were about {zero}"
+        )
+    source = made.inputs[0]
+    divided = None if source is None else source.producer()
+    if scale is not None and not (divided is not None and divided.op_type == "Div"):
+        return Rounding("static", zero=int(zero.reshape(-1)[0]), step=float(scale.reshape(-1)[0]))
+    return Rounding("rows", zero=int(zero.reshape(-1)[0]))
+
+
+def _zero_of(node: ir.Node) -> int | None:
+    """The zero point of a QuantizeLinear, a constant or what a constant is rounded about."""
+    if len(node.inputs) < 3:
+        return 0
+    zero = constant(node.inputs[2])
+    if zero is None:
+        made = node.inputs[2].producer() if node.inputs[2] is not None else None
+        zero = None if made is None or made.op_type != "QuantizeLinear" else constant(made.inputs[2])
+    return None if zero is None or zero.size != 1 else int(zero.reshape(-1)[0])
+
+
+def _bias(value: ir.Value, channels: int) -> Array | None:
+    """What is added to each channel of ``value``; None where that cannot be read off."""
+    for _ in range(3):
+        users = [user for user, _ in value.uses()]
+        if len(users) != 1:
+            return None
+        user = users[0]
+        for place in _BIASES.get(user.op_type, ()):
+            found = constant(user.inputs[place]) if place < len(user.inputs) else None
+            if found is not None and found.shape == (channels,):
+                return found
+        if user.op_type not in _STEPS:
+            return None
+        value = user.outputs[0]
+    return None
+
+
+def _unpacked(packed: Array, bits: int) -> Array:
+    """[N, numbers] of [N, bytes]; of two numbers of 4 bits in a byte the first is the low half."""
+    if bits == 8:
+        return packed
+    if bits != 4:
+        raise StoredError(f"a weight of {bits} bits is not known; 4 and 8 are")
+    whole = np.empty((len(packed), 2 * packed.shape[1]), np.uint8)
+    whole[:, 0::2], whole[:, 1::2] = packed & 15, packed >> 4
+    return whole
+
+
+def _range(whole: Array) -> tuple[int, int]:
+    """The least and the largest number of a type of 4 or 8 bits."""
+    name = str(whole.dtype)
+    most = 1 << (4 if name.endswith("int4") else 8)
+    return (0, most - 1) if name.startswith("u") else (-most // 2, most // 2 - 1)
+
+
+def _name(value: ir.Value | None) -> str:
+    """Of the tensor behind ``value``."""
+    while value is not None and value.const_value is None and value.producer() is not None:
+        producer = value.producer()
+        assert producer is not None
+        if not producer.inputs:
+            break
+        value = producer.inputs[0]
+    return "" if value is None else str(value.name)
+

@@ -1,0 +1,94 @@
+"""What is read from a file of quantized weights. Shape letters: N channels, K what each multiplies, B blocks of K."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from posexport.errors import PosexportError
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+
+class StoredError(PosexportError):
+    """What a file stores is not what the definition has: a failed proof, in one sentence that names the weight."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a product rounds what it multiplies.
+
+    Attributes:
+        kind: ``exact``: not at all; ``rows``: to uint8 about ``zero``, with a scale for each row that fits its largest
+            value; ``static``: to uint8 about ``zero`` in steps of ``step``; ``blocks``: to int8, symmetric, with a scale
+            for every ``size`` values of a row.
+    """
+
+    kind: Literal["exact", "rows", "static", "blocks"] = "exact"
+    zero: int = 0
+    step: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A weight: (whole - zero) * scale.
+
+    Attributes:
+        name: of the tensor in its file.
+        whole: whole numbers, [N, K].
+        scale: [N, B].
+        zero: [N, B], the whole number that means 0.
+        size: how many values of a channel share a scale; the last block may have fewer.
+        lowest: the least whole number of its type.
+        highest: the largest.
+    """
+
+    name: str
+    whole: Array
+    scale: Floats
+    zero: Floats
+    size: int
+    lowest: int
+    highest: int
+
+    @property
+    def blocks(self) -> Array:
+        """[K]: which block each value of a channel is in."""
+        return np.arange(self.whole.shape[1]) // self.size
+
+    def real(self, channels: Any = slice(None)) -> Floats:
+        """What it stands for, [channels, K]."""
+        wide = self.whole[channels].astype(np.float64)
+        if self.scale.shape[1] == 1:
+            wide -= self.zero[channels]
+            wide *= self.scale[channels]
+        else:
+            wide -= self.zero[channels][:, self.blocks]
+            wide *= self.scale[channels][:, self.blocks]
+        return wide
+
+
+@dataclass
+class Use:
+    """A stored weight and the nodes that read it.
+
+    Attributes:
+        roundings: of the products that it is multiplied in, in the order of the nodes; of a lookup none.
+        biases: that is added to its products, [N]; None: it cannot be read off.
+    """
+
+    stored: Stored
+    lookup: bool
+    roundings: list[Rounding] = field(default_factory=list)
+    biases: list[Array | None] = field(default_factory=list)
+
+    def is_like(self, other: "Use") -> bool:
+        """Whether it is another reader of the same tensor."""
+        return self.stored.name == other.stored.name and self.lookup == other.lookup
+
+
+Uses = Sequence[Use]
