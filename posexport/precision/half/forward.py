@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from posexport.precision.half.bodies import graphs, loop_carried, loop_inputs, loop_results
-from posexport.precision.half.element_types import output_types
+from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
+from posexport.graph.types import output_types
 from posexport.precision.half.flow import Flow, data_inputs
 from posexport.precision.half.kinds import BOUNDS, ISLANDS, LAYERS, SMALL, STATISTICS, Info, Kind
 
@@ -34,7 +34,7 @@ class Forward:
                 self.run(self.flow.calls[node])
                 self._leave(node.outputs, [self.flow.calls[node].outputs])
             elif node.op_type == "If":
-                branches = graphs(node)
+                branches = list(bodies(node).values())
                 for branch in branches:
                     self.run(branch)
                 self._leave(node.outputs, [branch.outputs for branch in branches])
@@ -79,7 +79,7 @@ class Forward:
                 self.flow.info[value] = _join(floats)
 
     def _loop(self, node: ir.Node) -> None:
-        body = node.attributes["body"].as_graph()
+        body = bodies(node)["body"]
         inner, outer = loop_inputs(node, body)
         self._enter(inner, outer)
         carried = loop_carried(node, body)
@@ -95,7 +95,7 @@ class Forward:
     def _compute(self, node: ir.Node) -> None:
         graph = node.graph
         assert graph is not None
-        types = output_types(node, self.flow.types, self.flow.kernels.opset)
+        types = output_types(node, self.flow.types.get, {"": self.flow.kernels.opset})
         for value, dtype in zip(node.outputs, types, strict=True):
             if dtype is not None:
                 self.flow.types[value] = dtype
