@@ -17,8 +17,8 @@ _NO_CONTENT: tuple[Role, ...] = ("mask", "positions")
 #: nothing of what the input holds is left in the output
 _SHAPES = frozenset(["Shape", "Size", "ConstantOfShape"])
 #: truth values of ids are masks: which tokens are padding, from which positions are counted
-_TRUTHS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or", "IsNaN"])
-_BREAKS = _SHAPES | _TRUTHS
+TRUTHS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or", "IsNaN"])
+_BREAKS = _SHAPES | TRUTHS
 
 
 def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:

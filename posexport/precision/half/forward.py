@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
 from posexport.graph.types import output_types
+from posexport.precision.content import TRUTHS
 from posexport.precision.half.flow import Flow, data_inputs
 from posexport.precision.half.kinds import BOUNDS, ISLANDS, LAYERS, SMALL, STATISTICS, Info, Kind
 
@@ -97,7 +98,8 @@ class Forward:
         assert graph is not None
         types = output_types(node, self.flow.types.get, {"": self.flow.kernels.opset})
         for value, dtype in zip(node.outputs, types, strict=True):
-            if dtype is not None:
+            # what is cast from a comparison is float32 first: without this one cast were enough, in 16 bits at once
+            if dtype is not None and node.op_type not in TRUTHS:
                 self.flow.types[value] = dtype
         if node.op_type not in _SIZES and any(
             value in self.flow.contents for value in node.inputs if value is not None
