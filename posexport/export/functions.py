@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from posexport.errors import PosexportError
+from posexport.graph.edits import unused
 from posexport.lowering import plan
 from posexport.lowering.bias import SharedBias
 from posexport.lowering.blocks import may_tile
@@ -60,7 +61,7 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
     attached: dict[str, ir.Function] = {}
     chosen: dict[str, Chosen] = {}
     for each in _with_tiled_biases(_plans(model, target, lowering)):
-        name = _unused(each.spec.name, attached)
+        name = unused(each.spec.name, attached, between="")  # another record may have it
         body = function(each.lowering, each.spec, each.target, name)
         # ONNX's reference evaluator wants a callee before its caller
         for operator, whole in body.calls.values():
@@ -171,12 +172,3 @@ def _put(model: ir.Model, attached: Mapping[str, ir.Function]) -> None:
         model.opset_imports.setdefault(DOMAIN, 1)
     else:
         model.opset_imports.pop(DOMAIN, None)
-
-
-def _unused(name: str, names: Mapping[str, ir.Function]) -> str:
-    """``name``, with a number where another record of the graph has it."""
-    free, count = name, 1
-    while free in names:
-        count += 1
-        free = f"{name}{count}"
-    return free

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
+from posexport.graph.bodies import bodies
+from posexport.graph.edits import unused
+
 CONTROL_FLOW = ("If", "Scan", "Loop")
 
 
@@ -20,25 +23,17 @@ def name_control_flow(model: ir.Model) -> None:
     for prefix, graph in graphs:
         for node, wanted in _unnamed(prefix, graph):
             if not node.name or node.name in seen:
-                node.name = _unused(wanted, taken)
+                node.name = unused(wanted, taken)
                 taken.add(node.name)
             seen.add(node.name)
-
-
-def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """The subgraphs of a node, by the attribute that holds each."""
-    for name, attribute in node.attributes.items():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield name, attribute.as_graph()
 
 
 def _unnamed(prefix: str, graph: "ir.Graph | ir.Function") -> Iterator[tuple[ir.Node, str]]:
     """The nodes to name, outermost first, each with a name that says where it is and what it computes."""
     for node in graph:
-        inner = list(bodies(node))
         if node.op_type in CONTROL_FLOW and not node.domain:
             yield node, f"{prefix}/{_subject(node.outputs)}"
-        for attribute, body in inner:
+        for attribute, body in bodies(node).items():
             path = f"{prefix}/{_subject(node.outputs)}/{body.name or attribute}"
             first = next(iter(body), None)
             if first is not None and (first.op_type not in CONTROL_FLOW or first.domain):
@@ -48,10 +43,3 @@ def _unnamed(prefix: str, graph: "ir.Graph | ir.Function") -> Iterator[tuple[ir.
 
 def _subject(outputs: Sequence[ir.Value]) -> str:
     return next((value.name for value in outputs if value.name), "value")
-
-
-def _unused(wanted: str, taken: set[str]) -> str:
-    name, number = wanted, 2
-    while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
-    return name

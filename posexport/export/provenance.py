@@ -10,6 +10,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from posexport.graph.bodies import with_bodies
+
 #: names and classes of the modules that a node was traced in: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``
 KEPT = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
 _OURS = "posexport."
@@ -19,7 +21,7 @@ def strip(model: ir.Model) -> None:
     """Drop every note and every doc string but those of `KEPT` and our own, in all graphs, bodies and functions."""
     _clean(model)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        for body in _bodies(graph):
+        for body in with_bodies(graph):
             _clean(body)
             for value in _values(body):
                 _clean(value)
@@ -42,20 +44,6 @@ def _clean(thing: Any) -> None:
         thing.raw.ClearField("metadata_props")
     else:
         thing.doc_string = None
-
-
-def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """The graph and those in its nodes' attributes."""
-    yield graph
-    for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _bodies(attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for body in attribute.as_graphs():
-                    yield from _bodies(body)
 
 
 def _values(graph: ir.Graph) -> Iterator[Any]:

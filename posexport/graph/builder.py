@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
+from posexport.graph.edits import unused
+
 _TYPES = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, list: ir.AttributeType.INTS}
 _CONSTANTS = {int: "value_int", float: "value_float", list: "value_ints"}
 
@@ -216,10 +218,7 @@ class Builder:
         return outputs
 
     def _unused(self, name: str) -> str:
-        free, count = name, 1
-        while free in self._names:
-            count += 1
-            free = f"{name}_{count}"
+        free = unused(name, self._names)
         self._names.add(free)
         return free
 

@@ -1,17 +1,21 @@
 """Small changes of a graph of onnx_ir."""
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 
+def unused(name: str, taken: Container[str], *, between: str = "_", first: int = 2) -> str:
+    """``name``, where that is taken with the first number behind it that is not."""
+    numbered = (f"{name}{between}{number}" for number in itertools.count(first))
+    return next(free for free in itertools.chain([name], numbered) if free not in taken)
+
+
 def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:
     """A new initialiser; a number is put behind ``name`` where that is taken."""
-    free, count = name, 0
-    while free in graph.initializers:
-        count += 1
-        free = f"{name}_{count}"
+    free = unused(name, graph.initializers, first=1)
     tensor.name = free
     value = ir.Value(name=free, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)  # type: ignore[arg-type]
     graph.register_initializer(value)

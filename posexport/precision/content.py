@@ -5,10 +5,11 @@ distances, projections of a position table. Their weights are few, all tokens de
 quantised.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from posexport.graph.bodies import bodies
 from posexport.spec import Role
 
 #: what inputs say of positions and padding alone
@@ -16,8 +17,8 @@ _NO_CONTENT: tuple[Role, ...] = ("mask", "positions")
 #: nothing of what the input holds is left in the output
 _SHAPES = frozenset(["Shape", "Size", "ConstantOfShape"])
 #: truth values of ids are masks: which tokens are padding, from which positions are counted
-_TRUTHS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or", "IsNaN"])
-_BREAKS = _SHAPES | _TRUTHS
+TRUTHS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or", "IsNaN"])
+_BREAKS = _SHAPES | TRUTHS
 
 
 def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:
@@ -46,21 +47,10 @@ def _follow(nodes: "ir.Graph | ir.Function", content: set[ir.Value], model: ir.M
         if function is not None:
             content.update(inner for inner, holds in zip(function.inputs, inputs, strict=False) if holds)
         holds = any(inputs)
-        for body in bodies(node):
+        for body in bodies(node).values():
             if holds and node.op_type != "If":
                 content.update(body.inputs)
             _follow(body, content, model)
             holds = holds or any(value in content for value in body.outputs)
         if holds:
             content.update(node.outputs)
-
-
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs in a node's attributes: branches of If, the body of Loop and Scan."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()

@@ -13,8 +13,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from posexport.graph.bodies import with_bodies
 from posexport.graph.edits import initializer
-from posexport.precision.linear import Weight, containers, with_bodies
+from posexport.precision.linear import Weight, containers
 
 Array = NDArray[Any]
 

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from posexport.precision.linear import with_bodies
+from posexport.graph.bodies import with_bodies
 from posexport.targets.target import MICROSOFT, MICROSOFT_OPSET
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from posexport.graph.bodies import with_bodies
 from posexport.graph.queries import matches, names_of, only
-from posexport.precision.content import bodies, content_values
+from posexport.precision.content import content_values
 from posexport.spec import DOMAIN, Interface
 
 #: fewer channels on either side are gates and classification heads: nothing is gained, and all their error is seen
@@ -141,14 +142,6 @@ def tensor_of(value: ir.Value | None) -> ir.TensorProtocol | None:
         return None
     attribute = node.attributes["value"]
     return None if attribute.is_ref() else attribute.as_tensor()
-
-
-def with_bodies(top: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph, and the bodies of its nodes."""
-    yield top
-    for node in top:
-        for body in bodies(node):
-            yield from with_bodies(body)
 
 
 def _calls(model: ir.Model) -> Mapping[ir.Value, Sequence[tuple[ir.Node, ir.Value | None]]]:

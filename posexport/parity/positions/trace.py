@@ -12,8 +12,9 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from posexport.graph.bodies import bodies
+from posexport.graph.types import settle
 from posexport.parity.positions.origins import HALVES, MOVES, SMALL, Origin, Traced, numbers, result
-from posexport.precision.emulate.types import bodies, settle
 from posexport.spec import InputSpec
 
 #: what an input is by its role
@@ -46,7 +47,7 @@ class _Trace:
             self.values[value] = _parameter(value.const_value)
         for node in graph:
             if node.op_type == "If":
-                branches = list(bodies(node))
+                branches = list(bodies(node).values())
                 for branch in branches:
                     self.follow(branch)
                 for index, value in enumerate(node.outputs):
@@ -57,7 +58,7 @@ class _Trace:
                 self._node(node)
 
     def _loop(self, node: ir.Node) -> None:
-        (body,) = bodies(node)
+        body = bodies(node)["body"]
         loop = node.op_type == "Loop"
         # a Loop's body gets the number of its turn and a condition first, and gives a condition first
         inner, outer = (body.inputs[2:], node.inputs[2:]) if loop else (body.inputs, node.inputs)

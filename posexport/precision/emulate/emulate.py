@@ -12,7 +12,8 @@ from onnx_ir.passes.common import InlinePass
 
 from posexport.errors import PosexportError
 from posexport.graph import edits
-from posexport.precision.emulate.types import bodies, settle
+from posexport.graph.bodies import bodies
+from posexport.graph.types import settle
 from posexport.targets.dtypes import DType
 
 #: what an emulated proof cannot show, as reports say it
@@ -83,7 +84,7 @@ class _Rounding:
         nodes = list(graph)
         main = graph is self.model.graph
         for node in nodes:
-            for body in bodies(node):
+            for body in bodies(node).values():
                 self.apply(body)
         inputs = [value for value in graph.inputs if main and self.concerns(value)]
         computed = [(node, value) for node in nodes for value in node.outputs if self._computes(node, value)]

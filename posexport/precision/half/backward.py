@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from posexport.precision.half.bodies import graphs, loop_carried, loop_inputs, loop_results
+from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
 from posexport.precision.half.flow import Flow, Need, data_inputs
 from posexport.precision.half.kinds import CHOOSES, INDIFFERENT, ISLANDS, MOVES, Kind, is_float_cast
 
@@ -36,13 +36,13 @@ class Backward:
         for index, value in enumerate(node.outputs):
             if value in self.flow.info:
                 half = self.flow.settle(value)
-                for branch in graphs(node):
+                for branch in bodies(node).values():
                     self.flow.needs[branch.outputs[index]].add(self.flow.need_of(value, half))
-        for branch in graphs(node):
+        for branch in bodies(node).values():
             self.run(branch)
 
     def _backward_loop(self, node: ir.Node) -> None:
-        body = node.attributes["body"].as_graph()
+        body = bodies(node)["body"]
         for before, after in loop_carried(node, body):
             if before in self.flow.info:
                 self.flow.put(before, half=self.flow.info[before].half)

@@ -3,7 +3,6 @@
 One Cast for a value in a scope, where the value is computed or at the start of a branch that alone needs it.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.precision.half.bodies import graphs, loop_inputs, loop_results
+from posexport.graph.bodies import bodies, loop_inputs, loop_results, with_bodies
+from posexport.graph.edits import unused
 from posexport.precision.half.flow import Flow
 from posexport.precision.half.kinds import INDIFFERENT, Kind, is_float_cast
 
@@ -51,7 +51,7 @@ class Casts:
                     node, {index: value in self.flow.half for index, value in enumerate(function.inputs)}, scopes
                 )
             elif node.op_type == "If":
-                for branch in graphs(node):
+                for branch in bodies(node).values():
                     self._scope(branch, scopes, node)
             elif node.op_type in ("Scan", "Loop"):
                 self._loop(node, scopes)
@@ -69,7 +69,7 @@ class Casts:
                 (self.flow.half.add if argument in self.flow.half else self.flow.half.discard)(parameter)
 
     def _loop(self, node: ir.Node, scopes: list[ir.Graph]) -> None:
-        body = node.attributes["body"].as_graph()
+        body = bodies(node)["body"]
         inner, outer = loop_inputs(node, body)
         skipped = len(node.inputs) - len(outer)
         # before the loop, not in every turn of it
@@ -214,11 +214,7 @@ class Casts:
                 value.type = ir.TensorType(self.dtype if value in self.flow.half else WIDE)
 
     def _unused(self, name: str) -> str:
-        free = name
-        for count in itertools.count(2):
-            if free not in self._names:
-                break
-            free = f"{name}_{count}"
+        free = unused(name, self._names)
         self._names.add(free)
         return free
 
@@ -238,8 +234,7 @@ def _names(root: ir.Graph | ir.Function) -> set[str]:
 def _captured(body: ir.Graph) -> Iterator[ir.Value]:
     """Values from around that ``body`` reads, in order and once."""
     nodes = list(ir.traversal.RecursiveGraphIterator(body))
-    bodies = [each for node in nodes for each in graphs(node)]
-    inside = {value for graph in (body, *bodies) for value in graph.inputs}
+    inside = {value for graph in with_bodies(body) for value in graph.inputs}
     inside |= {value for node in nodes for value in node.outputs}
     yield from dict.fromkeys(
         value for node in nodes for value in node.inputs if value is not None and value not in inside

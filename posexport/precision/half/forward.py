@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from posexport.precision.half.bodies import graphs, loop_carried, loop_inputs, loop_results
-from posexport.precision.half.element_types import output_types
+from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
+from posexport.graph.types import output_types
+from posexport.precision.content import TRUTHS
 from posexport.precision.half.flow import Flow, data_inputs
 from posexport.precision.half.kinds import BOUNDS, ISLANDS, LAYERS, SMALL, STATISTICS, Info, Kind
 
@@ -34,7 +35,7 @@ class Forward:
                 self.run(self.flow.calls[node])
                 self._leave(node.outputs, [self.flow.calls[node].outputs])
             elif node.op_type == "If":
-                branches = graphs(node)
+                branches = list(bodies(node).values())
                 for branch in branches:
                     self.run(branch)
                 self._leave(node.outputs, [branch.outputs for branch in branches])
@@ -79,7 +80,7 @@ class Forward:
                 self.flow.info[value] = _join(floats)
 
     def _loop(self, node: ir.Node) -> None:
-        body = node.attributes["body"].as_graph()
+        body = bodies(node)["body"]
         inner, outer = loop_inputs(node, body)
         self._enter(inner, outer)
         carried = loop_carried(node, body)
@@ -95,9 +96,10 @@ class Forward:
     def _compute(self, node: ir.Node) -> None:
         graph = node.graph
         assert graph is not None
-        types = output_types(node, self.flow.types, self.flow.kernels.opset)
+        types = output_types(node, self.flow.types.get, {"": self.flow.kernels.opset})
         for value, dtype in zip(node.outputs, types, strict=True):
-            if dtype is not None:
+            # what is cast from a comparison is float32 first: without this one cast were enough, in 16 bits at once
+            if dtype is not None and node.op_type not in TRUTHS:
                 self.flow.types[value] = dtype
         if node.op_type not in _SIZES and any(
             value in self.flow.contents for value in node.inputs if value is not None

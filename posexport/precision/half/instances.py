@@ -1,6 +1,10 @@
 """A copy of a function for every call of it, so that each may get types of its own; equal copies become one again."""
 
+from collections import defaultdict
+
 import onnx_ir as ir
+
+from posexport.graph.edits import unused
 
 #: the function that a node calls
 Calls = dict[ir.Node, ir.Function]
@@ -24,7 +28,7 @@ def separate(model: ir.Model) -> Calls:
 def merge(model: ir.Model, calls: Calls) -> None:
     """Give ``model`` the functions of its calls, each once: those of one kind that differ are numbered."""
     kept: dict[bytes, ir.Function] = {}
-    names: set[tuple[str, str]] = set()
+    names: defaultdict[str, set[str]] = defaultdict(set)
 
     def visit(graph: ir.Graph | ir.Function) -> None:
         for node in ir.traversal.RecursiveGraphIterator(graph):
@@ -34,11 +38,8 @@ def merge(model: ir.Model, calls: Calls) -> None:
             visit(function)  # callees first: their names are part of what a body is
             key = ir.to_proto(function).SerializeToString(deterministic=True)
             if key not in kept:
-                base, count = function.name, 1
-                while (function.domain, function.name) in names:
-                    count += 1
-                    function.name = f"{base}{count}"
-                names.add((function.domain, function.name))
+                function.name = unused(function.name, names[function.domain], between="")
+                names[function.domain].add(function.name)
                 kept[key] = function
             node.op_type = kept[key].name
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from posexport.precision.half.element_types import accepts
+from posexport.graph.types import allowed_types, schema_of
 from posexport.targets.dtypes import FLOAT32
 from posexport.targets.target import Target
 
@@ -25,12 +25,20 @@ class Kernels:
         return self._known[key]
 
     def _has_half(self, domain: str, op_type: str) -> bool:
-        if not accepts(op_type, domain, self.opset, self.target.dtype.ort):
+        if not self._accepts(domain, op_type):
             return False
         if not self.multiplies and op_type not in _MOVED:
             return False
         lacks = self.target.needs_kernel(op_type, domain)
         return lacks is None or replace(self.target, dtype=FLOAT32).needs_kernel(op_type, domain) is not None
+
+    def _accepts(self, domain: str, op_type: str) -> bool:
+        """Whether the first operand may have 16 bits; True for what ONNX does not know."""
+        schema = schema_of(op_type, domain, self.opset)
+        if schema is None or not schema.inputs:
+            return True
+        formals = [*schema.inputs, *schema.outputs][: 1 if op_type not in _CONDITIONED else None]
+        return any(f"tensor({self.target.dtype.ort})" in allowed_types(schema, formal) for formal in formals)
 
     @property
     def multiplies(self) -> bool:
@@ -38,6 +46,8 @@ class Kernels:
         return self.target.needs_kernel("MatMul") is None
 
 
+#: the first operand of these is a condition or a shape
+_CONDITIONED = ("Where", "ConstantOfShape", "OneHot")
 #: what a provider that computes in float32 still holds in 16 bits: caches, and tables before their rows are gathered
 _MOVED = frozenset(
     (

@@ -1,8 +1,18 @@
-"""Bodies of If, Scan and Loop: what they are given, and what becomes of what they return."""
+"""Bodies of If, Scan and Loop: which they are, what they are given, and what becomes of what they return."""
 
 from collections.abc import Sequence
 
 import onnx_ir as ir
+
+
+def bodies(node: ir.Node) -> dict[str, ir.Graph]:
+    """The graphs in a node's attributes, by the attribute: branches of If, the body of Loop and Scan."""
+    return {name: each.as_graph() for name, each in node.attributes.items() if each.type == ir.AttributeType.GRAPH}
+
+
+def with_bodies(top: ir.Graph) -> list[ir.Graph]:
+    """A graph, and the bodies of its nodes, an outer one before those in it."""
+    return [top, *top.subgraphs()]
 
 
 def loop_inputs(node: ir.Node, body: ir.Graph) -> tuple[Sequence[ir.Value], Sequence[ir.Value | None]]:
@@ -23,8 +33,3 @@ def loop_carried(node: ir.Node, body: ir.Graph) -> list[tuple[ir.Value, ir.Value
 def loop_results(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
     """What becomes the outputs of a Scan or Loop."""
     return body.outputs[1:] if node.op_type == "Loop" else body.outputs
-
-
-def graphs(node: ir.Node) -> list[ir.Graph]:
-    """Branches, or the body of a loop."""
-    return [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]

@@ -1,0 +1,145 @@
+"""The element types of what a graph computes, from those of what it is given.
+
+ONNX's own inference knows no operators of com.microsoft and stops at them. Here an operator's schema says which output
+has the type of which input; an operator without a schema gives the type of its first floating-point input.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from operator import attrgetter
+
+import onnx.defs
+import onnx_ir as ir
+
+from posexport.graph.bodies import bodies, loop_inputs, loop_results
+
+#: attributes that name the type of the first output, and that type where they are absent
+_BY_ATTRIBUTE = {
+    "Cast": ("to", None),
+    "EyeLike": ("dtype", None),
+    "RandomNormal": ("dtype", ir.DataType.FLOAT),
+    "RandomUniform": ("dtype", ir.DataType.FLOAT),
+    "RandomNormalLike": ("dtype", None),
+    "RandomUniformLike": ("dtype", None),
+    "Bernoulli": ("dtype", None),
+    "Multinomial": ("dtype", ir.DataType.INT32),
+    "DequantizeLinear": ("output_dtype", None),
+    "BlackmanWindow": ("output_datatype", ir.DataType.FLOAT),
+    "HammingWindow": ("output_datatype", ir.DataType.FLOAT),
+    "HannWindow": ("output_datatype", ir.DataType.FLOAT),
+}
+#: where operators without a schema begin so, their outputs are integers
+_QUANTIZING = ("Quantize", "QLinear", "DynamicQuantizeLinear")
+
+#: the type of a value, where it is known
+TypeOf = Callable[[ir.Value], "ir.DataType | None"]
+
+
+def settle(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
+    """Set the type of every value that a node of ``graph`` or of a body gives; the values whose type is unknown.
+
+    Of a graph without functions. Types of inputs and initializers must be there. Types of other values that the model
+    states are not believed.
+    """
+    unknown: list[ir.Value] = []
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            value.dtype = value.const_value.dtype
+    for node in graph:
+        if node.op_type in ("If", "Loop", "Scan") and not node.domain:
+            dtypes = _control_flow(node, opsets, unknown)
+        else:
+            dtypes = output_types(node, attrgetter("dtype"), opsets)
+        for value, dtype in zip(node.outputs, dtypes, strict=False):
+            if dtype is not None:
+                value.dtype = dtype
+            elif value.dtype is None:
+                unknown.append(value)
+    return unknown
+
+
+def output_types(node: ir.Node, type_of: TypeOf, opsets: Mapping[str, int]) -> "list[ir.DataType | None]":
+    """The type of every output of a node, no call and no control flow; None where it cannot be known."""
+    return [_output_type(node, index, type_of, opsets) for index in range(len(node.outputs))]
+
+
+def constant_type(node: ir.Node) -> ir.DataType:
+    """The type of what a Constant gives."""
+    (name, attribute), *_ = node.attributes.items()
+    if name == "value":
+        return attribute.as_tensor().dtype
+    return {"value_float": ir.DataType.FLOAT, "value_floats": ir.DataType.FLOAT}.get(
+        name, ir.DataType.STRING if "string" in name else ir.DataType.INT64
+    )
+
+
+@cache
+def schema_of(op_type: str, domain: str, opset: int) -> "onnx.defs.OpSchema | None":
+    """ONNX's own account of an operator; None where it has none."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def allowed_types(schema: "onnx.defs.OpSchema", formal: "onnx.defs.OpSchema.FormalParameter") -> list[str]:
+    """What a parameter of an operator may be: ``tensor(float)`` and others."""
+    constraints = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    return list(constraints.get(formal.type_str, [formal.type_str]))
+
+
+def _control_flow(node: ir.Node, opsets: Mapping[str, int], unknown: list[ir.Value]) -> "list[ir.DataType | None]":
+    """The types of the outputs of an If, a Loop or a Scan, after those in its bodies."""
+    first, *_ = every = bodies(node).values()
+    for body in every:
+        if node.op_type == "Loop":
+            body.inputs[0].dtype = ir.DataType.INT64
+        if node.op_type != "If":
+            for value, given in zip(*loop_inputs(node, body), strict=False):
+                if given is not None and given.dtype is not None:
+                    value.dtype = given.dtype
+        unknown += settle(body, opsets)
+    return [value.dtype for value in loop_results(node, first)]
+
+
+def _output_type(node: ir.Node, index: int, type_of: TypeOf, opsets: Mapping[str, int]) -> "ir.DataType | None":
+    """The type of one output; None where neither a schema nor a convention says it."""
+    if node.op_type == "Constant" and not node.domain:
+        return constant_type(node)
+    if node.op_type == "ConstantOfShape" and not node.domain:
+        value = node.attributes.get("value")
+        return ir.DataType.FLOAT if value is None else value.as_tensor().dtype
+    attribute, default = _BY_ATTRIBUTE.get(node.op_type, ("", None))
+    if attribute and index == 0:
+        number = node.attributes.get_int(attribute, 0)
+        if number:
+            return ir.DataType(number)
+        if default is not None:
+            return default
+    version = node.version if node.version is not None else opsets.get(node.domain, 1)
+    schema = schema_of(node.op_type, node.domain, version)
+    return _first_float(node, type_of) if schema is None else _by_schema(node, index, schema, type_of)
+
+
+def _by_schema(node: ir.Node, index: int, schema: "onnx.defs.OpSchema", type_of: TypeOf) -> "ir.DataType | None":
+    output = schema.outputs[min(index, len(schema.outputs) - 1)]  # the last one may stand for several
+    if len(only := allowed_types(schema, output)) == 1:
+        return _named(only[0])
+    for position, value in enumerate(node.inputs):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if value is not None and formal.type_str == output.type_str and (dtype := type_of(value)) is not None:
+            return dtype
+    # statistics of a normalisation have the type that it computes in
+    return ir.DataType(node.attributes.get_int("stash_type", 1) or 1) if index else None
+
+
+def _named(text: str) -> "ir.DataType | None":
+    """The element type of ``tensor(int64)``; None of other types."""
+    return getattr(ir.DataType, text.removeprefix("tensor(").removesuffix(")").upper(), None)
+
+
+def _first_float(node: ir.Node, type_of: TypeOf) -> "ir.DataType | None":
+    if node.op_type.startswith(_QUANTIZING):
+        return ir.DataType.UINT8
+    given = (type_of(value) for value in node.inputs if value is not None)
+    return next((dtype for dtype in given if dtype is not None and dtype.is_floating_point()), None)
