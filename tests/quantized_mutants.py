@@ -148,7 +148,7 @@ def table_of_positions_quantized(model: ir.Model) -> bool:
         if table is None or table.const_value is None or len(table.shape) != 2 or "token" in str(table.name):
             continue
         array = _array(table)
-        if array.dtype != np.float32 or "position" not in str(table.name) and "encoding" not in str(table.name):
+        if array.dtype != np.float32 or ("position" not in str(table.name) and "encoding" not in str(table.name)):
             continue
         scale = np.abs(array).max(1, keepdims=True) / 127
         whole = _constant(model, "table_int8", np.rint(array / scale).astype(np.int8))

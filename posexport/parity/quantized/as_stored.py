@@ -71,9 +71,7 @@ def _by_place(source: Source, by_file: Mapping[str, dict[tuple[str, bool], Form]
     for name, parameter in source.module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     first = {id(part) for part in getattr(source.module, "reused", ())}
-    inside = {
-        f"{path}." for path, part in source.module.named_modules(remove_duplicate=False) if id(part) in first
-    }
+    inside = {f"{path}." for path, part in source.module.named_modules(remove_duplicate=False) if id(part) in first}
     places = {}
     for same in names.values():
         for lookup in (False, True):

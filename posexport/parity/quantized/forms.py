@@ -80,7 +80,9 @@ def biases_differ(found: Sequence[tuple[Use, Matched]], biases: Mapping[str, Arr
                 own = biases.get(candidate.name)
                 if own is None or own.shape != (len(candidate.matrix),):
                     continue
-                wrong = np.flatnonzero(np.abs(added[channels].astype(np.float64) - own[rows]) > 1e-3 * np.abs(own).max())
+                wrong = np.flatnonzero(
+                    np.abs(added[channels].astype(np.float64) - own[rows]) > 1e-3 * np.abs(own).max()
+                )
                 if len(wrong):
                     yield (
                         f"{use.stored.name}: what is added to channel {int(channels[wrong[0]])} is not the bias of "
