@@ -1,5 +1,6 @@
 """A definition whose products and lookups read stored weights."""
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.parity.quantized.forms import Form
 from posexport.parity.quantized.rounding import rounded
+from posexport.parity.run.shared_weights import ORIGIN
 
 _aten = torch.ops.aten
 #: bytes of stored weights that are kept unpacked; above it they are unpacked where they are read
@@ -36,9 +38,7 @@ class AsStored(nn.Module):
         return getattr(self.original, "reused", ())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AsStored":
-        import copy
-
-        return type(self)(copy.deepcopy(self.original, memo), self._forms)
+        return type(self)(_untied(copy.deepcopy(self.original, memo)), self._forms)
 
     def forward(self, **inputs: Tensor) -> Any:
         """As of the original."""
@@ -59,20 +59,39 @@ class AsStored(nn.Module):
         return _Places(self.original, self._forms)
 
 
+def _untied(module: nn.Module) -> nn.Module:
+    """``module``, changed in place: what several parts share, each has for its own, by which it is known."""
+    seen: set[int] = set()
+    for part in module.modules():
+        for name, parameter in part.__dict__["_parameters"].items():
+            if parameter is None:
+                continue
+            place = parameter.untyped_storage().data_ptr()
+            if place in seen and parameter.ndim > 1:
+                part.__dict__["_parameters"][name] = nn.Parameter(parameter.detach().clone(), requires_grad=False)
+            seen.add(place)
+    return module
+
+
 class _Places:
     """Which parameter a tensor is, by the memory it lies in."""
 
     def __init__(self, module: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
         self._by_memory: dict[int, tuple[str, Tensor]] = {}
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            if (name, False) in forms or (name, True) in forms:
-                self._by_memory[parameter.untyped_storage().data_ptr()] = name, parameter
+        for path, part in module.named_modules(remove_duplicate=False):
+            # copies of large modules cast what is read; what they share is looked at as it is
+            parameters = part.__dict__["_parameters"]
+            for own, parameter in getattr(parameters, "shared", parameters).items():
+                name = f"{path}.{own}" if path else own
+                if parameter is not None and ((name, False) in forms or (name, True) in forms):
+                    self._by_memory[parameter.untyped_storage().data_ptr()] = name, parameter
         self._forms = forms
 
     def find(self, tensor: object, *, lookup: bool) -> tuple[Form, int, int, bool] | None:
         """The form, which rows of it [start, end), and whether it is the other way round than the parameter."""
         if not isinstance(tensor, Tensor) or tensor.ndim < 2:
             return None
+        tensor = getattr(tensor, ORIGIN, tensor)
         found = self._by_memory.get(tensor.untyped_storage().data_ptr())
         form = None if found is None else self._forms.get((found[0], lookup))
         if found is None or form is None:

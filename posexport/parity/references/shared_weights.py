@@ -13,6 +13,8 @@ from posexport.sources import mapped
 
 #: bytes that are cast at a time
 _PIECE = 1 << 24
+#: the attribute of a cast copy that is the parameter it was cast from
+ORIGIN = "_posexport_origin"
 
 
 class Reader:
@@ -29,7 +31,9 @@ class Reader:
             self._last = parameter
         if parameter.dtype == self.dtype or not _real(parameter):
             return parameter
-        return nn.Parameter(_cast(parameter, self.dtype), requires_grad=False)
+        cast = nn.Parameter(_cast(parameter, self.dtype), requires_grad=False)
+        setattr(cast, ORIGIN, parameter)
+        return cast
 
     def release(self) -> None:
         """Give the pages of the last one back."""
@@ -55,26 +59,26 @@ class _Parameters(MutableMapping[str, nn.Parameter | None]):
     """What a module of the copy has in place of its dictionary of parameters."""
 
     def __init__(self, shared: dict[str, nn.Parameter | None], reader: Reader) -> None:
-        self._shared, self._reader = shared, reader
+        self.shared, self._reader = shared, reader
 
     def __getitem__(self, name: str) -> nn.Parameter | None:
-        parameter = self._shared[name]
+        parameter = self.shared[name]
         return None if parameter is None else self._reader.read(parameter)
 
     def __setitem__(self, name: str, value: nn.Parameter | None) -> None:
-        self._shared[name] = value
+        self.shared[name] = value
 
     def __delitem__(self, name: str) -> None:
-        del self._shared[name]
+        del self.shared[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._shared
+        return name in self.shared
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._shared)
+        return iter(self.shared)
 
     def __len__(self) -> int:
-        return len(self._shared)
+        return len(self.shared)
 
 
 def sharing(module: nn.Module, reader: Reader) -> nn.Module:

@@ -62,6 +62,8 @@ def static_scales(
 
 def _scale(channels: ChannelRange, projections: Readers) -> StaticScale:
     factor = smoothing(channels.magnitude, projections.largest, STRENGTH) if projections.own else None
+    # powers of two: dividing x and multiplying weights by them changes no bit, and a proof reads them off the weights
+    factor = None if factor is None else np.exp2(np.rint(np.log2(factor))).astype(np.float32)
     divisor = np.float32(1) if factor is None else factor
     low, high = min(float((channels.low / divisor).min()), 0.0), max(float((channels.high / divisor).max()), 0.0)
     scale = np.float32(max((high - low) / 255, 1e-30))
