@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -128,7 +129,7 @@ def _prove(
     from posexport.sources.resolve import LoadOptions
 
     recipe, origin = _recipe(target, manifest)
-    loading = options or LoadOptions()
+    loading = replace(options or LoadOptions(), bundle_inputs=() if manifest is None else manifest.inputs)
     if recipe is None or origin is None:
         source = prepare(against, loading)
     else:

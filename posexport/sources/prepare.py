@@ -16,8 +16,8 @@ from posexport.sources.settings import parse
 from posexport.sources.source import Source
 from posexport.spec import Beyond
 
-#: options of loading that a recipe has no use for: whether a file may be read, and tensors of the user's
-_NOT_RECORDED = ("allow_pickle", "example_inputs", "axes")
+#: options of loading that a recipe has no use for: whether a file may be read, tensors of the user's, a bundle's inputs
+_NOT_RECORDED = ("allow_pickle", "example_inputs", "axes", "bundle_inputs")
 
 
 def prepare(
