@@ -168,7 +168,7 @@ def test_a_class_of_transformers_is_known_without_transformers() -> None:
 def test_a_model_of_transformers_is_called_by_its_name(tmp_path: Path) -> None:
     """Not by the folder that it is written to meanwhile."""
 
-    def written(self: Any, folder: str) -> None:
+    def written(_model: nn.Module, folder: str) -> None:
         Path(folder, "config.json").write_text("{}")
 
     base = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.modeling_utils"})

@@ -59,7 +59,7 @@ def copied(model: ir.Model, *, weights: bool) -> ir.Model:
 
     `ir.Model.clone` lets two values share the object that holds their type, and all tensors.
     """
-    made = model.clone(deep_copy=True)
+    made = model.clone()
     for graph in made.graphs():
         outputs = (value for node in graph for value in node.outputs)
         for value in (*graph.inputs, *graph.initializers.values(), *outputs):
