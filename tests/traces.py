@@ -57,7 +57,8 @@ def fingerprint(source: Source) -> str | None:
 def copied(model: ir.Model, *, weights: bool) -> ir.Model:
     """A copy that shares nothing that a pass changes; ``weights``: nor the module's tensors, which a test may change.
 
-    `ir.Model.clone` lets two values share the object that holds their type, and all tensors.
+    `ir.Model.clone` lets two values share the object that holds their type, and all tensors. Names that passes give to
+    new nodes count from 0 in a copy: nothing else differs.
     """
     made = model.clone()
     for graph in made.graphs():
