@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from posexport.api import convert, list_encodings, list_families, load, verify
 from posexport.errors import PosexportError
+from posexport.version import VERSION
 
 if TYPE_CHECKING:
     from posexport.conversion.result import Conversion
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Conversion",
     "GenerationConfig",

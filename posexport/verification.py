@@ -1,6 +1,7 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -143,7 +144,7 @@ def _source(
     from posexport.sources.prepare import again, prepare
     from posexport.sources.resolve import LoadOptions
 
-    loading = options or LoadOptions()
+    loading = replace(options or LoadOptions(), bundle_inputs=() if manifest is None else manifest.inputs)
     if recipe is None or origin is None:
         source = prepare(against, loading)
     else:

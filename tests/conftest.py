@@ -13,6 +13,8 @@ import pytest
 
 from tests.traces import Traces
 
+pytest_plugins = ["tests.sample"]
+
 #: How far two results may lie apart, in units of the dtype's eps, of the largest value that is wanted. One reason each.
 TOLERANCE = {
     "operator": (16, "sums of at most some hundred products in another order"),
@@ -25,13 +27,15 @@ TOLERANCE = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traces]:
-    """``traces(source, opset)``: `trace`, once in a test run; what converts in this process takes it too."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    # ci/mutants keeps them where what it changes comes after the trace
-    once = Traces(Path(os.environ.get("POSEXPORT_TRACES", folder / "traces")))
+def traces() -> Iterator[Traces]:
+    """``traces(source, opset)``: `trace`, once in a process; what converts in this process takes it too.
+
+    The graph that a test is the first to ask for is the one that users get; later tests get copies of it, made in
+    memory (`tests.traces`). Modules marked ``fresh``, users' modules and subprocesses always trace.
+    """
+    # ci/mutants keeps them as files where what it changes comes after the trace
+    folder = os.environ.get("POSEXPORT_TRACES")
+    once = Traces(None if folder is None else Path(folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("posexport.export.build.trace", once)
         yield once
@@ -115,6 +119,8 @@ FIRST = (
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked all; one worker takes a whole file, whose fixtures it then makes once."""
+    if config.getoption("--sample") is not None:
+        return
     if not config.getoption("--all"):
         left_out = [item for item in items if item.get_closest_marker("all")]
         config.hook.pytest_deselected(items=left_out)

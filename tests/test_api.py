@@ -11,6 +11,7 @@ import subprocess
 import sys
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 import posexport
 from posexport.runtime import generation_config, session
 from posexport.sources.transformers_model import is_transformers_model
+from posexport.testing import assert_parity
 
 FUNCTIONS = ("convert", "verify", "load", "list_encodings", "list_families")
 WORKERS = "posexport.bench.workers."
@@ -119,6 +121,20 @@ def test_a_bundle_is_verified_against_the_module(tmp_path: Path) -> None:
     assert json.loads(loose.to_json())["verdict"] == "within 0.1"
 
 
+def test_the_bundle_tells_the_module_s_inputs(tmp_path: Path) -> None:
+    posexport.convert(Scores(), tmp_path / "b", example_inputs=(IDS,), verify=False)
+    assert assert_parity(tmp_path / "b", Scores(), lengths=[5])["cpu"].passed
+    other = Scores()
+    with torch.no_grad():
+        other.places[3] += 0.01
+    with pytest.raises(AssertionError, match="misses parity on cpu"):
+        assert_parity(tmp_path / "b", other, lengths=[5])
+    (tmp_path / "mine.py").write_text("from test_api import Scores as make")
+    assert posexport.verify(tmp_path / "b", f"{tmp_path / 'mine.py'}:make", lengths=[5]).passed
+    with pytest.raises(posexport.PosexportError, match="Bilinear is a module alone"):
+        posexport.verify(tmp_path / "b", nn.Bilinear(3, 3, 3))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -147,6 +163,23 @@ def test_a_class_of_transformers_is_known_without_transformers() -> None:
     base = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.modeling_utils"})
     assert is_transformers_model(type("BertModel", (base,), {})())
     assert not is_transformers_model(Scores())
+
+
+def test_a_model_of_transformers_is_called_by_its_name(tmp_path: Path) -> None:
+    """Not by the folder that it is written to meanwhile."""
+
+    def written(_model: nn.Module, folder: str) -> None:
+        Path(folder, "config.json").write_text("{}")
+
+    base = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.modeling_utils"})
+    model = type("BertModel", (base,), {"save_pretrained": written})()
+    model.config = SimpleNamespace(name_or_path="")
+    words = "BertModel names its own inputs"
+    with pytest.raises(posexport.PosexportError, match=f"are for modules in memory; {words}$"):
+        posexport.convert(model, tmp_path / "b", example_inputs=(IDS,))
+    with pytest.raises(posexport.PosexportError, match=r"^BertModel") as said:
+        posexport.convert(model, tmp_path / "b")
+    assert "posexport-" not in str(said.value)
 
 
 @pytest.fixture(scope="module")

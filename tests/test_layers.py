@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / "posexport"
 LAYERS = [
     {
         *("bounds", "errors", "example_inputs", "extras", "files", "graph", "machine", "option", "pages", "recipe"),
-        *("settings", "spec", "suggest"),
+        *("settings", "spec", "suggest", "version"),
         "targets",
     },
     {"ops"},
@@ -99,7 +99,7 @@ def imported(path: Path) -> set[str]:
         else:
             continue
         found |= {name.split(".")[1] for name in names if name.startswith("posexport.")}
-    return found - {"__version__", "PosexportError"}
+    return found
 
 
 def test_imports_only_go_down() -> None:

@@ -38,9 +38,9 @@ def count(model: onnx.ModelProto) -> Counter[str]:
 @pytest.mark.parametrize(
     ("name", "settings", "cache", "attention", "rotations"),
     [
-        ("encoder-nope", (), "", "PackedMaskedAttention", 0),
+        pytest.param("encoder-nope", (), "", "PackedMaskedAttention", 0, marks=pytest.mark.all),
         ("encoder-rope", ("rotary_dim=6",), "", "PackedMaskedAttention", 4),
-        ("encoder-shaw-kv", (), "", "PackedMaskedClippedClippedValuesAttention", 0),
+        pytest.param("encoder-shaw-kv", (), "", "PackedMaskedClippedClippedValuesAttention", 0, marks=pytest.mark.all),
         ("encoder-transformer-xl", (), "", "PackedMaskedHeadDistanceAttention", 0),
         ("decoder-rope", ("kv_heads=1",), "static", "PackedCachedGrouped", 4),
     ],
@@ -59,7 +59,7 @@ def test_no_axis_is_turned_around_attention(
     ("name", "settings", "options"),
     [
         ("encoder-rope", (), {"target": "portable", "opset": 18}),
-        ("encoder-rope", (), {"inline": True}),
+        pytest.param("encoder-rope", (), {"inline": True}, marks=pytest.mark.all),
         # a growing cache holds keys with their heads apart
         ("decoder-rope", (), {}),
     ],

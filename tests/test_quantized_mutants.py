@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from posexport.parity.prove import prove
 from quantized_mutants import MUTANTS, broken
 
 import posexport
-from posexport.parity.prove import prove
 from posexport.parity.quantized import StoredError, as_stored
 from posexport.sources import builtin
 from posexport.sources.source import Source

@@ -1,9 +1,10 @@
-"""Graphs that several tests export, traced once in a test run: tracing is nine tenths of what a small model costs.
+"""Graphs that several tests export, traced once in a process: tracing is nine tenths of what a small model costs.
 
 A graph is known by its module's numbers and settings, not by the code that ran: a module of tests that replaces code
 of the product while a model is traced is marked ``fresh``, and so is one that asks whether two traces are equal.
 """
 
+import copy
 import functools
 import hashlib
 import io
@@ -53,24 +54,53 @@ def fingerprint(source: Source) -> str | None:
     return hashlib.sha256(file.getvalue()).hexdigest()
 
 
-class Traces:
-    """In the place of `trace`: a copy of the graph that an equal source gave, in ``folder``, for all processes.
+def copied(model: ir.Model, *, weights: bool) -> ir.Model:
+    """A copy that shares nothing that a pass changes; ``weights``: nor the module's tensors, which a test may change.
 
-    ``fresh``: trace anew, as the product does.
+    `ir.Model.clone` lets two values share the object that holds their type, and all tensors. Names that passes give to
+    new nodes count from 0 in a copy: nothing else differs.
+    """
+    made = model.clone()
+    for graph in made.graphs():
+        outputs = (value for node in graph for value in node.outputs)
+        for value in (*graph.inputs, *graph.initializers.values(), *outputs):
+            value.type = copy.copy(value.type)
+        for value in graph.initializers.values() if weights else ():
+            tensor = value.const_value
+            assert tensor is not None
+            value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
+    return made
+
+
+class Traces:
+    """In the place of `trace`: the first call for a source traces, and its graph is what `trace` returned.
+
+    Later calls for an equal source get copies of that graph as it was then, which never was a file. Every process
+    traces for itself; only with ``folder``, which ci/mutants gives, do processes share graphs, as files.
+
+    ``fresh``: trace every time, as the product does.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.fresh = False
-        folder.mkdir(exist_ok=True)
+        self._held: dict[str, ir.Model] = {}
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
 
     def __call__(self, source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
-        key = None if self.fresh else fingerprint(source)
-        if key is None:
+        fingerprinted = None if self.fresh else fingerprint(source)
+        if fingerprinted is None:
             return trace(source, opset, optimize=optimize)
-        file = self.folder / f"{key}-{opset}-{optimize}.onnx"
-        if not file.exists():
+        key = f"{fingerprinted}-{opset}-{optimize}"
+        if key in self._held:
+            return copied(self._held[key], weights=False)
+        if self.folder is not None and (file := self.folder / f"{key}.onnx").exists():
+            return ir.from_proto(onnx.ModelProto.FromString(file.read_bytes()))
+        model = trace(source, opset, optimize=optimize)
+        self._held[key] = copied(model, weights=True)
+        if self.folder is not None:
             part = file.with_suffix(f".{os.getpid()}")
-            part.write_bytes(ir.to_proto(trace(source, opset, optimize=optimize)).SerializeToString())
+            part.write_bytes(ir.to_proto(model).SerializeToString())
             part.replace(file)
-        return ir.from_proto(onnx.ModelProto.FromString(file.read_bytes()))
+        return model

@@ -9,10 +9,10 @@ from typing import NoReturn
 
 import click
 
-from posexport import __version__
 from posexport.cli.command import Group
 from posexport.errors import PosexportError
 from posexport.extras import explain_missing
+from posexport.version import VERSION
 
 COMMANDS = (
     *("bench", "check-shift", "compare", "convert", "explain", "generate", "list", "plot", "run", "tokenizer"),
@@ -35,7 +35,7 @@ class LazyGroup(Group):
 
 
 @click.group(cls=LazyGroup)
-@click.version_option(__version__, prog_name="posexport")
+@click.version_option(VERSION, prog_name="posexport")
 def group() -> None:
     """Convert transformers with any position encoding to ONNX: correct at every sequence length, with the proof.
 

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import traceback
 
-from posexport import __version__
+from posexport.version import VERSION
 
 
 def report(err: BaseException) -> str:
@@ -14,7 +14,7 @@ def report(err: BaseException) -> str:
     message = " ".join(str(err).split())
     message = message if len(message) <= 200 else message[:200] + " ..."
     what = f"internal error, {type(err).__name__}" + (f": {message}" if message else "")
-    lines = [f"posexport {__version__}, Python {platform.python_version()}, {platform.platform()}"]
+    lines = [f"posexport {VERSION}, Python {platform.python_version()}, {platform.platform()}"]
     lines += [f"arguments: {sys.argv[1:]}", "".join(traceback.format_exception(err))]
     try:
         handle, path = tempfile.mkstemp(prefix="posexport-defect-", suffix=".txt")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-import posexport
 from posexport.compare import tasks
 from posexport.compare.comparison_table import measured, measured_at, noise, to_csv
 from posexport.compare.costs import measure
@@ -19,6 +18,7 @@ from posexport.errors import PosexportError
 from posexport.extras import require
 from posexport.files import write_whole
 from posexport.targets.precisions import FP32, precision_named
+from posexport.version import VERSION
 
 BASELINE = "nope"
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime-gpu", "onnxruntime")
@@ -149,7 +149,7 @@ def _checked(setup: Setup) -> Setup:
         raise PosexportError(f"length must be at least {tasks.SHORTEST} for the tasks' tokens, got {setup.length}")
     if setup.hidden % setup.heads:
         raise PosexportError(f"hidden must be a multiple of heads, got {setup.hidden} and {setup.heads}")
-    tools = {"posexport": posexport.__version__}
+    tools = {"posexport": VERSION}
     for name in _TOOLS:
         try:
             tools[name] = importlib.metadata.version(name)

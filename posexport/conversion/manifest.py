@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexport import __version__
 from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo, TextAgreement
 from posexport.conversion.options import ConvertOptions
 from posexport.recipe import Recipe
 from posexport.spec import Limits
 from posexport.targets.precisions import FP32
+from posexport.version import VERSION
 
 if TYPE_CHECKING:
     from posexport.export.build import Built
@@ -62,7 +62,7 @@ def manifest_of(
 
     proven = verdict(report).proven
     return Manifest(
-        posexport=__version__,
+        posexport=VERSION,
         source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256, revision=source.revision),
         task=source.task,
         encoding=source.encoding,

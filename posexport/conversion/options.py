@@ -143,7 +143,7 @@ class ConvertOptions(Recipe, frozen=True, kw_only=True):
     @property
     def load(self) -> LoadOptions:
         """What is said about the source."""
-        about = {field.name: getattr(self, field.name) for field in fields(LoadOptions)}
+        about = {field.name: getattr(self, field.name) for field in fields(LoadOptions) if hasattr(self, field.name)}
         return LoadOptions(**{**about, "settings": pairs(self.settings)})
 
     def each(self) -> "list[ConvertOptions]":

@@ -5,16 +5,16 @@ import json
 import msgspec
 import onnx_ir as ir
 
-from posexport import __version__
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import Limits
+from posexport.version import VERSION
 
 
 def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe | None = None) -> None:
     """Name the producer and write ``posexport.*`` entries, each a string or a JSON value."""
     model.producer_name = "posexport"
-    model.producer_version = __version__
+    model.producer_version = VERSION
     model.graph.name = "".join(c if c.isalnum() else "_" for c in source.public_name)[-60:]
     entries: dict[str, object] = {
         "source": {
@@ -30,7 +30,7 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,
         **({} if recipe is None else {"recipe": msgspec.to_builtins(recipe)}),
-        "version": __version__,
+        "version": VERSION,
     }
     for key, value in entries.items():
         model.metadata_props[f"posexport.{key}"] = value if isinstance(value, str) else json.dumps(value)

@@ -22,37 +22,45 @@ from posexport.sources.probe import probe
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, copied
 from posexport.sources.weights import digest
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, Promises
+from posexport.spec import BATCH, ENCODER_SEQUENCE, PRESENT, SEQUENCE, Axis, InputSpec, Promises
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
 #: the axes that a module of the user's may have beside fixed ones
 _AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
 
 
-def module_source(module: nn.Module, inputs: Any, axes: Any = None) -> Source:
-    """A copy of ``module``, in eval mode and float32: the user's own is not changed.
+def module_source(module: nn.Module, inputs: Any, axes: Any = None, known: Sequence[InputSpec] = ()) -> Source:
+    """A copy of ``module``, in eval mode and float32: the user's own is not changed. ``known``: see `source_of_module`.
 
     Raises:
         PosexportError: the module cannot be copied, the inputs do not tell its arguments, or it fails.
     """
     name = type(module).__name__
     own = copied(name, module, "the conversion must not change yours")
-    return source_of_module(name, own.cpu(), inputs, axes, label=name, fingerprint=b"")
+    return source_of_module(name, own.cpu(), inputs, axes, label=name, fingerprint=b"", known=known)
 
 
 def source_of_module(
-    argument: str, module: nn.Module, inputs: Any = None, axes: Any = None, *, label: str, fingerprint: bytes
+    argument: str,
+    module: nn.Module,
+    inputs: Any = None,
+    axes: Any = None,
+    *,
+    label: str,
+    fingerprint: bytes,
+    known: Sequence[InputSpec] = (),
 ) -> Source:
     """What is known of ``module``, found by running it; it is put into eval mode and float32 in place.
 
-    ``argument``: what messages call it. ``fingerprint``: bytes that belong to its hash beside its weights.
+    ``argument``: what messages call it. ``fingerprint``: bytes that belong to its hash beside its weights. ``known``:
+    the inputs of a bundle that it is compared with, for a module that comes without an example and says none itself.
     """
     remarks = []
     if module.training and (unsure := _random_in_training(module)):
         remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
     module = module.eval().float()
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
-    specs, renamed = _specs(argument, module, tensors, axes)
+    specs, renamed = _specs(argument, module, tensors, axes, known)
     probed = probe(argument, module, specs, tensors, envelope_of_module(module))
     specs, bounded = _with_vocabularies(module, specs, tensors)
     encodings = [part for part in module.modules() if isinstance(part, Encoding)]
@@ -107,13 +115,15 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
 
 
 def _specs(
-    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any = None
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any, known: Sequence[InputSpec]
 ) -> tuple[list[InputSpec], list[str]]:
     """The inputs, and a remark where the user's names of axes are not those of the bundle."""
     if not tensors:
         declared = getattr(module, "inputs", None)
         if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
             return declared, []
+        if fitting := _taken(module, known):
+            return fitting, []
         raise PosexportError(
             f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
             "argument of forward, (module, {'input_ids': example, ...}) in a file, example_inputs= in Python"
@@ -133,6 +143,26 @@ def _specs(
         for name, tensor in tensors.items()
     ]
     return specs, ["; ".join(renamed)] if renamed else []
+
+
+def _taken(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
+    """The inputs among ``known`` that forward takes, as they are without a KV cache; none where it needs others."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    fitting = [_uncached(spec) for spec in known if spec.role != "cache" and (anything or spec.name in names)]
+    needed = {p.name for p in parameters if p.name in names and p.default is p.empty}
+    return fitting if needed <= {spec.name for spec in fitting} else []
+
+
+def _uncached(spec: InputSpec) -> InputSpec:
+    """A bundle's input as an example tensor would have told it: all tokens are new, positions are ids, float32."""
+    return msgspec.structs.replace(
+        spec,
+        dtype=MODEL_DTYPE.name if spec.role == "values" else spec.dtype,
+        axes=[SEQUENCE if axis in PRESENT else axis for axis in spec.axes],
+        role="tokens" if spec.role == "positions" else spec.role,
+    )
 
 
 def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:

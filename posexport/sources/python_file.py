@@ -10,6 +10,7 @@ The file is executed: it is run only because the user named it.
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from posexport.errors import PosexportError
 from posexport.sources.live_module import source_of_module
 from posexport.sources.source import Source
 from posexport.sources.user_module import likely_line, not_the_module_s, quoted, raised
+from posexport.spec import InputSpec
 
 
-def python_source(argument: str) -> Source:
+def python_source(argument: str, known: Sequence[InputSpec] = ()) -> Source:
     """Run the file, call the factory, and find out what the module takes and gives.
+
+    ``known``: the inputs of a bundle to compare with, for a factory that returns the module alone.
 
     Raises:
         PosexportError: no such file or factory, the factory failed, or its answer is not one of the three forms.
@@ -36,7 +40,8 @@ def python_source(argument: str) -> Source:
             f"{argument} must return a torch module, (module, inputs) or (module, inputs, axes), "
             f"got {type(answer).__name__}"
         )
-    return source_of_module(argument, *parts, label=f"{path.name}:{factory_name}", fingerprint=path.read_bytes())
+    label = f"{path.name}:{factory_name}"
+    return source_of_module(argument, *parts, label=label, fingerprint=path.read_bytes(), known=known)
 
 
 def _call(path: Path, factory_name: str) -> Any:

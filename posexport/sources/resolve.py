@@ -1,5 +1,6 @@
 """One door for all kinds of source."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     from posexport.sources.hub import HubId
     from posexport.sources.source import Source
+    from posexport.spec import InputSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +20,8 @@ class LoadOptions:
     """What a user may say about a source. ``settings`` are the ``--set`` pairs.
 
     ``as_transformers``: of a checkpoint, compute what transformers' code does where it differs from the paper.
-    ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.sources.live_module`).
+    ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.sources.live_module`);
+    ``bundle_inputs``, those of a bundle to compare with, tell them where the user does not.
     """
 
     task: str | None = None
@@ -27,6 +30,7 @@ class LoadOptions:
     as_transformers: bool = False
     example_inputs: Any = None
     axes: Any = None
+    bundle_inputs: Sequence["InputSpec"] = ()
 
 
 def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
@@ -66,7 +70,8 @@ def _module(module: "nn.Module", options: LoadOptions) -> "Source":
 
     if options.settings or options.as_transformers:
         raise PosexportError("settings are for built-in models, as_transformers is for checkpoints, not modules")
-    return with_cache(live_module.module_source(module, options.example_inputs, options.axes), options.task)
+    source = live_module.module_source(module, options.example_inputs, options.axes, options.bundle_inputs)
+    return with_cache(source, options.task)
 
 
 def _factory(argument: str) -> bool:
@@ -83,7 +88,7 @@ def _python_file(argument: str, options: LoadOptions) -> "Source":
         raise PosexportError(f"{argument} names no factory; write {argument}:FACTORY")
     if options.settings:
         raise PosexportError(f"--set is for built-in models; {argument} decides for itself")
-    return with_cache(python_file.python_source(argument), options.task)
+    return with_cache(python_file.python_source(argument, options.bundle_inputs), options.task)
 
 
 def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "Source":

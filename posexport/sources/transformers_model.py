@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -29,7 +28,8 @@ def name_of(model: Any) -> str:
 def as_checkpoint(source: str | nn.Module, tokenizer: Any = None) -> Iterator[str | nn.Module]:
     """The folder of a checkpoint for a model of transformers, as long as the block lasts; any other source as it is.
 
-    ``tokenizer``: one of transformers' that belongs to the model, whose files are then part of the checkpoint.
+    ``tokenizer``: one of transformers' that belongs to the model, whose files are then part of the checkpoint. What
+    fails in the block names the model, not the folder, which the user never saw.
 
     Raises:
         PosexportError: transformers cannot save the model.
@@ -48,4 +48,8 @@ def as_checkpoint(source: str | nn.Module, tokenizer: Any = None) -> Iterator[st
                 f"{name_of(source)}: save_pretrained raised {type(err).__name__}: {err}; save the checkpoint yourself "
                 "and convert its directory"
             ) from err
-        yield str(Path(folder))
+        try:
+            yield folder
+        except PosexportError as err:
+            err.args = (str(err).replace(folder, name_of(source)),)
+            raise

@@ -229,8 +229,7 @@ def _all_right(compared: list[_Compared], parameters: list[str]) -> str:
     last = compared[-1].checkpoint.module
     return (
         f"{_NOWHERE}: without ONNX Runtime's graph optimisations none of {len(compared)} values, up to {last}, is off "
-        "by more than is allowed; at fault is an optimisation, what follows {last}, or many small "
-        "errors."
+        f"by more than is allowed; at fault is an optimisation, what follows {last}, or many small errors."
     )
 
 
