@@ -3,7 +3,7 @@
 `posexport.convert` and `posexport.verify` both ask here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,19 +30,23 @@ from posexport.parity.locate.locate import Location
 from posexport.parity.placement import Placement
 from posexport.parity.positions.invariant import Positions
 from posexport.parity.proof import Check, Progress, Proof
+from posexport.parity.range.check import Range
+from posexport.parity.range.log import RangeLog
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
 from posexport.parity.sample.proof import Settled, Shipped
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
 #: float16 has no integers above 2048 that are odd, bfloat16 above 256: positions in it collide
 LONG = (1024, 2048, 3072, 4096)
+#: bfloat16 has the range of float32
+WATCHED: PrecisionName = "fp16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +118,8 @@ def chosen(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign
             source = replace(source, parts=[replace(part, spec=spec) for part, spec in parts])
         held.enter_context(torch_threads(wishes.threads))
         opened = partial(_subject, foreign=foreign, provider=wishes.provider, threads=wishes.threads)
-        subject = opened(source, graph)
+        log = RangeLog(wishes.threads) if wishes.computed == WATCHED else None
+        subject = opened(source, graph, make=log.session if log is not None and wishes.copied else None)
         if wishes.copied and wishes.sample is None:
             wishes = replace(wishes, sample=SampleWriter())
         reference = DefinitionReference(source, wishes.computed, wishes.sample)
@@ -126,6 +131,9 @@ def chosen(source: Source, model: Path | bytes, wishes: Wishes, foreign: Foreign
         checks: list[Check] = [Invariants(reference), GreedySteps(reference, subject)]
         if not provider_named(wishes.provider).built_in:
             checks.append(Placement(subject, graph, tuple(part.spec for part in source.parts)))
+        if log is not None:
+            at_some = None if wishes.copied else held.enter_context(_emulated(source, model, log, opened))
+            checks.append(Range(log, at_some))
         if foreign is not None:
             checks.append(Findings(source.envelope.limit))
         else:
@@ -199,10 +207,29 @@ def _of_own_graphs(
         yield CostOnGrid(whole)
 
 
-def _subject(source: Source, model: Path | bytes, *, foreign: Foreign | None, provider: str, threads: int) -> Runner:
+def _subject(
+    source: Source,
+    model: Path | bytes,
+    *,
+    foreign: Foreign | None,
+    provider: str,
+    threads: int,
+    make: Make | None = None,
+) -> Runner:
     if foreign is not None:
-        return ForeignRunner(foreign, model, provider=provider, threads=threads)
-    return Runner.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
+        return ForeignRunner(foreign, model, provider=provider, threads=threads, make=make)
+    parts = [part.spec for part in source.parts]
+    return Runner.of(source, model, parts, provider=provider, threads=threads, make=make)
+
+
+@contextmanager
+def _emulated(source: Source, model: Path | bytes, log: RangeLog, opened: Callable[..., Runner]) -> Iterator[Runner]:
+    """A copy that rounds to float16 on the CPU, for a graph whose provider computes in it."""
+    parts = [part.spec for part in source.parts]
+    with emulated_if(WATCHED, model, parts) as graph:
+        widened_specs = zip(source.parts, widened_parts(parts), strict=True)
+        copy = replace(source, parts=[replace(part, spec=spec) for part, spec in widened_specs])
+        yield opened(copy, graph, make=log.session)
 
 
 def heads_of(module: nn.Module) -> int:
