@@ -79,6 +79,9 @@ MEANINGS: Mapping[type[msgspec.Struct], Mapping[str, str]] = {
         "on_grid": "by output, agreement of a quantized graph with PyTorch in float64 on the random inputs of the "
         "proof; `present.*` are all cache tensors",
         "on_texts": "agreement on the user's own texts (`--texts`); null where none were given",
+        "range_on_grid": "largest magnitude that a graph in float16 computes at the points of the proof (its largest "
+        "number is 65504); null in other precisions",
+        "range_on_texts": "the same on the user's own texts; null where none were given, or a GPU computed",
     },
     bundle.TextAgreement: {
         "texts": "how many were compared",

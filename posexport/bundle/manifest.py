@@ -130,11 +130,15 @@ class PrecisionCost(_Strict, frozen=True, kw_only=True):
 
     ``weights``: their bytes against those of the same graph in float32. ``on_grid``: by output, of a quantized graph
     against the definition in float64, at the points of the proof, whose inputs are random.
+    ``range_on_grid``, ``range_on_texts``: the largest magnitude that a graph in float16 computes there; its largest
+    number is 65504.
     """
 
     weights: float
     on_grid: dict[str, OutputAgreement] = {}
     on_texts: TextAgreement | None = None
+    range_on_grid: float | None = None
+    range_on_texts: float | None = None
 
 
 class LoweringSpec(_Strict, frozen=True, kw_only=True):

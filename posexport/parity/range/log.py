@@ -60,17 +60,21 @@ class RangeLog:
         """Over all places; None before the first call."""
         return max((seen.largest for seen in self._seen), default=None)
 
-    def layers(self) -> list[LayerRange]:
-        """The largest of each layer, in the order of the graph."""
-        most: dict[str, _Seen] = {}
-        for seen in self._seen:
-            layer = self._layer(seen)
-            if layer not in most or seen.largest > most[layer].largest:
-                most[layer] = seen
+    def places(self) -> list[LayerRange]:
+        """The largest of each node, in the order of the graph."""
         return [
-            LayerRange(layer=layer, largest=seen.largest, node=seen.site.node, op_type=seen.site.op_type)
-            for layer, seen in most.items()
+            LayerRange(layer=self._layer(seen), largest=seen.largest, node=seen.site.node, op_type=seen.site.op_type)
+            for seen in self._seen
         ]
+
+    def layers(self) -> list[LayerRange]:
+        """The largest of each layer, in the order of the graph; none of a layer that computes nothing but zeros."""
+        most: dict[str, LayerRange] = {}
+        for place in self.places():
+            before = most.get(place.layer)
+            if place.largest > (0.0 if before is None else before.largest):
+                most[place.layer] = place
+        return list(most.values())
 
     def overflows(self) -> list[Overflow]:
         """The places at which numbers went beyond float16, in the order of the graph."""
@@ -99,7 +103,7 @@ class _Session(WrappedSession):
         self._further = [vector.name for vector in vectors]
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        """The outputs called ``names``; what is fed beyond the range, such as NaN in unused slots, is not the graph's."""
+        """The outputs called ``names``; what is fed beyond the range, as NaN in unused slots, is not the graph's."""
         if not all(map(_within, feeds.values())):
             return super().run(names, feeds, options)
         outputs = super().run([*names, *self._further], feeds, options)
