@@ -159,11 +159,16 @@ class PrecisionCost(_Strict, frozen=True, kw_only=True):
         on_grid: by output, agreement of a quantized graph with PyTorch in float64 on the random inputs of the
             proof; ``present.*`` are all cache tensors.
         on_texts: agreement on the user's own texts (``--texts``); None where none were given.
+        range_on_grid: largest magnitude that a graph in float16 computes at the points of the proof (its largest
+            number is 65504); None in other precisions.
+        range_on_texts: the same on the user's own texts; None where none were given, or a GPU computed.
     """
 
     weights: float
     on_grid: dict[str, OutputAgreement] = {}
     on_texts: TextAgreement | None = None
+    range_on_grid: float | None = None
+    range_on_texts: float | None = None
 
 
 class LoweringSpec(_Strict, frozen=True, kw_only=True):

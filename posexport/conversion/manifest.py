@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo, TextAgreement
+from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo
 from posexport.conversion.options import ConvertOptions
+from posexport.parity.report.range import nearest
 from posexport.recipe import Recipe
 from posexport.spec import Limits
 from posexport.targets.precisions import FP32
 from posexport.version import VERSION
 
 if TYPE_CHECKING:
+    from posexport.conversion.proof import OnTexts
     from posexport.export.build import Built
     from posexport.parity.report.report import Report
     from posexport.sources.source import Source
@@ -39,15 +41,18 @@ def recipe_of(source: "Source", options: ConvertOptions, opset: int) -> Recipe:
 
 
 def _cost(
-    built: "Sequence[Built]", recipe: Recipe, report: "Report | None", on_texts: TextAgreement | None
+    built: "Sequence[Built]", recipe: Recipe, report: "Report | None", on_texts: "OnTexts | None"
 ) -> PrecisionCost | None:
     if recipe.precision == FP32.name:
         return None
     now, before = (sum(graph.weights[index] for graph in built) for index in (0, 1))
+    most = None if report is None else nearest(report.range)
     return PrecisionCost(
         weights=now / before if before else 1.0,
         on_grid={} if report is None else report.agreement,
-        on_texts=on_texts,
+        on_texts=None if on_texts is None else on_texts.agreement,
+        range_on_grid=None if most is None else most.largest,
+        range_on_texts=None if on_texts is None else on_texts.largest,
     )
 
 
@@ -56,7 +61,7 @@ def manifest_of(
     built: "Sequence[Built]",
     recipe: Recipe,
     report: "Report | None",
-    on_texts: TextAgreement | None = None,
+    on_texts: "OnTexts | None" = None,
 ) -> Manifest:
     from posexport.parity.report.verdict import verdict
 

@@ -1,11 +1,12 @@
 """The proof of what was exported, and its agreement with float32 on a user's texts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from posexport.bundle.manifest import PARITY, SAMPLE, TextAgreement, model_of
 from posexport.bundle.variants import variant_file
 from posexport.conversion.options import ConvertOptions
+from posexport.errors import PosexportError
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from posexport.parity.report.report import Report
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
+
+
+class OnTexts(NamedTuple):
+    """What was found on a user's texts. ``largest``: magnitude of a graph in float16 that is emulated, else None."""
+
+    agreement: TextAgreement
+    largest: float | None
 
 
 def proof(
@@ -49,15 +57,17 @@ def agreement_on_texts(
     texts: Path,
     options: ConvertOptions,
     progress: "Progress | None",
-) -> TextAgreement:
+) -> OnTexts:
     """How the graph in ``directory`` agrees with that in ``float32`` on the user's texts."""
     from posexport.parity.agreement.texts import check_static, on_texts
+    from posexport.parity.range.log import RangeLog
     from posexport.parity.subjects.half import computes, emulated_if, widened
 
     provider, computed = options.provider or DEFAULT_PROVIDER, options.computed
     parts = [part.spec for part in source.parts]
     # a provider that computes in float32 would not show what others round
     emulated = None if computes(provider, computed) else computed
+    log = RangeLog(options.threads) if emulated == "fp16" else None
     with emulated_if(emulated, model_of(directory, source.parts), parts) as graph:
         agreement = on_texts(
             widened(source),
@@ -67,7 +77,10 @@ def agreement_on_texts(
             provider=provider,
             threads=options.threads,
             progress=progress,
+            make=None if log is None else log.session,
         )
+    if log is not None and log.overflows() and options.verify and not options.keep:
+        raise PosexportError(f"on {texts}: {log.overflows()[0].describe()}")
     if options.static and options.verify and not options.keep:
         check_static(agreement, texts)
-    return agreement
+    return OnTexts(agreement, None if log is None else log.largest)

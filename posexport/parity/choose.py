@@ -6,7 +6,9 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from torch import nn
@@ -31,17 +33,21 @@ from posexport.parity.placement import Placement
 from posexport.parity.positions.invariant import Positions
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
 from posexport.parity.quantized import StoredError, as_stored
+from posexport.parity.range.check import Range
+from posexport.parity.range.log import RangeLog
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
 from posexport.parity.sample.proof import Settled, Shipped
 from posexport.parity.sample.writer import SampleWriter
 from posexport.parity.subjects.half import HALVES, computes, emulated_if, loads, widened, widened_parts
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Make, Runner
 from posexport.sources.source import Source
 from posexport.targets.precisions import FP32, PRECISIONS, PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 
+#: bfloat16 has the range of float32
+WATCHED: PrecisionName = "fp16"
 #: float16 has no integers above 2048 that are odd, bfloat16 above 256: positions in it collide
 LONG = (1024, 2048, 3072, 4096)
 
@@ -120,7 +126,9 @@ class _Choice:
         # the graph that ships is compared with a sample too, where a copy is proven
         self._wishes = replace(wishes, sample=wishes.sample or (SampleWriter() if wishes.copied else None))
         self._source = self._proven()
-        self._subject = self._opened(self._source, graph)
+        self._log = RangeLog(wishes.threads) if wishes.computed == WATCHED else None
+        watched = self._log.session if self._log is not None and wishes.copied else None
+        self._subject = self._opened(self._source, graph, watched)
         self._reference = DefinitionReference(self._source, wishes.computed, self._wishes.sample)
         self._budget = Budget(outputs=own.outputs, heads=heads_of(own.module), limit=wishes.memory_limit)
 
@@ -152,17 +160,20 @@ class _Choice:
         source = self._own
         if self._quantized and self._wishes.tolerance is None:
             source = as_stored(source, self._model)
-        if not self._wishes.copied:
-            return source
-        specs = widened_parts([part.spec for part in source.parts])
-        parts = [replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)]
-        return replace(source, parts=parts)
+        return _widened_parts(source) if self._wishes.copied else source
 
-    def _opened(self, source: Source, model: Path | bytes) -> Runner:
-        provider, threads = self._wishes.provider, self._wishes.threads
+    def _opened(self, source: Source, model: Path | bytes, make: Make | None = None) -> Runner:
+        how: dict[str, Any] = {"provider": self._wishes.provider, "threads": self._wishes.threads, "make": make}
         if self._foreign is not None:
-            return ForeignRunner(self._foreign, model, provider=provider, threads=threads)
-        return Runner.of(source, model, [part.spec for part in source.parts], provider=provider, threads=threads)
+            return ForeignRunner(self._foreign, model, **how)
+        return Runner.of(source, model, [part.spec for part in source.parts], **how)
+
+    @contextmanager
+    def _watched_copy(self, log: RangeLog) -> Iterator[Runner]:
+        """A copy on the CPU that rounds, of a graph whose provider computes in float16."""
+        parts = [part.spec for part in self._own.parts]
+        with emulated_if(WATCHED, self._model, parts) as graph:
+            yield self._opened(_widened_parts(self._source), graph, log.session)
 
     def _grid(self) -> list[GridPoint]:
         source, wishes = self._source, self._wishes
@@ -196,6 +207,8 @@ class _Choice:
         yield GreedySteps(self._reference, self._subject)
         if not provider_named(wishes.provider).built_in:
             yield Placement(self._subject, self._graph, tuple(part.spec for part in source.parts))
+        if self._log is not None:
+            yield Range(self._log, None if wishes.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:
             yield Findings(source.envelope.limit)
         else:
@@ -225,6 +238,12 @@ class _Choice:
             yield Positions(self._own, self._model)
         if self._quantized:
             yield CostOnGrid(self._own)
+
+
+def _widened_parts(source: Source) -> Source:
+    """``source`` with the inputs of its parts as a copy has them that rounds."""
+    specs = widened_parts([part.spec for part in source.parts])
+    return replace(source, parts=[replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)])
 
 
 def _about(wishes: Wishes) -> Report:

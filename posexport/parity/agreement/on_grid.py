@@ -34,7 +34,7 @@ class CostOnGrid:
         definition = whole(PrecisionCopy(source.module, torch.float64, outputs=len(source.outputs)), source)
         subject = whole(proof.subject, source)
         found: dict[str, list[Cosines]] = {}
-        for point in _few([p for p in proof.points if p not in outcome.skipped]):
+        for point in few([p for p in proof.points if p not in outcome.skipped]):
             proof.progress(0, 0, f"what {report.precision} costs, {point}")
             feeds = draw(point, source.inputs)
             for spec, y, y64 in zip(source.outputs, subject(feeds), definition(feeds), strict=True):
@@ -44,7 +44,7 @@ class CostOnGrid:
         return msgspec.structs.replace(report, agreement=cost)
 
 
-def _few(points: Sequence[GridPoint]) -> list[GridPoint]:
+def few(points: Sequence[GridPoint]) -> list[GridPoint]:
     """Of each length the largest batch in one call; the shortest one where all are long."""
     plain = sorted((p for p in points if not (p.must_be_rejected or p.calls)), key=lambda p: (p.tokens, p.batch))
     chosen = {point.length: point for point in plain if point.tokens <= _LONGEST}

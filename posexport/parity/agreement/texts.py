@@ -18,7 +18,7 @@ from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Progress
-from posexport.parity.subjects.runner import RunError, Runner
+from posexport.parity.subjects.runner import Make, RunError, Runner
 from posexport.runtime.texts import TOKENIZER, tokenizer_of
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises
 from posexport.targets.providers import DEFAULT_PROVIDER
@@ -64,10 +64,12 @@ def on_texts(
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     progress: Progress | None = None,
+    make: Make | None = None,
 ) -> TextAgreement:
     """Agreement of ``model`` with ``float32`` on the lines of ``texts``; of a source of parts both are directories.
 
-    Perplexity is that of a decoder with logits: how likely each next token is.
+    ``make`` opens the sessions of ``model``. Perplexity is that of a decoder with logits: how likely each next
+    token is.
 
     Raises:
         PosexportError: no texts, a source without a tokenizer, or one that takes more than tokens.
@@ -75,7 +77,10 @@ def on_texts(
     lines = read_texts(texts)
     rows = _rows(source, lines)
     specs = [part.spec for part in source.parts]
-    ours, reference = (Runner.of(source, each, specs, provider=provider, threads=threads) for each in (model, float32))
+    ours, reference = (
+        Runner.of(source, each, specs, provider=provider, threads=threads, make=how)
+        for each, how in ((model, make), (float32, None))
+    )
     compared = [(at, spec) for at, spec in enumerate(source.outputs) if not spec.name.startswith("present.")]
     found: dict[str, list[Cosines]] = {spec.name: [] for _, spec in compared}
     loss: list[tuple[float, float, int]] = []

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
-from posexport.parity.subjects.runner import Runner
+from posexport.parity.subjects.runner import Make, Runner
 from posexport.runtime.cache import LOGITS, Cache, Ids, Ports
 from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec
 from posexport.targets.providers import DEFAULT_PROVIDER
@@ -25,10 +25,16 @@ class ForeignRunner(Runner):
     """A `Runner` that is fed by the source's names and conventions, and called by the graph's."""
 
     def __init__(
-        self, foreign: "Foreign", model: Path | bytes, *, provider: str = DEFAULT_PROVIDER, threads: int = 0
+        self,
+        foreign: "Foreign",
+        model: Path | bytes,
+        *,
+        provider: str = DEFAULT_PROVIDER,
+        threads: int = 0,
+        make: Make | None = None,
     ) -> None:
         inputs, outputs = list(foreign.declared), list(foreign.outputs)
-        super().__init__(model, inputs=inputs, outputs=outputs, provider=provider, threads=threads)
+        super().__init__(model, inputs=inputs, outputs=outputs, provider=provider, threads=threads, make=make)
         self._foreign = foreign
         self._read: Feeds = {}
         self._kept: list[Array] = []

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from posexport.parity.quantized.forms import Form
 from posexport.parity.quantized.rounding import rounded
-from posexport.parity.run.shared_weights import ORIGIN
+from posexport.parity.references.shared_weights import ORIGIN
 
 _aten = torch.ops.aten
 #: bytes of stored weights that are kept unpacked; above it they are unpacked where they are read

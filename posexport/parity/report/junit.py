@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
+from posexport.parity.report.range import where
 from posexport.parity.report.report import Report
 from posexport.parity.report.verdict import verdict
 
@@ -32,7 +33,8 @@ class Case(NamedTuple):
 def junit(report: Report, name: str) -> bytes:
     """``report`` on the bundle ``name``, as one test suite.
 
-    Its cases: the whole verdict, then every point, median error, invariant, node on the wrong provider, and branch of
+    Its cases: the whole verdict, then every point, median error, invariant, node on the wrong provider, layer with its
+    range, overflow, and branch of
     the graph (skipped where no point ran it). The table of the proof is the suite's ``system-out``.
     """
     properties = {
@@ -60,6 +62,10 @@ def _cases(report: Report) -> Iterator[Case]:
         yield Case(f"{item.name}{output} at length {item.length}", item.verdict, item.note)
     for number, stray in enumerate(report.wrong_provider, 1):
         yield Case(f"node placement {number}", "fail", stray)
+    for layer in report.range:
+        yield Case(f"range of {layer.layer or 'the graph'}", "pass", f"{layer.largest:.3g} at {where(layer)}")
+    for number, overflow in enumerate(report.overflows, 1):
+        yield Case(f"overflow {number}", "fail", overflow.describe())
     for branch in report.coverage:
         yield Case(f"branch {branch.branch}", "skipped" if branch.reached is None else "pass", branch.note)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from posexport.parity.grid.point import PADDINGS
 from posexport.parity.report.points import Point
+from posexport.parity.report.range import lines as range_lines
 from posexport.parity.report.record import Record
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def remarks(proof: Record) -> list[str]:
         f"costs: {output} has a mean cosine of {found.cosine:.4f} with float32's, at least {found.least_cosine:.4f}"
         for output, found in proof.agreement.items()
     ]
+    lines += range_lines(proof.range, proof.overflows)
     lines += [f"FAIL: {line}" for line in (*proof.wrong_provider, *proof.findings)]
     lines.append(("passed: " if proof.passed else "FAILED: ") + proof.describe())
     return lines

@@ -7,6 +7,7 @@ import msgspec
 
 from posexport.bundle.manifest import BranchRun, OutputAgreement, ParitySummary
 from posexport.parity.report.points import Invariant, MedianRatio, Point
+from posexport.parity.report.range import LayerRange, Overflow
 from posexport.targets.precisions import PrecisionName
 
 #: the name for all cache tensors together
@@ -39,6 +40,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     shipped: list[Point] = []
     #: of a quantized graph: what its precision costs, by output, at some points whose inputs are random
     agreement: dict[str, OutputAgreement] = {}
+    #: of a graph that computes in float16: the largest magnitudes, by layer, and the nodes that exceed its range
+    range: list[LayerRange] = []
+    overflows: list[Overflow] = []
 
     @property
     def passed(self) -> bool:
@@ -46,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         verdicts = {point.verdict for point in self.points} | {item.verdict for item in self.invariants}
         verdicts |= {item.verdict for item in self.medians} | {item.verdict for item in self.shipped}
         checked = any(point.verdict == "pass" for point in self.points)
-        return checked and not self.wrong_provider and "fail" not in verdicts
+        return checked and not (self.wrong_provider or self.overflows) and "fail" not in verdicts
 
     @property
     def unreached(self) -> list[BranchRun]:
@@ -88,6 +92,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             return f"{_point_failure(failed[0])}{shorter}; {_count(len(failed), 'failure')} in all.{where}"
         for stray in self.wrong_provider:
             return stray
+        for overflow in self.overflows:
+            return overflow.describe()
         missed = [item for item in self.medians if item.verdict == "fail"]
         if missed:
             worst = max(missed, key=lambda item: item.ratio)

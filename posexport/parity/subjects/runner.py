@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
+#: opens a session of a file
+Make = Callable[[Path | bytes], "InferenceSession"]
+
+
 class RunError(Exception):
     """ONNX Runtime raised: its message, on one line."""
 
@@ -45,7 +49,7 @@ class Runner:
         provider: str = DEFAULT_PROVIDER,
         threads: int = 0,
         level: str = "all",
-        make: "Callable[[Path | bytes], InferenceSession] | None" = None,
+        make: Make | None = None,
     ) -> None:
         import onnxruntime
 
