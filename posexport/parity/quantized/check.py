@@ -16,9 +16,9 @@ from posexport.parity.quantized.records import Array, Floats, Stored, StoredErro
 SLACK = 4e-3
 #: HQQ's norm
 _NORM = 0.7
-#: errors of second order, in steps: root mean square of a weight's, and mean of a block's. Measured on right models:
-#: see docs/parity.md
-SECOND_ORDER = 2.0
+#: errors of second order, in steps: root mean square and mean of a block's. Of 36 right roundings of weights [40, 40]
+#: to [384, 384], by inputs of few directions, the largest were 0.94 and 0.38
+SECOND_ORDER, SECOND_ORDER_MEAN = 1.5, 0.75
 #: the scale of a block of such is its largest magnitude / 8 to within float32
 _EXACT = 1e-5
 
@@ -96,8 +96,9 @@ def _second_order(stored: Stored, channels: Array, own: Floats, steps: Floats) -
     exact = np.abs(scale * 8 - largest) <= _EXACT * largest
     if not (exact | (largest == 0)).all():
         return False
-    of_block = np.sqrt((_blocked(stored, steps) ** 2).mean(-1))
-    return bool((of_block <= SECOND_ORDER).all())
+    of_block = _blocked(stored, steps)
+    far = np.sqrt((of_block**2).mean(-1)) > SECOND_ORDER
+    return not bool((far | (np.abs(of_block.mean(-1)) > SECOND_ORDER_MEAN)).any())
 
 
 def _fail(stored: Stored, name: str, channels: Array, wrong: Array, away: Floats) -> None:

@@ -42,7 +42,7 @@ class AsStored(nn.Module):
 
     def forward(self, **inputs: Tensor) -> Any:
         """As of the original."""
-        with torch.inference_mode(), _Stored(self):  # type: ignore[no-untyped-call]
+        with torch.inference_mode(), _Stored(self):
             return self.original(**inputs)
 
     def matrix(self, form: Form, dtype: torch.dtype) -> Tensor:
@@ -87,11 +87,11 @@ class _Places:
                     self._by_memory[parameter.untyped_storage().data_ptr()] = name, parameter
         self._forms = forms
 
-    def find(self, tensor: object, *, lookup: bool) -> tuple[Form, int, int, bool] | None:
+    def find(self, given: object, *, lookup: bool) -> tuple[Form, int, int, bool] | None:
         """The form, which rows of it [start, end), and whether it is the other way round than the parameter."""
-        if not isinstance(tensor, Tensor) or tensor.ndim < 2:
+        if not isinstance(given, Tensor) or given.ndim < 2:
             return None
-        tensor = getattr(tensor, ORIGIN, tensor)
+        tensor: Tensor = getattr(given, ORIGIN, given)
         found = self._by_memory.get(tensor.untyped_storage().data_ptr())
         form = None if found is None else self._forms.get((found[0], lookup))
         if found is None or form is None:
@@ -108,11 +108,11 @@ class _Places:
         return None
 
 
-class _Stored(TorchDispatchMode):
+class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside the block products and lookups read what is stored."""
 
     def __init__(self, module: AsStored) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._module = module
         self._places = module.known()
         self._used: Counter[int] = Counter()
@@ -143,8 +143,7 @@ class _Stored(TorchDispatchMode):
             return None
         matrix = whole if form.turned else whole[start:end]
         turn = self._used[id(form)]
-        if end == (len(whole) if not form.turned else end):
-            self._used[id(form)] += 1
+        self._used[id(form)] += 1
         how = form.roundings[min(turn, len(form.roundings) - 1)]
         if (form.factor != 1).any():
             x = x / torch.from_numpy(form.factor).to(x.dtype)

@@ -184,7 +184,30 @@ def _rounding(node: ir.Node) -> Rounding:
     divided = None if source is None else source.producer()
     if scale is not None and not (divided is not None and divided.op_type == "Div"):
         return Rounding("static", zero=int(zero.reshape(-1)[0]), step=float(scale.reshape(-1)[0]))
+    divisor = divided.inputs[1] if divided is not None and divided.op_type == "Div" else made.inputs[1]
+    if not _of_row(divisor):
+        raise StoredError(f"{_name(node.inputs[1])} is multiplied by activations whose scale is not each row's own")
     return Rounding("rows", zero=int(zero.reshape(-1)[0]))
+
+
+def _of_row(scale: ir.Value | None) -> bool:
+    """Whether ``scale`` comes from the largest and the lowest value along the last axis."""
+    found, waiting = 0, [scale]
+    while waiting:
+        value = waiting.pop()
+        made = None if value is None else value.producer()
+        if made is None or made.op_type == "Constant":
+            continue
+        if made.op_type in ("ReduceMax", "ReduceMin"):
+            axes = array_of(made, 1)
+            if axes is None or axes.reshape(-1).tolist() != [-1]:
+                return False
+            found += 1
+        elif made.op_type in ("Mul", "Max", "Neg"):
+            waiting += made.inputs
+        else:
+            return False
+    return found == 2
 
 
 def _zero_of(node: ir.Node) -> int | None:

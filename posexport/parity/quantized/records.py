@@ -23,8 +23,8 @@ class Rounding:
 
     Attributes:
         kind: ``exact``: not at all; ``rows``: to uint8 about ``zero``, with a scale for each row that fits its largest
-            value; ``static``: to uint8 about ``zero`` in steps of ``step``; ``blocks``: to int8, symmetric, with a scale
-            for every ``size`` values of a row.
+            value; ``static``: to uint8 about ``zero`` in steps of ``step``; ``blocks``: to int8, symmetric, with a
+            scale for every ``size`` values of a row.
     """
 
     kind: Literal["exact", "rows", "static", "blocks"] = "exact"
@@ -69,7 +69,7 @@ class Stored:
         else:
             wide -= self.zero[channels][:, self.blocks]
             wide *= self.scale[channels][:, self.blocks]
-        return wide
+        return np.asarray(wide)
 
 
 @dataclass

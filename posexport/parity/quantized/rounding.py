@@ -7,9 +7,9 @@ from posexport.parity.quantized.records import Rounding
 
 #: the largest magnitude of a row that is taken for zeros
 _TINY = 1e-30
-#: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie is
-#: chance; PyTorch's own float32 run, which tolerances follow, must not be spared by luck at a few points
-TIES = 2.0**-11
+#: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie
+#: is chance; PyTorch's own float32 run, which tolerances follow, must not be spared by luck at a few points
+TIES = 2.0**-13
 
 
 def rounded(x: Tensor, how: Rounding) -> Tensor:
@@ -46,7 +46,7 @@ def _rows(x: Tensor, zero: int, shift: float) -> Tensor:
 def _blocks(x: Tensor, size: int, shift: float) -> Tensor:
     """int8, symmetric: the largest magnitude of a block is 127."""
     k = x.shape[-1]
-    padded = torch.nn.functional.pad(x, (0, -k % size)).unflatten(-1, (-1, size))
+    padded = torch.nn.functional.pad(x, (0, -k % size)).reshape(*x.shape[:-1], -1, size)
     scale = padded.abs().amax(-1, keepdim=True) / 127
     scale = torch.where(scale == 0, torch.ones_like(scale), scale)
     return (torch.round(padded / scale + shift) * scale).flatten(-2)[..., :k]
