@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 #: what rounds to infinity
 _BEYOND = 65520.0
+#: the score of a dropped key, half of the least finite number (docs/precision.md), and the operators that make or carry
+#: it where not all readers are known to lead to a softmax: such numbers say nothing of how near activations come
+MASK = -LARGEST / 2
+_MASKS = frozenset({"Add", "Cast", "CastLike", "Where"})
 
 
 @dataclass
@@ -141,7 +145,7 @@ def _magnitudes(seen: Sequence[_Seen], least: Array, most: Array) -> Iterator[tu
     beyond = ~((most < _BEYOND) & (least > -_BEYOND))
     for number, each in enumerate(seen):
         high, low = float(most[number]), float(least[number])
-        if each.site.masked and low < 0:
+        if low < 0 and (each.site.masked or (-_BEYOND < low <= MASK and each.site.op_type in _MASKS)):
             low = 0.0
         value = np.nan if np.isnan(high) or np.isnan(low) else max(abs(high), abs(low))
         if not np.isfinite(value) and (each.site.infinite or beyond[list(each.site.before)].any()):
