@@ -5,7 +5,8 @@ from dataclasses import replace
 import onnx_ir as ir
 import pytest
 
-from posexport.export.functions import _unused, attach
+from posexport.export.functions import attach
+from posexport.graph.edits import unused
 from posexport.ops import operator as registry
 from posexport.ops.attention import AttentionSpec, BiasSpec
 from posexport.ops.operator import DOMAIN, OPERATORS
@@ -65,7 +66,7 @@ def test_functions_of_one_graph() -> None:
     assert [set(node.attributes) for node in model.graph] == [{"scale"}] * 3
     (identifier,) = model.functions
     taken = {"MaskedAttention": model.functions[identifier]}
-    assert _unused("MaskedAttention", taken) == "MaskedAttention2"
+    assert unused("MaskedAttention", taken) == "MaskedAttention2"
 
 
 def test_an_operator_that_is_registered_later_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
