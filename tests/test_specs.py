@@ -66,7 +66,7 @@ def test_functions_of_one_graph() -> None:
     assert [set(node.attributes) for node in model.graph] == [{"scale"}] * 3
     (identifier,) = model.functions
     taken = {"MaskedAttention": model.functions[identifier]}
-    assert unused("MaskedAttention", taken) == "MaskedAttention2"
+    assert unused("MaskedAttention", taken, between="") == "MaskedAttention2"
 
 
 def test_an_operator_that_is_registered_later_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
