@@ -50,7 +50,7 @@ def convert(asked: _Conversion) -> "Conversion":
     Args:
         source: a checkpoint directory, a built-in model, ``file.py:factory``, a model of transformers, or a module.
         output: the directory to write.
-        OPTIONS
+        options: OPTIONS
 
     Returns:
         The conversion; ``good`` is False where parity was missed, and then nothing was written.

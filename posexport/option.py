@@ -108,7 +108,7 @@ def describe(
     function.__signature__ = inspect.Signature(parameters, return_annotation=answer)  # type: ignore[attr-defined]
     lines = [textwrap.fill(f"{each.name}: {_in_python(each.about)}", 112, subsequent_indent="    ") for each in options]
     text = textwrap.indent("\n".join(lines), " " * 8).lstrip()
-    function.__doc__ = (function.__doc__ or "").replace("OPTIONS", text)
+    function.__doc__ = (function.__doc__ or "").replace("options: OPTIONS", text)
 
 
 def _in_python(about: Option) -> str:

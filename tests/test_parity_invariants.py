@@ -90,6 +90,7 @@ def test_content_of_padding_that_counts_by_definition_is_no_promise() -> None:
         outputs=[OUTPUT],
         envelope=LengthContract(),
         promises=Promises(shift_invariant=False, padding_invariant=False),
+        judge=Criterion("fp32"),
     )
     found = invariants.check(promise, GridPoint(batch=3, length=LENGTH), {"logits": VALUES})
     assert [item.verdict for item in found if item.name == name] == ["skipped"]

@@ -61,7 +61,7 @@ def points_of(source: Source) -> list[GridPoint]:
     if not (source.plan.images or source.plan.lengths):
         limit = envelope.limit
         chosen = [n for n in LENGTHS if n >= envelope.minimum and (limit is None or n <= limit)]
-    points = [p for p in grid(envelope, source.inputs, source.plan, lengths=chosen) if not p.refusal]
+    points = [p for p in grid(envelope, source.inputs, source.plan, lengths=chosen) if not p.must_be_rejected]
     few = {"none", envelope.ragged}
     return [p for p in points if (p.batch > 1 and p.padding in few) or (p.calls and p.batch == 1)]
 

@@ -26,8 +26,8 @@ from posexport.targets.kernels import Kernels, KernelTable, load_table, version_
 from posexport.targets.providers import CPU, CUDA, PROVIDERS, Provider, register
 from posexport.targets.target import MICROSOFT, TARGETS, Target
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "ci"))
-import kernels as wheel  # the command of ci/
+sys.path.insert(0, str(Path(__file__).parent.parent / "ci" / "kernels"))
+import table as wheel  # the command of ci/
 
 VERSION = versions()[-1]
 

@@ -208,22 +208,21 @@ def test_a_wrong_mark_is_an_error_and_no_skip(run: Callable[..., pytest.RunResul
     result.stdout.fnmatch_lines(["unknown provider 'tpu'; known: cpu, cuda", "posexport_provider takes one provider*"])
 
 
-def test_the_plugin_imports_only_pytest(good: Path, tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_heavy(good: Path, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(posexport_session):\n    pass\n")
     code = (
         "import sys, pytest\n"
         "code = pytest.main(['--co', '-q', '-p', 'no:posexport', '-p', 'posexport.testing.plugin', '-p', "
         "'no:cacheprovider', '--posexport-bundle', sys.argv[1], 'test_it.py'])\n"
         "print(int(code), sorted(name for name in sys.modules if name.partition('.')[0] in "
-        "('numpy', 'torch', 'onnx', 'onnxruntime', 'msgspec', 'rich', 'click', 'posexport')))\n"
+        "('numpy', 'torch', 'onnx', 'onnxruntime', 'rich', 'click')))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, good], cwd=tmp_path, capture_output=True, text=True, check=True, env=_environment()
     )
     assert "posexport[right-cpu]" in done.stdout
     last = done.stdout.splitlines()[-1]
-    own = ["", ".api", ".errors", ".extras", ".testing", ".testing.parity", ".testing.plugin"]
-    assert last == f"0 {[f'posexport{name}' for name in own]}"
+    assert last == "0 []"
 
 
 def _environment() -> dict[str, str]:

@@ -506,7 +506,7 @@ def test_further_lengths_are_points_without_padding() -> None:
     assert not [p for p in grid(LengthContract(), inputs, lengths=[5], further=[1024]) if p.length > 5]
     limited = grid(LengthContract(limit=100), inputs, further=[64, 1024])
     assert [p.length for p in limited if p.length > 100] == [101, 101, 200]
-    assert all(p.refusal for p in limited if p.length > 100)
+    assert all(p.must_be_rejected for p in limited if p.length > 100)
 
 
 def test_complex_buffers_keep_their_imaginary_part() -> None:

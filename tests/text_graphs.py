@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 from onnxruntime import GraphOptimizationLevel
+from posexport.machine import saturates
 
 from posexport.precision.calibration import Calibration
 from posexport.spec import InputSpec, OutputSpec
@@ -47,6 +48,8 @@ def answers(model: ir.Model, **feeds: Any) -> Iterator[list[Any]]:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = level
         options.log_severity_level = 3
+        if saturates() and b"MatMulInteger" in data:
+            options.add_session_config_entry("session.x64quantprecision", "1")  # as posexport's sessions have it
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         names = {each.name for each in session.get_inputs()}
         yield session.run(None, {name: value for name, value in feeds.items() if name in names})
