@@ -27,6 +27,11 @@ X = rows(K)
 matrix = matrices(3)
 
 
+#: x64 without VNNI sums products of uint8 and int8 in 16 bits. The option against it opens no model that reads an int8
+#: weight twice (ONNX Runtime 1.31), and does not reach products in bodies
+NEEDS_VNNI = pytest.mark.skipif(machine.saturates(), reason="this processor has no VNNI")
+
+
 def rows_of(x):
     """float64 values of the uint8 rows of ``x``, by their definition."""
     scale = np.abs(x.astype(np.float64)).max(-1, keepdims=True) / 127
@@ -111,6 +116,7 @@ g (float[r, {K}] x, bool c, float u, float v, float w, float b) => (float z, flo
 """
 
 
+@NEEDS_VNNI
 @pytest.mark.parametrize("target", [Target("cpu", 23), Target("portable", 18)], ids=str)
 def test_functions_and_subgraphs(target):
     inner, u, v, w, b, x = matrix(K, K), matrix(K, N), matrix(K, N), matrix(K, N), matrix(N), matrix(5, K)
@@ -209,6 +215,7 @@ def test_saturation_is_known_by_the_processor(flags, expected, tmp_path, monkeyp
     assert machine.saturates.__wrapped__() is expected
 
 
+@NEEDS_VNNI
 def test_a_weight_of_several_layers():
     """ALBERT's layers share theirs."""
     text = f"""HEAD g (float[r, {K}] x, float w) => (float y) {{ a = MatMul(x, w)  y = MatMul(a, w) }}"""
@@ -242,7 +249,7 @@ def test_static_scales(target, form):
     assert not any(node.op_type.startswith("Reduce") for node in model.graph)
     every = np.concatenate(batches).astype(np.float64)
     factor = np.abs(every).max(0) ** 0.8 / np.abs(w).max(1).astype(np.float64) ** 0.2
-    factor /= np.prod(factor) ** (1 / K)
+    factor = np.exp2(np.rint(np.log2(factor / np.prod(factor) ** (1 / K))))
     smooth = every / factor
     step = (smooth.max() - smooth.min()) / 255
     zero = round(-smooth.min() / step)
@@ -255,6 +262,7 @@ def test_static_scales(target, form):
     assert np.abs(z - exact).max() < 0.05 * np.abs(exact).max()
 
 
+@NEEDS_VNNI
 def test_weights_of_several_readers_are_not_smoothed():
     text = f"HEAD g (float[r, {K}] x, float w) => (float y) {{ a = MatMul(x, w)  y = MatMul(a, w) }}"
     model, x = graph(text, w=(w := matrix(K, K))), matrix(50, K)
