@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 from onnxruntime import GraphOptimizationLevel
-from posexport.machine import saturates
 
+from posexport.machine import saturates
 from posexport.precision.calibration import Calibration
 from posexport.spec import InputSpec, OutputSpec
 

@@ -73,7 +73,7 @@ def command(
     force: bool,
     **choices: Any,
 ) -> None:
-    """Measure time and memory beside the same model without positions.
+    """Measure time and memory beside the model without positions.
 
     Each figure is measured in a fresh process.
 
