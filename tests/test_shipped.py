@@ -17,7 +17,6 @@ from posexport.bundle.manifest import model_of
 from posexport.cli import group
 from posexport.parity.branches.coverage import cover
 from posexport.parity.calls import in_calls
-from posexport.parity.choose import heads_of
 from posexport.parity.criterion import measure, tolerance
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import draw, token_mask
@@ -75,7 +74,8 @@ def check(name: str, folder: Path, *options: str) -> None:
     source = cached(source, "static" if "static" in options else "dynamic", "at-write")
     model = model_of(bundle, source.parts)
     points = points_of(source)
-    budget = Budget(outputs=source.outputs, heads=heads_of(source.module), limit=4 << 30)
+    heads = max((m for p in source.module.modules() if isinstance(m := getattr(p, "heads", 0), int)), default=1)
+    budget = Budget(outputs=source.outputs, heads=heads, limit=4 << 30)
     found = cover(source, model, points, provider="cpu", threads=1, budget=budget)
     assert not found.lacking, found.lacking
     names = [spec.name for spec in source.inputs], [spec.name for spec in source.outputs]

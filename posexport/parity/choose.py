@@ -37,6 +37,7 @@ from posexport.parity.range.check import Range
 from posexport.parity.range.log import RangeLog
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
+from posexport.parity.report import median
 from posexport.parity.report.report import Report
 from posexport.parity.sample.proof import Settled, Shipped
 from posexport.parity.sample.writer import SampleWriter
@@ -186,7 +187,8 @@ class _Choice:
         wishes = self._wishes
         if wishes.tolerance is not None:
             return UserTolerance(wishes.computed, wishes.tolerance)
-        return Criterion(wishes.computed, switches(self._source.envelope))
+        limit = median.ROUNDED_LIMIT if self._quantized else median.LIMIT
+        return Criterion(wishes.computed, switches(self._source.envelope), limit)
 
     def _rejection(self, judge: Judge) -> Rejection:
         bounds, reference = bounds_of(self._source.envelope), self._reference

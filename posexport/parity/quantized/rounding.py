@@ -9,7 +9,7 @@ from posexport.parity.quantized.records import Rounding
 _TINY = 1e-30
 #: of a step: so much float32 runs are shifted before they are rounded. Where a graph falls to the other side of a tie
 #: is chance; PyTorch's own float32 run, which tolerances follow, must not be spared by luck at a few points
-TIES = 2.0**-13
+TIES = 2.0**-11
 
 
 def rounded(x: Tensor, how: Rounding) -> Tensor:
