@@ -87,7 +87,7 @@ def write(
     _check_axes(source, directory, options)
     report = proof(source, directory, options, progress, variant) if options.verify else None
     on_texts = None
-    if float32 is not None and compared:
+    if compared and float32:
         on_texts = agreement_on_texts(source, directory, float32, compared, options, progress)
         shutil.rmtree(float32)
     if report is not None and not report.passed and not options.keep:

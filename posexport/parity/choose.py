@@ -32,7 +32,7 @@ from posexport.parity.locate.locate import Location
 from posexport.parity.placement import Placement
 from posexport.parity.positions.invariant import Positions
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
-from posexport.parity.quantized import StoredError, as_stored
+from posexport.parity.quantized import AsStored, StoredError, as_stored
 from posexport.parity.range.check import Range
 from posexport.parity.range.log import RangeLog
 from posexport.parity.references.definition import DefinitionReference
@@ -187,7 +187,9 @@ class _Choice:
         wishes = self._wishes
         if wishes.tolerance is not None:
             return UserTolerance(wishes.computed, wishes.tolerance)
-        limit = median.ROUNDED_LIMIT if self._quantized else median.LIMIT
+        module = self._source.module
+        rounds = isinstance(module, AsStored) and module.rounds
+        limit = median.ROUNDED_LIMIT if rounds else median.LIMIT
         return Criterion(wishes.computed, switches(self._source.envelope), limit)
 
     def _rejection(self, judge: Judge) -> Rejection:

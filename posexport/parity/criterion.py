@@ -48,12 +48,9 @@ def floor(precision: PrecisionName, output: str) -> float:
     return eps * EPS[precision]
 
 
-def tolerance(precision: PrecisionName, output: str, baseline: float, *, chosen: float | None = None) -> float:
-    """The largest error allowed, ``baseline`` being PyTorch's largest error over the points of that length.
-
-    ``chosen``: the user's own tolerance, which then takes the criterion's place.
-    """
-    return max(FACTOR * baseline, floor(precision, output)) if chosen is None else chosen
+def tolerance(precision: PrecisionName, output: str, baseline: float) -> float:
+    """The largest error allowed, ``baseline`` being PyTorch's largest error over the points of that length."""
+    return max(FACTOR * baseline, floor(precision, output))
 
 
 def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> Measured:

@@ -55,11 +55,11 @@ class Invariants:
         )
         points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]
         batched = {point.length: point for point in points if point.batch > 1 and point not in outcome.skipped}
-        found = list(report.invariants)
+        invariants = list(report.invariants)
         for length in _spread(sorted(batched)):
             proof.progress(0, 0, f"invariants at length {length}")
-            found += check(promise, batched[length], _at(length, proof, outcome))
-        return msgspec.structs.replace(report, invariants=found)
+            invariants += check(promise, batched[length], _at(length, proof, outcome))
+        return msgspec.structs.replace(report, invariants=invariants)
 
 
 def _at(length: int, proof: Proof, outcome: Outcome) -> dict[str, float]:

@@ -61,8 +61,8 @@ class GreedySteps:
         """The report with both comparisons; without, for a model without a cache or without logits."""
         del outcome
         proof.progress(0, 0, f"{STEPS} greedy steps")
-        found = check(self.reference, self.subject, proof)
-        return msgspec.structs.replace(report, invariants=[*report.invariants, *found])
+        invariants = check(self.reference, self.subject, proof)
+        return msgspec.structs.replace(report, invariants=[*report.invariants, *invariants])
 
 
 def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> Iterator[Invariant]:

@@ -6,4 +6,5 @@ the code that quantizes (`posexport.precision`).
 """
 
 from posexport.parity.quantized.as_stored import as_stored as as_stored
+from posexport.parity.quantized.module import AsStored as AsStored
 from posexport.parity.quantized.records import StoredError as StoredError

@@ -17,14 +17,14 @@ class Form:
 
     Attributes:
         pieces: stored weights with which of their channels are which rows.
-        turned: the parameter is [K, N].
+        transposed: the parameter is [K, N].
         factor: [K], what rows were multiplied by and activations are divided by.
         roundings: of its products in the order of the nodes.
     """
 
     name: str
     rows: int
-    turned: bool
+    transposed: bool
     lookup: bool
     factor: Array
     roundings: list[Rounding] = field(default_factory=list)
@@ -53,9 +53,9 @@ def forms(found: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]
             form = result.get(key)
             if form is None:
                 size = len(candidate.matrix)
-                form = Form(candidate.name, size, candidate.turned, use.lookup, matched.factor, list(use.roundings))
+                form = Form(candidate.name, size, candidate.transposed, use.lookup, matched.factor, list(use.roundings))
                 result[key] = form
-            elif (form.factor != matched.factor).any() or form.turned != candidate.turned:
+            elif (form.factor != matched.factor).any() or form.transposed != candidate.transposed:
                 raise StoredError(f"{use.stored.name}: its part of {form.name} is not stored as the others are")
             form.pieces.append((use, channels, rows))
     for form in result.values():

@@ -32,11 +32,11 @@ def lookup(node: ir.Node, known: set[ir.Value]) -> Use | None:
 
 def _quantized(value: ir.Value | None, known: set[ir.Value]) -> "Array | tuple[Array, Array, float, int] | None":
     """Whole numbers of a table; or of one that is dequantized before, with its scales."""
-    made = None if value is None else value.producer()
-    if made is not None and made.op_type == "DequantizeLinear":
+    producer = None if value is None else value.producer()
+    if producer is not None and producer.op_type == "DequantizeLinear":
         from posexport.parity.quantized.read import dequantized
 
-        stored = dequantized(made, known, across=1)
+        stored = dequantized(producer, known, across=1)
         return None if stored is None else (stored.whole, stored.scale, float(stored.zero.flat[0]), stored.size)
     table = constant(value)
     if table is None or table.ndim < 2 or table.dtype.kind not in "iuV" or table.dtype.itemsize > 1:
@@ -91,10 +91,10 @@ def _after(value: ir.Value) -> Iterator[ir.Node]:
 
 def _gathered(value: ir.Value | None) -> Array | None:
     """The table that ``value`` is looked up in, also behind Unsqueeze and Cast."""
-    made = None if value is None else value.producer()
-    while made is not None and made.op_type in ("Unsqueeze", "Cast", "Reshape"):
-        made = None if made.inputs[0] is None else made.inputs[0].producer()
-    return constant(made.inputs[0]) if made is not None and made.op_type == "Gather" else None
+    producer = None if value is None else value.producer()
+    while producer is not None and producer.op_type in ("Unsqueeze", "Cast", "Reshape"):
+        producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
+    return constant(producer.inputs[0]) if producer is not None and producer.op_type == "Gather" else None
 
 
 def _of_content(value: ir.Value | None) -> bool:
@@ -121,8 +121,8 @@ def _of_positions(value: ir.Value) -> bool:
 
 
 def _tensor_name(value: ir.Value | None) -> str:
-    made = None if value is None else value.producer()
-    while value is not None and made is not None and made.inputs:
-        value = made.inputs[0]
-        made = None if value is None else value.producer()
+    producer = None if value is None else value.producer()
+    while value is not None and producer is not None and producer.inputs:
+        value = producer.inputs[0]
+        producer = None if value is None else value.producer()
     return "" if value is None else str(value.name)

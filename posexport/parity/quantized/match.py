@@ -22,11 +22,11 @@ _SKETCH = 96
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A parameter as [N, K]: ``turned`` where it is stored the other way round."""
+    """A parameter as [N, K]: ``transposed`` where it is stored the other way round."""
 
     name: str
     matrix: NDArray[np.float32]
-    turned: bool
+    transposed: bool
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Matcher:
         for name, array in parameters.items():
             matrix = array.reshape([size for size in array.shape if size > 1] or [1])
             if matrix.ndim == 2:
-                for each, turned in ((matrix, False), (matrix.T, True)):
-                    self._candidates.setdefault(each.shape[1], []).append(Candidate(name, each, turned))
+                for each, transposed in ((matrix, False), (matrix.T, True)):
+                    self._candidates.setdefault(each.shape[1], []).append(Candidate(name, each, transposed))
         self._random = np.random.default_rng(0)
         self._plans: dict[int, NDArray[np.float32] | None] = {}
 

@@ -33,6 +33,11 @@ class AsStored(nn.Module):
         self._matrices: dict[tuple[int, torch.dtype], Tensor] = {}
 
     @property
+    def rounds(self) -> bool:
+        """Whether activations are rounded anywhere."""
+        return any(rounding.kind != "exact" for form in self._forms.values() for rounding in form.roundings)
+
+    @property
     def reused(self) -> Sequence[nn.Module]:
         """As of a definition."""
         return getattr(self.original, "reused", ())
@@ -55,8 +60,8 @@ class AsStored(nn.Module):
             self._matrices[key] = matrix
         return self._matrices[key]
 
-    def known(self) -> "_Places":
-        return _Places(self.original, self._forms)
+    def known(self) -> "_StoredParameters":
+        return _StoredParameters(self.original, self._forms)
 
 
 def _untied(module: nn.Module) -> nn.Module:
@@ -73,7 +78,7 @@ def _untied(module: nn.Module) -> nn.Module:
     return module
 
 
-class _Places:
+class _StoredParameters:
     """Which parameter a tensor is, by the memory it lies in."""
 
     def __init__(self, module: nn.Module, forms: Mapping[tuple[str, bool], Form]) -> None:
@@ -87,16 +92,15 @@ class _Places:
                     self._by_memory[parameter.untyped_storage().data_ptr()] = name, parameter
         self._forms = forms
 
-    def find(self, given: object, *, lookup: bool) -> tuple[Form, int, int, bool] | None:
+    def find(self, weight: object, *, lookup: bool) -> tuple[Form, int, int, bool] | None:
         """The form, which rows of it [start, end), and whether it is the other way round than the parameter."""
-        if not isinstance(given, Tensor) or given.ndim < 2:
+        if not isinstance(weight, Tensor) or weight.ndim < 2:
             return None
-        tensor: Tensor = getattr(given, ORIGIN, given)
-        found = self._by_memory.get(tensor.untyped_storage().data_ptr())
-        form = None if found is None else self._forms.get((found[0], lookup))
-        if found is None or form is None:
+        tensor: Tensor = getattr(weight, ORIGIN, weight)
+        name, parameter = self._by_memory.get(tensor.untyped_storage().data_ptr(), ("", tensor))
+        form = self._forms.get((name, lookup))
+        if form is None:
             return None
-        parameter = found[1]
         k, n = parameter.stride(0), parameter.shape[0]
         offset = tensor.storage_offset() - parameter.storage_offset()
         if tensor.shape[0] == parameter.shape[0] and tensor.stride(0) == k:
@@ -114,7 +118,7 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, module: AsStored) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._module = module
-        self._places = module.known()
+        self._parameters = module.known()
         self._used: Counter[int] = Counter()
 
     def __torch_dispatch__(
@@ -130,18 +134,17 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = None if replaced is None else replaced(self, *args)
         return func(*args, **(kwargs or {})) if result is None else result
 
-    def product(self, x: Tensor, weight: object, *, turned: bool, bias: Tensor | None = None) -> Tensor | None:
-        """``x`` by a weight [N, K], or [K, N] where ``turned``; None where it is no stored one."""
-        found = self._places.find(weight, lookup=False)
-        if found is None:
+    def product(self, x: Tensor, weight: object, *, transposed: bool, bias: Tensor | None = None) -> Tensor | None:
+        """``x`` by a weight [N, K], or [K, N] where ``transposed``; None where it is no stored one."""
+        stored = self._parameters.find(weight, lookup=False)
+        if stored is None:
             return None
-        form, start, end, other = found
+        form, start, end, other = stored
         whole = self._module.matrix(form, x.dtype)
-        # the parameter is [K, N] where the form is turned, and what is given may be its transpose
-        rows_are_outputs = (form.turned == other) != turned
-        if not rows_are_outputs:
+        # the parameter is [K, N] where the form is transposed, and the weight may be its transpose
+        if (form.transposed == other) == transposed:
             return None
-        matrix = whole if form.turned else whole[start:end]
+        matrix = whole if form.transposed else whole[start:end]
         turn = self._used[id(form)]
         self._used[id(form)] += 1
         how = form.roundings[min(turn, len(form.roundings) - 1)]
@@ -150,20 +153,18 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return F.linear(rounded(x, how), matrix, bias)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-        return self.product(x, weight, turned=False, bias=bias)
+        return self.product(x, weight, transposed=False, bias=bias)
 
     def matmul(self, x: Tensor, weight: Tensor) -> Tensor | None:
-        return self.product(x, weight, turned=True)
+        return self.product(x, weight, transposed=True)
 
     def addmm(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
-        result = self.product(x, weight, turned=True)
+        result = self.product(x, weight, transposed=True)
         return None if result is None else result + bias
 
     def embedding(self, weight: Tensor, ids: Tensor, *_: Any) -> Tensor | None:
-        found = self._places.find(weight, lookup=True)
-        if found is None:
-            return None
-        return F.embedding(ids, self._module.matrix(found[0], weight.dtype))
+        stored = self._parameters.find(weight, lookup=True)
+        return None if stored is None else F.embedding(ids, self._module.matrix(stored[0], weight.dtype))
 
 
 _REPLACED: dict[Any, Callable[..., Tensor | None]] = {

@@ -124,17 +124,17 @@ def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
 def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
     """A product with what DequantizeLinear gives."""
     value = node.inputs[1]
-    before, turned = None if value is None else value.producer(), bool(node.attributes.get_int("transB", 0))
+    before, transposed = None if value is None else value.producer(), bool(node.attributes.get_int("transB", 0))
     if before is not None and before.op_type == "Transpose":
-        turned, before = not turned, None if before.inputs[0] is None else before.inputs[0].producer()
+        transposed, before = not transposed, None if before.inputs[0] is None else before.inputs[0].producer()
     if before is None or before.op_type != "DequantizeLinear":
         return None
-    stored = dequantized(before, known, across=1 if turned else 0)
+    stored = dequantized(before, known, across=1 if transposed else 0)
     if stored is None:
         return None
     # ONNX Runtime makes MatMulNBits of those along axis 0, with its default level, which rounds
     size = before.attributes.get_int("block_size", 0)
-    fused = before.attributes.get_int("axis", 1) == 0 and size >= 16 and not turned and node.op_type == "MatMul"
+    fused = before.attributes.get_int("axis", 1) == 0 and size >= 16 and not transposed and node.op_type == "MatMul"
     bias = array_of(node, 2) if len(node.inputs) > 2 else _bias(node.outputs[0], len(stored.whole))
     return Use(stored, False, [Rounding("blocks", size=size) if fused else Rounding()], [bias])
 
@@ -168,23 +168,23 @@ def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | No
 def _rounding(node: ir.Node) -> Rounding:
     """Of the QuantizeLinear that an integer product reads."""
     given = node.inputs[0]
-    made = None if given is None else given.producer()
-    while made is not None and made.op_type in ("Reshape", "Transpose", "Identity"):
-        made = None if made.inputs[0] is None else made.inputs[0].producer()
+    producer = None if given is None else given.producer()
+    while producer is not None and producer.op_type in ("Reshape", "Transpose", "Identity"):
+        producer = None if producer.inputs[0] is None else producer.inputs[0].producer()
     at = 4 if node.op_type == "MatMulIntegerToFloat" else 2
     zero = array_of(node, at) if len(node.inputs) > at else np.array(0)
-    if made is None or made.op_type != "QuantizeLinear" or zero is None or zero.size != 1:
+    if producer is None or producer.op_type != "QuantizeLinear" or zero is None or zero.size != 1:
         raise StoredError(f"{node.op_type} {node.name} multiplies what is rounded in a way that is not known")
-    scale, own = constant(made.inputs[1]), _zero_of(made)
+    scale, own = constant(producer.inputs[1]), _zero_of(producer)
     if own is not None and own != int(zero.reshape(-1)[0]):
         raise StoredError(
             f"{_name(node.inputs[1])} is multiplied by activations about {own} as if they were about {zero}"
         )
-    source = made.inputs[0]
+    source = producer.inputs[0]
     divided = None if source is None else source.producer()
     if scale is not None and not (divided is not None and divided.op_type == "Div"):
         return Rounding("static", zero=int(zero.reshape(-1)[0]), step=float(scale.reshape(-1)[0]))
-    divisor = divided.inputs[1] if divided is not None and divided.op_type == "Div" else made.inputs[1]
+    divisor = divided.inputs[1] if divided is not None and divided.op_type == "Div" else producer.inputs[1]
     if not _of_row(divisor):
         raise StoredError(f"{_name(node.inputs[1])} is multiplied by activations whose scale is not each row's own")
     return Rounding("rows", zero=int(zero.reshape(-1)[0]))
@@ -195,16 +195,16 @@ def _of_row(scale: ir.Value | None) -> bool:
     found, waiting = 0, [scale]
     while waiting:
         value = waiting.pop()
-        made = None if value is None else value.producer()
-        if made is None or made.op_type == "Constant":
+        producer = None if value is None else value.producer()
+        if producer is None or producer.op_type == "Constant":
             continue
-        if made.op_type in ("ReduceMax", "ReduceMin"):
-            axes = array_of(made, 1)
+        if producer.op_type in ("ReduceMax", "ReduceMin"):
+            axes = array_of(producer, 1)
             if axes is None or axes.reshape(-1).tolist() != [-1]:
                 return False
             found += 1
-        elif made.op_type in ("Mul", "Max", "Neg"):
-            waiting += made.inputs
+        elif producer.op_type in ("Mul", "Max", "Neg"):
+            waiting += producer.inputs
         else:
             return False
     return found == 2
@@ -216,8 +216,8 @@ def _zero_of(node: ir.Node) -> int | None:
         return 0
     zero = constant(node.inputs[2])
     if zero is None:
-        made = node.inputs[2].producer() if node.inputs[2] is not None else None
-        zero = None if made is None or made.op_type != "QuantizeLinear" else constant(made.inputs[2])
+        producer = node.inputs[2].producer() if node.inputs[2] is not None else None
+        zero = None if producer is None or producer.op_type != "QuantizeLinear" else constant(producer.inputs[2])
     return None if zero is None or zero.size != 1 else int(zero.reshape(-1)[0])
 
 

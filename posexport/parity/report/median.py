@@ -15,8 +15,8 @@ from posexport.parity.report.record import CACHE
 
 #: the largest median of error / PyTorch's baseline error
 LIMIT = 2.0
-#: the same of quantized graphs, where it is chance how many values fall to the other side of a tie: of some 60 right
-#: models one came to 2.5 (int8 DeBERTa), the others to 0.6 at most
+#: the same where activations are rounded: how many values fall to the other side of a tie is chance. Of some 60 right
+#: quantized models one came to 2.5 (int8 DeBERTa), the others to 0.6 at most
 ROUNDED_LIMIT = 4.0
 #: fewer points than this have no median worth judging
 LEAST_POINTS = 10
