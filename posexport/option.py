@@ -92,8 +92,8 @@ def describe(
 ) -> None:
     """Give a function the signature and the arguments' docstring that a record of its options has.
 
-    ``call``: the record of all its arguments: the options, behind some of its own. The docstring's line OPTIONS becomes
-    the options', in the order of ``groups``.
+    ``call``: the record of all its arguments: the options, behind some of its own. The docstring's line
+    "options: OPTIONS" becomes the options', in the order of ``groups``.
     """
     options = sorted(options_in(record).values(), key=lambda option: (*groups, "").index(option.about.group))
     parameters = [

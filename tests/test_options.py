@@ -63,7 +63,7 @@ def test_a_field_is_an_argument_in_python_and_is_checked() -> None:
 
     @api._taking(Call)
     def convert(asked: Call) -> str:
-        """OPTIONS"""
+        """options: OPTIONS"""
         return asked.each()[0].shade
 
     describe(convert, Call, Wider, GROUPS)
