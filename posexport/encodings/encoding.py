@@ -59,6 +59,10 @@ class Term:
         q_BHTD, rest = self.biased(inputs["q"])
         return rest.dense(q=q_BHTD, k=inputs["k"]) + self.content_bias @ inputs["k"].mT
 
+    def of_queries(self, tokens: slice) -> Self:
+        """The same term of some of the queries."""
+        return replace(self, queries=self.queries.part(tokens))
+
     def biased(self, q_BHTD: Tensor) -> tuple[Tensor, Self]:
         """The queries with the content bias, if there is one, and the term without it."""
         if self.content_bias is None:

@@ -37,6 +37,11 @@ class Positions:
     axes_ABT: Tensor | None = None
     grid: Grid | None = None
 
+    def part(self, tokens: slice) -> "Positions":
+        """Those of some of the tokens."""
+        axes_ABT = None if self.axes_ABT is None else self.axes_ABT[..., tokens]
+        return Positions(self.ids_BT[:, tokens], self.slots_T[tokens], axes_ABT)
+
     @staticmethod
     def counted(length: int, device: torch.device | None = None) -> "Positions":
         """0, 1, 2 ... for every row."""

@@ -13,6 +13,9 @@ from posexport.errors import PosexportError
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.spec import emit
 
+#: scores that are held at once where nothing is to be learned: 8 MB in float64
+_MOST_SCORES = 1 << 20
+
 
 def attend(
     q_BHTD: Tensor,
@@ -59,6 +62,24 @@ def attend(
         if buffers is not None and static:
             k_BHSD, v_BHSD = buffers
         return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
+    if torch.is_inference_mode_enabled() and (tile := _tile(q_BHTD, k_BHSD)) < q_BHTD.shape[2]:
+        tiles = [
+            attend(
+                q_BHTD[:, :, rows],
+                k_BHSD,
+                v_BHSD,
+                scale=scale,
+                mask=mask if mask is None or mask.shape[2] == 1 else mask[:, :, rows],
+                scores=scores and scores.of_queries(rows),
+                values=values and values.of_queries(rows),
+                base=base and base.of_queries(rows),
+                causal=causal and (causal[0].part(rows), causal[1]),
+                sink=sink,
+                dropout=dropout,
+            )
+            for rows in (slice(start, start + tile) for start in range(0, q_BHTD.shape[2], tile))
+        ]
+        return torch.cat(tiles, 2)
     s_BHTS = _scores(q_BHTD, k_BHSD, scale, scores, base)
     mask = _with_order(mask, causal, q_BHTD)
     p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, sink)
@@ -66,6 +87,11 @@ def attend(
         p_BHTS = F.dropout(p_BHTS, dropout)
     context_BHTD = by_group(p_BHTS, v_BHSD)
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
+
+
+def _tile(q_BHTD: Tensor, k_BHSD: Tensor) -> int:
+    """Queries whose scores are held at once: memory then grows with the length, not with its square."""
+    return max(1, _MOST_SCORES // (q_BHTD.shape[0] * q_BHTD.shape[1] * k_BHSD.shape[2]))
 
 
 def _scores(q_BHTD: Tensor, k_BHSD: Tensor, scale: float, scores: Term | None, base: Term | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The points that bring every branch of the graph to run: those of the grid, and the smallest that the others need.
+"""The points that bring every branch of the graph to run: those of the grid, and the first larger ones that do.
 
 A branch that no point reaches is not proven, however many points pass. Imports no torch.
 """
@@ -160,13 +160,13 @@ class _Search:
                 yield max(candidates, key=lambda point: (-point.batch, point.length))
 
     def _grow(self, point: GridPoint) -> None:
-        """Longer inputs up to the limit, then more rows of the longest, each time back to the smallest that reaches."""
+        """Longer inputs up to the limit, then more rows of the longest."""
         if point.image is not None:
-            self._rising(partial(_scaled, point), _SCALES, 1)
+            self._rising(partial(_scaled, point), _SCALES)
             self._more_rows(point)
             return
         tokens = self._tokens()
-        self._rising(partial(self._sized, point), tokens, _STEP)
+        self._rising(partial(self._sized, point), tokens)
         longest = next((n for n in reversed(tokens) if self._fits(self._sized(point, n))), None)
         if longest is None:
             self._more_rows(point)
@@ -176,7 +176,7 @@ class _Search:
 
     def _more_rows(self, point: GridPoint) -> None:
         rows = [point.batch << n for n in range(1, _MOST_ROWS.bit_length()) if point.batch << n <= _MOST_ROWS]
-        self._rising(lambda batch: msgspec.structs.replace(point, batch=batch), rows, 1)
+        self._rising(lambda batch: msgspec.structs.replace(point, batch=batch), rows)
 
     def _tokens(self) -> list[int]:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
@@ -197,41 +197,17 @@ class _Search:
             far = tokens if limit is None else min(tokens, limit)
         return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), encoder_length=far)
 
-    def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int], unit: int) -> None:
-        """Try ascending sizes while branches are missing; what one reaches is looked for down to the size before."""
-        before = 0
+    def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int]) -> None:
+        """Try ascending sizes while branches are missing.
+
+        A smaller size between two of them is not looked for: what a graph does at once it does in the most memory just
+        below the size from which on it does not.
+        """
         for size in sizes:
             if not self._missing or not self._fits(sized(size)):
                 return
             if self._try(sized(size)):
-                self._bisect(sized, before, size, unit)
-            before = size
-
-    def _bisect(self, sized: Callable[[int], GridPoint], low: int, high: int, unit: int) -> None:
-        """The smallest size above ``low``, to a sixteenth, that reaches what ``high`` is the first to reach."""
-        wanted = [branch for branch, point in self._coverage.reached.items() if point == sized(high)]
-        while high - low > max(unit, high // 16):
-            middle = (low + high) // 2 // unit * unit
-            if middle <= low:
-                break
-            if self._reaches(sized(middle), wanted):
-                high = middle
-            else:
-                low = middle
-        for branch in wanted:
-            self._coverage.reached[branch] = sized(high)
-        self._add(sized(high))
-
-    def _reaches(self, point: GridPoint, wanted: Sequence[Branch]) -> bool:
-        source, known = self._source, set(self._watched.ran)
-        self._watched.ran.clear()
-        try:
-            in_calls(self._watched, draw(point, source.inputs), source, point.calls)
-            return set(wanted) <= self._watched.ran
-        except RunError:
-            return False
-        finally:
-            self._watched.ran |= known
+                self._add(sized(size))
 
 
 def _scaled(point: GridPoint, factor: int) -> GridPoint:

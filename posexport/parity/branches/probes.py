@@ -4,7 +4,7 @@ A branch is one side of an If, or the body of a Scan or a Loop, in the main grap
 and one element per iteration of a body, become outputs of everything around them. Imports no torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,23 +91,21 @@ class Watched(Runner):
             proto.SerializeToString(), provider=provider, threads=threads, spinning=False, weights=weights
         )
 
-        def told(ran: set[tuple[str, str]]) -> None:
-            self.ran |= {Branch(node, body, part) for node, body in ran}
-
-        return _WatchedSession(session, probes, told)
+        return _WatchedSession(session, probes, part, self.ran)
 
 
 class _WatchedSession(WrappedSession):
-    """A session that answers as the original graph's would, and tells what ran."""
+    """A session that answers as the original graph's would, and adds what ran to ``ran``."""
 
-    def __init__(self, session: Any, probes: Sequence[Probe], tell: Callable[[set[tuple[str, str]]], None]) -> None:
+    def __init__(self, session: Any, probes: Sequence[Probe], part: str, ran: set[Branch]) -> None:
         super().__init__(session)
-        self._probes, self._tell = list(probes), tell
+        self._probes, self._part, self._ran = list(probes), part, ran
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
         outputs = super().run([*names, *(probe.value for probe in self._probes)], feeds, options)
         probed = outputs[len(names) :]
-        self._tell({body for probe, values in zip(self._probes, probed, strict=True) for body in probe.ran(values)})
+        ran = (body for probe, values in zip(self._probes, probed, strict=True) for body in probe.ran(values))
+        self._ran |= {Branch(node, body, self._part) for node, body in ran}
         return outputs[: len(names)]
 
     def get_outputs(self) -> list[Any]:

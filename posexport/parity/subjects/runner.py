@@ -64,6 +64,8 @@ class Runner:
         self._options = onnxruntime.RunOptions()
         # a refusal is part of the proof: it is reported, not logged
         self._options.log_severity_level = 4
+        # what a long point took is not held for all that follow
+        self._options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
     @classmethod
     def of(cls, source: Interface, model: Path | bytes, parts: Sequence[PartSpec] = (), **options: Any) -> Self:

@@ -1,0 +1,54 @@
+"""Attention in inference mode, some queries at a time, and what a proof takes: memory grows with the length."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from posexport.nn import attention
+from posexport.parity.grid.inputs import draw
+from posexport.parity.grid.point import GridPoint
+from posexport.sources import builtin
+from tests.small import shared
+
+LENGTH = 23
+
+
+def text_models() -> list[str]:
+    return [name for name in builtin.models() if name.startswith(("encoder-", "decoder-"))]
+
+
+@pytest.mark.parametrize("name", text_models())
+def test_some_queries_at_a_time_give_the_same(name, monkeypatch):
+    """Every operator gets its queries by their positions, so that any of them stand for themselves."""
+    source = builtin.builtin_source(name, task=None, settings_given=shared(name))
+    far = LENGTH + 4 if name.startswith("encoder-decoder-") else None
+    feeds = draw(GridPoint(batch=2, length=LENGTH, padding="left", encoder_length=far), source.inputs)
+    module = source.module.double()
+    tensors = {key: torch.from_numpy(x) for key, x in feeds.items()}
+    tensors = {key: x.double() if x.is_floating_point() else x for key, x in tensors.items()}
+    tiles = []
+    monkeypatch.setattr(attention, "_tile", lambda q, k: tiles.append(q.shape) or 5)
+    with torch.no_grad():
+        whole = module(**tensors)
+    assert not tiles, "only inference mode says that nothing is learned and nothing is traced"
+    with torch.inference_mode():
+        in_tiles = module(**tensors)
+    assert any(shape[2] == LENGTH for shape in tiles)
+    for one, other in zip(whole, in_tiles, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("checkpoint", ["t5-encodermodel", "t5-forconditionalgeneration", "modernbert-formaskedlm"])
+def test_a_conversion_takes_less_than_700_mb(checkpoint, tmp_path):
+    """Of which 465 are PyTorch, its exporter and the model; the first needed 1,588 while scores were held at once."""
+    golden = Path(__file__).parent / "golden" / checkpoint
+    command = [sys.executable, "-m", "posexport", "convert", str(golden), "-o", str(tmp_path / "bundle")]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert usage.ru_maxrss / 1000 < 730
