@@ -226,10 +226,12 @@ class CanineModel(HeadedModel):
     def envelope(self) -> LengthContract:
         """From one molecule on; the lengths where the second molecule and the second and third block begin."""
         config, envelope = self.encoder.config, envelope_of(self.encoding)
-        limit = envelope.limit
+        limit = envelope.max_length
         ours = {2 * config.rate, config.stride, 2 * config.stride}
         inner = {length for length in ours if limit is None or length < limit}
-        return msgspec.structs.replace(envelope, minimum=config.rate, boundaries=sorted({*envelope.boundaries, *inner}))
+        return msgspec.structs.replace(
+            envelope, min_length=config.rate, boundaries=sorted({*envelope.boundaries, *inner})
+        )
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -189,7 +189,7 @@ class DecoderModel(CachedDecoder):
             dtype="int64",
             axes=[BATCH, SEQUENCE],
             role="positions",
-            size=lengths.limit,
+            size=lengths.max_length,
             default=-1,
         )
         return Decoding(

@@ -81,14 +81,14 @@ class EncoderDecoderModel(Definition):
         return msgspec.structs.replace(
             envelope,
             limited_axes=[SEQUENCE, *far],
-            cached=True,
+            kv_cache=True,
             length_dependent=any(encoding.length_dependent for encoding in decoder.encodings),
         )
 
     @property
     def plan(self) -> ProofPlan:
         """Sizes to trace at, for the cache and for the encoder's tokens."""
-        return ProofPlan(traced={**self.decoder.caching.cache.traced, ENCODER_SEQUENCE: 13})
+        return ProofPlan(trace_sizes={**self.decoder.caching.cache.trace_sizes, ENCODER_SEQUENCE: 13})
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -200,7 +200,7 @@ class LongformerModel(HeadedModel):
     def envelope(self) -> LengthContract:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
         envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
-        limit = envelope.limit
+        limit = envelope.max_length
         ours = {*(side + 1 for side in self.encoder.sides), BLOCK, 2 * BLOCK}
         inner = {length for length in ours if limit is None or length < limit}
         return msgspec.structs.replace(envelope, boundaries=sorted({*envelope.boundaries, *inner}))

@@ -102,7 +102,7 @@ class SpectrogramModel(Definition):
 
     @property
     def plan(self) -> ProofPlan:
-        return ProofPlan(lengths=[1])
+        return ProofPlan(proof_lengths=[1])
 
     @property
     def inputs(self) -> list[InputSpec]:

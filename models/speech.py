@@ -114,9 +114,9 @@ class SpeechModel(Definition):
 
         return msgspec.structs.replace(
             envelope,
-            minimum=samples(1, steps),
-            trained=longest(envelope.trained),
-            limit=longest(envelope.limit),
+            min_length=samples(1, steps),
+            trained_length=longest(envelope.trained_length),
+            max_length=longest(envelope.max_length),
             boundaries=[],
             paddings=["right", "ragged-right"],
             convolutions=steps,
@@ -131,9 +131,9 @@ class SpeechModel(Definition):
         lengths = [
             samples(count + 1, steps) - 1 if place % 2 else samples(count, steps)
             for place, count in enumerate(counts)
-            if envelope.limit is None or count <= envelope.limit
+            if envelope.max_length is None or count <= envelope.max_length
         ]
-        return ProofPlan(lengths=lengths, traced={SEQUENCE: samples(_TRACED_FRAMES, steps)})
+        return ProofPlan(proof_lengths=lengths, trace_sizes={SEQUENCE: samples(_TRACED_FRAMES, steps)})
 
     @property
     def inputs(self) -> list[InputSpec]:

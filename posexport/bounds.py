@@ -33,8 +33,8 @@ class Bound(NamedTuple):
 
 def bounds_of(envelope: LengthContract) -> Sequence[Bound]:
     """What the graph of a model with this envelope must refuse."""
-    bounds = [] if envelope.limit is None else [Bound(axis, envelope.limit) for axis in envelope.limited_axes]
-    if envelope.minimum > 1:
-        bounds.append(Bound(SEQUENCE, envelope.minimum, least=True))
-    bounds += [Bound(axis, least, least=True) for axis, least in envelope.smallest.items() if least > 1]
+    bounds = [] if envelope.max_length is None else [Bound(axis, envelope.max_length) for axis in envelope.limited_axes]
+    if envelope.min_length > 1:
+        bounds.append(Bound(SEQUENCE, envelope.min_length, least=True))
+    bounds += [Bound(axis, least, least=True) for axis, least in envelope.min_sizes.items() if least > 1]
     return bounds

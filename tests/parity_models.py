@@ -94,14 +94,16 @@ def numbered_by_ids(right: Source) -> Source:
     config: EncoderConfig = right.module.encoder.config
     encoder = Encoder(config, right.module.encoder.encoding, FairseqPositionIds(config.padding_id))
     module = EncoderModel(encoder, right.module.head).eval()
-    envelope = dataclass_limit(right, right.envelope.limit - 1)
+    envelope = dataclass_limit(right, right.envelope.max_length - 1)
     return dataclasses.replace(right, module=module, envelope=envelope)
 
 
 def dataclass_limit(right: Source, limit: int | None) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(right.envelope, limit=limit, trained=limit, boundaries=[limit] if limit else [])
+    return msgspec.structs.replace(
+        right.envelope, max_length=limit, trained_length=limit, boundaries=[limit] if limit else []
+    )
 
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:

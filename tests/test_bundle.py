@@ -91,9 +91,9 @@ manifests = st.builds(
     encoding=st.none() | st.builds(EncodingSpec, name=texts, parameters=parameters),
     envelope=st.builds(
         Limits,
-        minimum=st.integers(1, 64),
-        trained=st.none() | counts,
-        limit=st.none() | counts,
+        min_length=st.integers(1, 64),
+        trained_length=st.none() | counts,
+        max_length=st.none() | counts,
         beyond=st.sampled_from(["error", "clip", "interpolate"]),
         boundaries=st.lists(counts, max_size=3),
     ),

@@ -81,9 +81,9 @@ def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
 def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, folder: Path) -> None:
     """Converted, passed, in every row and padding there is; the file is valid and answers."""
     source = builtin.builtin_source(name, task=None, settings_given=settings)
-    if source.plan.images or source.plan.lengths:
+    if source.plan.proof_image_sizes or source.plan.proof_lengths:
         lengths = None
-    few = lengths and [n for n in lengths if source.envelope.limit is None or n <= source.envelope.limit]
+    few = lengths and [n for n in lengths if source.envelope.max_length is None or n <= source.envelope.max_length]
     done = convert(name, folder / "b", ConvertOptions(settings=settings, threads=1, lengths=few))
     assert done.report is not None
     assert done.report.passed, done.report.describe()
@@ -93,7 +93,7 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     assert not done.report.unreached
     # more rows where a branch needs them
     assert {point.batch for point in done.report.points} >= {1, 3}
-    paddings = set() if source.plan.images else set(source.envelope.paddings)
+    paddings = set() if source.plan.proof_image_sizes else set(source.envelope.paddings)
     if few is None or max(few) > 1:
         assert {point.padding for point in done.report.points} == {"none"} | paddings
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:
@@ -147,7 +147,7 @@ def test_beyond_the_trained_length(name: str, given: dict[str, object], limit: i
     done = convert(name, tmp_path / "b", options(*settings, **given))
     assert done.manifest is not None
     assert done.manifest.proven
-    assert done.manifest.envelope.limit == limit
+    assert done.manifest.envelope.max_length == limit
     session = posexport.load(tmp_path / "b", threads=1)
     session.run({"input_ids": np.ones((1, limit or 200), np.int64)})
     if limit is not None:

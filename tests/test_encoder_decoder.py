@@ -134,7 +134,7 @@ def test_the_encoders_states_reach_every_layer() -> None:
 
 def test_what_it_says_of_itself() -> None:
     source = model("absolute", f"max_positions={LIMIT}")
-    assert source.envelope.limit == LIMIT
+    assert source.envelope.max_length == LIMIT
     assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
     assert (source.promises.causal, source.promises.positional, source.promises.shift_invariant) == (True, True, False)
     assert model("t5").promises.shift_invariant

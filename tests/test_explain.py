@@ -328,16 +328,16 @@ def test_sizes() -> None:
         return feeds.sizes([ids(*axes)], Limits(**limits), batch=1, length=length, past=past)
 
     assert sized(SEQUENCE)[SEQUENCE] == 128
-    assert sized(SEQUENCE, limit=60)[SEQUENCE] == 60
-    assert sized(SEQUENCE, PAST, past=50, limit=60)[SEQUENCE] == 1
-    assert sized(SEQUENCE, PAST, past=0, limit=60)[SEQUENCE] == 60
+    assert sized(SEQUENCE, max_length=60)[SEQUENCE] == 60
+    assert sized(SEQUENCE, PAST, past=50, max_length=60)[SEQUENCE] == 1
+    assert sized(SEQUENCE, PAST, past=0, max_length=60)[SEQUENCE] == 60
     static = sized(SEQUENCE, CAPACITY, length=3, past=50)
     assert (static[TOTAL], static[CAPACITY], static[PAST]) == (53, 53, 50)
-    far = sized(SEQUENCE, PAST, ENCODER_SEQUENCE, length=8, past=4, limit=10, limited_axes=[ENCODER_SEQUENCE])
+    far = sized(SEQUENCE, PAST, ENCODER_SEQUENCE, length=8, past=4, max_length=10, limited_axes=[ENCODER_SEQUENCE])
     assert far[ENCODER_SEQUENCE] == 10
     with pytest.raises(PosexportError, match="--length 8 with --past 55 is too long"):
-        sized(SEQUENCE, PAST, length=8, past=55, limit=60)
-    heard = Limits(convolutions=[(4, 2)], minimum=4)
+        sized(SEQUENCE, PAST, length=8, past=55, max_length=60)
+    heard = Limits(convolutions=[(4, 2)], min_length=4)
     assert feeds.sizes([ids(SEQUENCE)], heard, batch=1, length=None, past=None)[SEQUENCE] == 127 * 2 + 4
 
 

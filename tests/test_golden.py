@@ -256,7 +256,11 @@ def test_what_the_source_says(family: str) -> None:
     for kind in TYPES:
         source = checkpoint_source(GOLDEN / f"{family}-{kind}", task=None, allow_pickle=False)
         limit = 31 if after_padding and kind == "absolute" else 33
-        assert (source.envelope.trained, source.envelope.limit, source.envelope.beyond) == (limit, limit, "error")
+        assert (source.envelope.trained_length, source.envelope.max_length, source.envelope.beyond) == (
+            limit,
+            limit,
+            "error",
+        )
         assert source.envelope.boundaries == [limit]
         assert source.encoding is not None
         assert source.encoding.name == kind.replace("_", "-")
@@ -274,8 +278,8 @@ def test_what_the_source_says(family: str) -> None:
 def test_what_the_source_says_of_positions_of_its_own(name: str) -> None:
     encoding, limit, shift_invariant = OWN[name]
     source = checkpoint_source(GOLDEN / name, task=None, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
-    assert (source.envelope.limit, source.envelope.beyond) == (limit, "error")
-    assert source.envelope.trained == limit
+    assert (source.envelope.max_length, source.envelope.beyond) == (limit, "error")
+    assert source.envelope.trained_length == limit
     assert limit is None or max(source.envelope.boundaries) == limit
     assert source.encoding is not None
     assert source.encoding.name == encoding

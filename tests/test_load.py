@@ -203,7 +203,7 @@ def test_the_limit_itself_is_taken(session):
 
 def test_the_guards_refusal_is_a_sentence(tmp_path, capfd):
     """Where the manifest knows no limit, the model itself refuses; ONNX Runtime logs nothing beside the sentence."""
-    free = msgspec.structs.replace(MANIFEST.envelope, limit=None)
+    free = msgspec.structs.replace(MANIFEST.envelope, max_length=None)
     bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, envelope=free))
     with pytest.raises(PosexportError, match=r"refuses input_ids \[1, 12\], .*: input longer than 11 positions$"):
         posexport.load(bundle).run({"input_ids": np.ones((1, 12), int)})
@@ -228,7 +228,7 @@ def test_other_failures_are_not_disguised():
 
 
 def test_a_length_below_the_minimum_is_refused(tmp_path):
-    long = msgspec.structs.replace(MANIFEST.envelope, minimum=4)
+    long = msgspec.structs.replace(MANIFEST.envelope, min_length=4)
     bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, envelope=long), texts=True)
     session = posexport.load(bundle)
     with pytest.raises(PosexportError, match="sequence_length 3, this bundle needs at least 4"):

@@ -95,7 +95,7 @@ def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     """With any number of marked tokens, none too, and none in one row of a batch."""
     made = model()
     source = source_of(made, name="longformer", kind="builtin", task="features", sha256="")
-    assert (source.envelope.minimum, source.envelope.limit, source.promises.position_offset) == (1, 308, 2)
+    assert (source.envelope.min_length, source.envelope.max_length, source.promises.position_offset) == (1, 308, 2)
     assert {4, BLOCK} <= set(source.envelope.boundaries)
     path = tmp_path / "model.onnx"
     path.write_bytes(onnx_ir.to_proto(trace(source, 18, optimize=False)).SerializeToString())

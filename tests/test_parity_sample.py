@@ -104,7 +104,7 @@ def test_a_large_model_still_fits() -> None:
     )
     right = source("encoder-absolute", task="fill-mask")
     inputs = [*right.inputs, states]
-    envelope = LengthContract(trained=512, limit=512, boundaries=[512])
+    envelope = LengthContract(trained_length=512, max_length=512, boundaries=[512])
     points = [p for p in grid(envelope, inputs) if not p.must_be_rejected]
     writer = SampleWriter()
     wide = Source(

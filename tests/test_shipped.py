@@ -59,9 +59,9 @@ def points_of(source: Source) -> list[GridPoint]:
     """Of the grid, few: rows of different lengths, no padding, and each way to split a sequence into calls."""
     envelope = source.envelope
     chosen = None
-    if not (source.plan.images or source.plan.lengths):
-        limit = envelope.limit
-        chosen = [n for n in LENGTHS if n >= envelope.minimum and (limit is None or n <= limit)]
+    if not (source.plan.proof_image_sizes or source.plan.proof_lengths):
+        limit = envelope.max_length
+        chosen = [n for n in LENGTHS if n >= envelope.min_length and (limit is None or n <= limit)]
     points = [p for p in grid(envelope, source.inputs, source.plan, lengths=chosen) if not p.must_be_rejected]
     few = {"none", envelope.ragged}
     return [p for p in points if (p.batch > 1 and p.padding in few) or (p.calls and p.batch == 1)]

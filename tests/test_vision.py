@@ -128,8 +128,13 @@ def test_the_answer_is_read_from_the_class_token_or_the_patches():
 
 
 def test_sizes_to_prove_it_at():
-    envelope, images = vision("vit-interpolated").envelope, vision("vit-interpolated").plan.images
-    assert (envelope.trained, envelope.limit, envelope.beyond, envelope.patch) == (21, None, "interpolate", 3)
+    envelope, images = vision("vit-interpolated").envelope, vision("vit-interpolated").plan.proof_image_sizes
+    assert (envelope.trained_length, envelope.max_length, envelope.beyond, envelope.patch_size) == (
+        21,
+        None,
+        "interpolate",
+        3,
+    )
     grids = {(height // 3, width // 3) for height, width in images}
     assert {(1, 1), (4, 5)} <= grids
     assert any(rows != columns for rows, columns in grids)
@@ -268,7 +273,7 @@ def test_what_checkpoints_say():
     vit = checkpoint_source(GOLDEN / "vit-forimageclassification", task=None, allow_pickle=False)
     assert vit.task == "image-classification"
     assert vit.encoding.name == "vit-interpolated"
-    assert (15, 15) in vit.plan.images
+    assert (15, 15) in vit.plan.proof_image_sizes
     both = checkpoint_source(GOLDEN / "beit-model", task=None, allow_pickle=False)
     assert both.encoding.name == "beit"
     assert both.encoding.parameters["shared"] is True

@@ -47,7 +47,7 @@ MANIFEST = Manifest(
     source=SourceInfo(name="tiny", kind="builtin", sha256="0" * 64),
     task="feature-extraction",
     encoding=EncodingSpec(name="nope", parameters={"size": 3, "scale": 0.5, "clip": None}),
-    envelope=Limits(trained=LIMIT, limit=LIMIT),
+    envelope=Limits(trained_length=LIMIT, max_length=LIMIT),
     inputs=[
         InputSpec(name="input_ids", dtype="int64", axes=AXES, role="tokens", size=VOCAB),
         InputSpec(name="attention_mask", dtype="int64", axes=AXES, role="mask"),

@@ -162,7 +162,7 @@ class Model:
 
     @property
     def decoder(self) -> bool:
-        return self.source.envelope.cached
+        return self.source.envelope.kv_cache
 
     def make(self, candidate: Candidate) -> None:
         """The graph and its agreement, or the reason why there is none."""
@@ -297,7 +297,7 @@ def measure(checkpoint: Path, texts: Path, only: Sequence[str]) -> dict[str, Any
         model.open()
         model.time()
         model.remember()
-        limit = model.source.envelope.limit
+        limit = model.source.envelope.max_length
         return {
             "kind": "decoder" if model.decoder else "encoder",
             "name": model.source.public_name,

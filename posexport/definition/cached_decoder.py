@@ -128,14 +128,14 @@ class CachedDecoder(Definition):
         """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
             self.decoding.lengths,
-            cached=True,
+            kv_cache=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoding.encodings),
         )
 
     @property
     def plan(self) -> ProofPlan:
         """Sizes to trace at, for the cache."""
-        return ProofPlan(traced=self.caching.cache.traced)
+        return ProofPlan(trace_sizes=self.caching.cache.trace_sizes)
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -25,8 +25,8 @@ def envelope_of(
         return None if length is None else length - overhead
 
     return LengthContract(
-        trained=usable(encoding.trained_length),
-        limit=usable(encoding.limit),
+        trained_length=usable(encoding.trained_length),
+        max_length=usable(encoding.limit),
         beyond=beyond or encoding.beyond,
         boundaries=sorted({length - overhead for length in encoding.boundaries if length > overhead}),
     )
@@ -36,8 +36,8 @@ def together(envelopes: Sequence[LengthContract]) -> LengthContract:
     """What models with these envelopes allow together: the smallest limit, every boundary; else the first one's."""
     return msgspec.structs.replace(
         envelopes[0],
-        trained=_smallest(each.trained for each in envelopes),
-        limit=_smallest(each.limit for each in envelopes),
+        trained_length=_smallest(each.trained_length for each in envelopes),
+        max_length=_smallest(each.max_length for each in envelopes),
         boundaries=sorted({boundary for each in envelopes for boundary in each.boundaries}),
     )
 
@@ -51,8 +51,8 @@ def envelope_of_module(module: nn.Module) -> LengthContract:
     """What all encodings in a module allow together: the smallest limit, every boundary."""
     contracts = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
     return LengthContract(
-        trained=_smallest(e.trained for e in contracts),
-        limit=_smallest(e.limit for e in contracts),
+        trained_length=_smallest(e.trained_length for e in contracts),
+        max_length=_smallest(e.max_length for e in contracts),
         boundaries=sorted({b for e in contracts for b in e.boundaries}),
     )
 

@@ -41,16 +41,16 @@ def sizes(
     if past is not None and not axes & {PAST, CAPACITY}:
         raise PosexportError(f"--past {past} is about a decoder's cache, and this bundle has none; leave it out")
     behind = past or 0
-    if envelope.images:
+    if envelope.proof_image_sizes:
         if length is not None:
             raise PosexportError(f"--length {length} is about tokens, and this bundle takes images; leave it out")
-        height, width = envelope.images[0]
+        height, width = envelope.proof_image_sizes[0]
         return {BATCH: batch, HEIGHT: height, WIDTH: width}
-    limits = [] if envelope.limit is None else [envelope.limit]
+    limits = [] if envelope.max_length is None else [envelope.max_length]
     own = limits if SEQUENCE in envelope.limited_axes else []
     if length is None:
         length = max(
-            envelope.minimum, min([samples(1 if past else _LENGTH, envelope.convolutions), *_room(own, behind)])
+            envelope.min_length, min([samples(1 if past else _LENGTH, envelope.convolutions), *_room(own, behind)])
         )
     if any(length + behind > limit for limit in own):
         with_past = f" with --past {behind}" if behind else ""

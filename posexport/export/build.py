@@ -155,4 +155,4 @@ def _longest(source: Source) -> int | None:
     """The most tokens that any sequence of the inputs may have; None where one has no limit."""
     sequences = {axis for spec in source.inputs for axis in spec.axes} & {SEQUENCE, ENCODER_SEQUENCE}
     limited = bool(sequences) and sequences <= set(source.envelope.limited_axes)
-    return source.envelope.limit if limited else None
+    return source.envelope.max_length if limited else None

@@ -18,14 +18,14 @@ def check_axes(source: Source, model: Path | bytes) -> None:
     """
     source = widened(source)
     runner = Runner.of(source, model, [part.spec for part in source.parts])
-    limit = source.envelope.limit
+    limit = source.envelope.max_length
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.traced).items()}
-        if source.plan.images:
-            sizes[HEIGHT], sizes[WIDTH] = source.plan.images[(step - 1) % len(source.plan.images)]
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.trace_sizes).items()}
+        if source.plan.proof_image_sizes:
+            sizes[HEIGHT], sizes[WIDTH] = source.plan.proof_image_sizes[(step - 1) % len(source.plan.proof_image_sizes)]
         for axis in source.envelope.limited_axes:
             if axis in sizes and limit is not None:
-                sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))
+                sizes[axis] = max(source.envelope.min_length, min(sizes[axis], limit + 1 - step))
         if PAST in sizes:
             sizes[PAST] = sizes[PAST] if limit is None else max(0, min(sizes[PAST], limit - sizes[SEQUENCE]))
             sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]

@@ -214,7 +214,7 @@ class _Choice:
         if self._log is not None:
             yield Range(self._log, None if wishes.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:
-            yield Findings(source.envelope.limit)
+            yield Findings(source.envelope.max_length)
         else:
             yield from self._of_own_graphs(points)
         if wishes.sample is not None:

@@ -136,28 +136,30 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
 
 
 def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: LengthContract) -> None:
-    for axis, least in envelope.smallest.items():
+    for axis, least in envelope.min_sizes.items():
         if axis in sizes and sizes[axis][0] < least:
             size, name = sizes[axis]
             raise PosexportError(f"{name} has {axis} {size}, this bundle needs at least {least}; enlarge the image")
     far, name = sizes.get(ENCODER_SEQUENCE, (0, ""))
-    if envelope.limit is not None and ENCODER_SEQUENCE in envelope.limited_axes and far > envelope.limit:
+    if envelope.max_length is not None and ENCODER_SEQUENCE in envelope.limited_axes and far > envelope.max_length:
         raise PosexportError(f"{name} has {ENCODER_SEQUENCE} {far}, {limit_sentence(envelope)}; shorten it")
     if SEQUENCE not in sizes:
         return
     length, name = sizes[SEQUENCE]
     past = sizes[TOTAL][0] - length if TOTAL in sizes else 0
-    if length < envelope.minimum:
-        raise PosexportError(f"{name} has {SEQUENCE} {length}, this bundle needs at least {envelope.minimum}; pad it")
-    if envelope.limit is not None and length + past > envelope.limit:
+    if length < envelope.min_length:
+        raise PosexportError(
+            f"{name} has {SEQUENCE} {length}, this bundle needs at least {envelope.min_length}; pad it"
+        )
+    if envelope.max_length is not None and length + past > envelope.max_length:
         behind = f" behind {past} past tokens" if past else ""
         raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(envelope)}; shorten it")
 
 
 def limit_sentence(envelope: LengthContract) -> str:
     """What the bundle's limit is and why."""
-    trained = "" if envelope.trained is None else f", trained length {envelope.trained}"
-    return f"this bundle takes at most {envelope.limit} (made with --beyond {envelope.beyond}{trained})"
+    trained = "" if envelope.trained_length is None else f", trained length {envelope.trained_length}"
+    return f"this bundle takes at most {envelope.max_length} (made with --beyond {envelope.beyond}{trained})"
 
 
 def _check_values(spec: InputSpec, array: Array) -> None:

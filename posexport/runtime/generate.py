@@ -117,7 +117,7 @@ def generate(
     Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
     ONNX Runtime raises passes as it is.
     """
-    limit = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    limit = envelope.max_length if SEQUENCE in envelope.limited_axes else None
     if decode is None and (plan.stop_texts or texts):
         raise PosexportError(
             "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop_strings and "

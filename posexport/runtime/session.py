@@ -80,7 +80,7 @@ class Session:
         inputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.inputs if spec.role != "cache")
         cache = " and a KV cache" if any(spec.role == "cache" for spec in self.inputs) else ""
         outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if not set(PRESENT) & set(spec.axes))
-        limit = self._manifest.envelope.limit
+        limit = self._manifest.envelope.max_length
         longest = "any length" if limit is None else f"at most {limit} tokens"
         provider = self.providers[0].removesuffix("ExecutionProvider").lower()
         return (

@@ -25,10 +25,10 @@ def source_of(
     """The source of a definition. ``longest``: where its inputs end although its encoding takes longer ones."""
     envelope = model.envelope
     if longest is not None:
-        limit = longest if envelope.limit is None else min(longest, envelope.limit)
+        limit = longest if envelope.max_length is None else min(longest, envelope.max_length)
         boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
-        trained = limit if envelope.trained is None else min(limit, envelope.trained)
-        envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
+        trained = limit if envelope.trained_length is None else min(limit, envelope.trained_length)
+        envelope = msgspec.structs.replace(envelope, max_length=limit, trained_length=trained, boundaries=boundaries)
     encodings = [encoding.spec for encoding in model.encodings]
     return Source(
         name=name,

@@ -58,7 +58,7 @@ class OwnDecoder(CachedDecoder):
     @property
     def decoding(self) -> Decoding:
         encodings = [part for part in self.user.module.modules() if isinstance(part, Encoding)]
-        size = self._envelope.limit
+        size = self._envelope.max_length
         positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
         read = POSITIONS in self._takes or any(reads_numbers(encoding) for encoding in encodings)
         return Decoding(

@@ -65,7 +65,7 @@ def probe(
     remarks = [
         f"{_NAMES[axis]} of at most {found.limit} tokens are accepted, longer ones are refused: {found.reason}"
         for axis, found in limits.items()
-        if found.limit is not None and (axis not in envelope.limited_axes or found.limit != envelope.limit)
+        if found.limit is not None and (axis not in envelope.limited_axes or found.limit != envelope.max_length)
     ]
     envelope, traced = _limited(trial, envelope, limits)
     first, second = _two_sizes(base, envelope)
@@ -77,7 +77,7 @@ def probe(
     return Probed(
         outputs=outputs,
         envelope=envelope,
-        plan=ProofPlan(further=[] if found is None or found.limit is not None else found.cheap, traced=traced),
+        plan=ProofPlan(further=[] if found is None or found.limit is not None else found.cheap, trace_sizes=traced),
         remarks=remarks,
     )
 
@@ -161,8 +161,8 @@ class _NoRoomError(Exception):
 def _base(trial: _Trial, tensors: Mapping[str, Tensor], envelope: LengthContract) -> Sizes:
     """Sizes that the module takes: those to trace at, or where these are too long, the example's."""
     first = axis_sizes(trial.inputs)
-    if envelope.limit is not None and SEQUENCE in first:
-        first[SEQUENCE] = min(first[SEQUENCE], envelope.limit)
+    if envelope.max_length is not None and SEQUENCE in first:
+        first[SEQUENCE] = min(first[SEQUENCE], envelope.max_length)
     own = _sizes(trial, tensors)
     if tensors:
         trial.run(own, tensors, " (the example's)")
@@ -196,7 +196,7 @@ def _sizes(trial: _Trial, tensors: Mapping[str, Tensor]) -> Sizes:
 
 
 def _searched(trial: _Trial, base: Sizes, axis: str, envelope: LengthContract) -> Found:
-    known = envelope.limit if axis in envelope.limited_axes else None
+    known = envelope.max_length if axis in envelope.limited_axes else None
     alone = {**base, BATCH: 1} if BATCH in base else base
 
     def attempt(length: int) -> str:
@@ -223,23 +223,25 @@ def _limited(
     ends = {axis: each.limit for axis, each in limits.items() if each.limit is not None}
     if not ends:
         return envelope, {}
-    limit = min([*ends.values(), *([] if envelope.limit is None else [envelope.limit])])
+    limit = min([*ends.values(), *([] if envelope.max_length is None else [envelope.max_length])])
     if limit < 2:
         reason = next(each.reason for axis, each in limits.items() if axis in ends)
         raise PosexportError(f"{trial.argument}: only inputs of one token are taken: {reason}")
-    axes = [axis for axis in limits if axis in ends or (envelope.limit is not None and axis in envelope.limited_axes)]
+    axes = [
+        axis for axis in limits if axis in ends or (envelope.max_length is not None and axis in envelope.limited_axes)
+    ]
     traced = axis_sizes(trial.inputs)
     boundaries = [b for b in envelope.boundaries if b <= limit]
-    limited = msgspec.structs.replace(envelope, limit=limit, limited_axes=axes, boundaries=boundaries)
+    limited = msgspec.structs.replace(envelope, max_length=limit, limited_axes=axes, boundaries=boundaries)
     return limited, {axis: limit for axis in axes if traced[axis] > limit}
 
 
 def _two_sizes(base: Sizes, envelope: LengthContract) -> tuple[Sizes, Sizes]:
     """Two different sizes of every axis, within the limits."""
     first, second = dict(base), {axis: size + 4 for axis, size in base.items()}
-    for axis in envelope.limited_axes if envelope.limit is not None else []:
+    for axis in envelope.limited_axes if envelope.max_length is not None else []:
         if axis in second:
-            second[axis] = min(second[axis], envelope.limit or 1)
+            second[axis] = min(second[axis], envelope.max_length or 1)
             first[axis] = min(first[axis], max(1, second[axis] - 1))
     return first, second
 

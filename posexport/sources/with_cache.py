@@ -127,7 +127,7 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
     encodings = [encoding.spec for encoding in decoder.encodings]
-    further = [length for length in source.plan.further if envelope.limit is None or length <= envelope.limit]
+    further = [length for length in source.plan.further if envelope.max_length is None or length <= envelope.max_length]
     return replace(
         source,
         module=decoder,
@@ -157,22 +157,22 @@ def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, 
         return ""
 
     try:
-        end = search(attempt, 1, envelope.limit or LONGEST)
+        end = search(attempt, 1, envelope.max_length or LONGEST)
     except MemoryError:  # how far it may go is not known
         return envelope, remarks
-    if end.limit is None or end.limit == envelope.limit:
+    if end.limit is None or end.limit == envelope.max_length:
         return envelope, remarks
     remark = (
         f"inputs of at most {end.limit} tokens are accepted, longer ones are refused: with the {POSITIONS} of "
         f"{end.limit + 1} tokens the module raised {end.reason}"
     )
     boundaries = sorted({*(b for b in envelope.boundaries if b < end.limit), end.limit})
-    return msgspec.structs.replace(envelope, limit=end.limit, boundaries=boundaries), [*remarks, remark]
+    return msgspec.structs.replace(envelope, max_length=end.limit, boundaries=boundaries), [*remarks, remark]
 
 
 def _misfit(decoder: OwnDecoder) -> str:
     """Why the module computes something else with a cache than without; nothing where it computes the same."""
-    limit, size = decoder.envelope.limit or _LENGTH, decoder.inputs[0].size or 1
+    limit, size = decoder.envelope.max_length or _LENGTH, decoder.inputs[0].size or 1
     length = min(_LENGTH, limit)
     trial, least = decoder, _ROUNDING[torch.float32]
     if _small(decoder):

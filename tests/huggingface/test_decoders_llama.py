@@ -67,8 +67,12 @@ def test_what_the_source_says(name: str, encoding: str, boundaries: list[int]) -
     source = read(GOLDEN / name)
     assert source.encoding is not None
     assert (source.task, source.encoding.name) == ("text-generation", encoding)
-    assert (source.envelope.limit, source.envelope.trained, source.envelope.boundaries) == (None, None, boundaries)
-    assert source.envelope.cached
+    assert (source.envelope.max_length, source.envelope.trained_length, source.envelope.boundaries) == (
+        None,
+        None,
+        boundaries,
+    )
+    assert source.envelope.kv_cache
     assert source.envelope.length_dependent == ("longrope" in name)
     assert source.promises.shift_invariant
     cast, *differences = source.remarks

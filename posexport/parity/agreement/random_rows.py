@@ -18,7 +18,7 @@ def random_rows(graph: Interface, envelope: LengthContract) -> list[Feeds]:
     two = any(ENCODER_SEQUENCE in spec.axes for spec in graph.inputs)
     feeds = []
     for batch, wanted in CALLS:
-        length = max(min(wanted, envelope.limit or wanted), envelope.minimum)
+        length = max(min(wanted, envelope.max_length or wanted), envelope.min_length)
         point = GridPoint(batch=batch, length=length, encoder_length=length if two else None)
         feeds.append(draw(point, graph.inputs))
     return feeds

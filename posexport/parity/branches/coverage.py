@@ -184,7 +184,9 @@ class _Search:
             return []
         envelope = self._source.envelope
         limited = {SEQUENCE, ENCODER_SEQUENCE} & set(envelope.limited_axes)
-        limit = None if envelope.limit is None or not limited else frames(envelope.limit, envelope.convolutions)
+        limit = (
+            None if envelope.max_length is None or not limited else frames(envelope.max_length, envelope.convolutions)
+        )
         doubled = [1 << n for n in range(8, _LONGEST.bit_length())]
         return sorted(n for n in {_FIRST, *doubled, *([limit] if limit else [])} if n <= (limit or _LONGEST))
 
@@ -193,7 +195,7 @@ class _Search:
         envelope = self._source.envelope
         far = point.encoder_length
         if far is not None:
-            limit = envelope.limit if ENCODER_SEQUENCE in envelope.limited_axes else None
+            limit = envelope.max_length if ENCODER_SEQUENCE in envelope.limited_axes else None
             far = tokens if limit is None else min(tokens, limit)
         return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), encoder_length=far)
 

@@ -101,7 +101,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
         module=source.module if whole else Neutral(source, taken, given).eval(),
         inputs=taken,
         outputs=given,
-        envelope=msgspec.structs.replace(source.envelope, cached=cached, paddings=paddings),
+        envelope=msgspec.structs.replace(source.envelope, kv_cache=cached, paddings=paddings),
         parts=[],
     )
     names = [spec.name for spec in given]

@@ -49,9 +49,9 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
         outputs=[msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.outputs],
         envelope=msgspec.structs.replace(
             old,
-            cached=False,
+            kv_cache=False,
             length_dependent=False,
-            limit=old.limit if ENCODER_SEQUENCE in old.limited_axes else None,
+            max_length=old.max_length if ENCODER_SEQUENCE in old.limited_axes else None,
             limited_axes=[SEQUENCE],
         ),
         # where the inputs have one size, there is nothing to permute

@@ -69,7 +69,7 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
     """Both comparisons."""
     source, truth, baseline = reference.source, reference.truth, reference.baseline
     ports = ports_of(source.inputs, source.outputs)
-    if ports is None or not source.envelope.cached:
+    if ports is None or not source.envelope.kv_cache:
         return
     length, steps = sizes(source.envelope)
     prompts = draw_prompts(ports.tokens, source.envelope, length)
@@ -115,7 +115,7 @@ def sizes(envelope: LengthContract) -> tuple[int, int]:
 
     A length at which the formula of a length-dependent encoding changes is among the steps, if it is not far.
     """
-    limit = envelope.limit
+    limit = envelope.max_length
     length = _PROMPT if limit is None else min(_PROMPT, max(1, limit // 2))
     near = [b for b in envelope.boundaries if length + STEPS <= b <= _LONGEST and (limit is None or b < limit)]
     if envelope.length_dependent and near:
@@ -133,7 +133,7 @@ def draw_prompts(tokens: InputSpec, envelope: LengthContract, length: int) -> li
 
 def draw_fixed(fixed: Sequence[InputSpec], envelope: LengthContract) -> Feeds:
     """What an encoder reads: rows of different lengths where it takes padding."""
-    longest = _PROMPT if envelope.limit is None else min(_PROMPT, envelope.limit)
+    longest = _PROMPT if envelope.max_length is None else min(_PROMPT, envelope.max_length)
     return draw(GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=envelope.ragged or "none"), fixed)
 
 
