@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -133,8 +133,8 @@ class Vision(Definition):
         return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.config.hidden])]
 
     @property
-    def envelope(self) -> LengthContract:
-        return msgspec.structs.replace(envelope_of(self.encoding), patch_size=self.config.patch)
+    def limits(self) -> LengthContract:
+        return msgspec.structs.replace(limits_of(self.encoding), patch_size=self.config.patch)
 
     @property
     def plan(self) -> ProofPlan:

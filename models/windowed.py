@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -136,11 +136,11 @@ class Windowed(Definition):
         return block.attention.encoding
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """The encoding's, and the smallest image."""
         least = self.config.least
         smallest = {HEIGHT: least, WIDTH: least} if least > 1 else {}
-        return msgspec.structs.replace(envelope_of(self.encoding), min_sizes=smallest, patch_size=self._step)
+        return msgspec.structs.replace(limits_of(self.encoding), min_sizes=smallest, patch_size=self._step)
 
     @property
     def _step(self) -> int:

@@ -94,15 +94,15 @@ def numbered_by_ids(right: Source) -> Source:
     config: EncoderConfig = right.module.encoder.config
     encoder = Encoder(config, right.module.encoder.encoding, FairseqPositionIds(config.padding_id))
     module = EncoderModel(encoder, right.module.head).eval()
-    envelope = dataclass_limit(right, right.envelope.max_length - 1)
-    return dataclasses.replace(right, module=module, envelope=envelope)
+    limits = dataclass_limit(right, right.limits.max_length - 1)
+    return dataclasses.replace(right, module=module, limits=limits)
 
 
 def dataclass_limit(right: Source, limit: int | None) -> Any:
     import msgspec
 
     return msgspec.structs.replace(
-        right.envelope, max_length=limit, trained_length=limit, boundaries=[limit] if limit else []
+        right.limits, max_length=limit, trained_length=limit, boundaries=[limit] if limit else []
     )
 
 

@@ -134,8 +134,8 @@ def test_the_encoders_states_reach_every_layer() -> None:
 
 def test_what_it_says_of_itself() -> None:
     source = model("absolute", f"max_positions={LIMIT}")
-    assert source.envelope.max_length == LIMIT
-    assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
+    assert source.limits.max_length == LIMIT
+    assert source.limits.limited_axes == [SEQUENCE, "encoder_sequence_length"]
     assert (source.promises.causal, source.promises.positional, source.promises.shift_invariant) == (True, True, False)
     assert model("t5").promises.shift_invariant
     assert [part.spec.file for part in source.parts] == ["encoder_model.onnx", "decoder_model.onnx"]
@@ -153,7 +153,7 @@ class Sounds(nn.Module):
     """An encoder of features of a fixed size, as Whisper's: no mask, no axis of its own."""
 
     states_axis: Axis = 6
-    envelopes: tuple[LengthContract, ...] = ()
+    contracts: tuple[LengthContract, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def sounds() -> Source:
 
 def test_an_encoder_of_features(tmp_path: Path) -> None:
     source = sounds()
-    assert source.envelope.limited_axes == [SEQUENCE]
+    assert source.limits.limited_axes == [SEQUENCE]
     assert [spec.name for spec in source.inputs][:2] == ["input_features", "decoder_input_ids"]
     report = proof(source, tmp_path)
     assert report.passed, report.describe()

@@ -268,8 +268,8 @@ def test_weights_in_a_file_of_their_own(bundles: Any, monkeypatch: pytest.Monkey
 
 def test_refusals_come_from_the_manifest() -> None:
     lowerings = {
-        "SomeAttention": LoweringSpec(lowering="skew", refused={"blockwise": "slower here"}, nodes=1),
-        "OtherAttention": LoweringSpec(lowering="formula", refused={}, nodes=1),
+        "SomeAttention": LoweringSpec(lowering="skew", rejected={"blockwise": "slower here"}, nodes=1),
+        "OtherAttention": LoweringSpec(lowering="formula", rejected={}, nodes=1),
     }
     manifest: Any = SimpleNamespace(lowerings=lowerings)
     (decision,) = _decisions(manifest, Origins(model(), ROLES))  # this graph has no node of the other
@@ -280,7 +280,9 @@ def test_refusals_come_from_the_manifest() -> None:
     told = Explanation(bundle="b", made_for="cpu", provider="cpu", threads=0, onnxruntime="1", fed="", parts=[part])
     assert notes(told) == []
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(shown(msgspec.structs.replace(told, passes={"gelu": PassSpec(nodes=3, refused=["no such formula"])})))
+    console.print(
+        shown(msgspec.structs.replace(told, passes={"gelu": PassSpec(nodes=3, rejected=["no such formula"])}))
+    )
     assert re.search(r"gelu +3 +no such formula", console.export_text())
     assert (
         "no lowerings are recorded"

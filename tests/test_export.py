@@ -105,8 +105,8 @@ def test_refusal_of_a_lowering_says_why() -> None:
         choose(ATTENTION, spec, Target(), "blockwise")
     choice = choose(ATTENTION, spec, Target())
     assert choice.lowering.name == "formula"
-    assert choice.refused["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
-    assert "--target cpu or cuda" in choice.refused["multi-head"]
+    assert choice.rejected["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
+    assert "--target cpu or cuda" in choice.rejected["multi-head"]
     with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, chunked, f"):
         check_name("fast")
 

@@ -274,7 +274,7 @@ def test_a_cache_is_stored_in_half_precision(tmp_path: Path) -> None:
     )
     assert conversion.manifest is not None
     assert {spec.dtype for spec in conversion.manifest.inputs if spec.role == "cache"} == {"float16"}
-    assert conversion.manifest.stored["KV cache"] == "float16"
+    assert conversion.manifest.precision_by_class["KV cache"] == "float16"
     session = posexport.load(tmp_path / "half")
     first = session.run({"input_ids": [[5, 2, 7]]})
     cache = {name.replace("present", "past_key_values"): array for name, array in first.items() if name != "logits"}

@@ -72,7 +72,7 @@ def builtin(name: str) -> Source:
 
 
 def feeds(of: Source) -> Feeds:
-    return draw(GridPoint(batch=3, length=7, padding=of.envelope.ragged or "none"), of.inputs)
+    return draw(GridPoint(batch=3, length=7, padding=of.limits.ragged or "none"), of.inputs)
 
 
 def pages(parameter: nn.Parameter) -> bool:

@@ -221,7 +221,7 @@ def test_the_whole_grid_passes_and_is_summed_up(absolute: tuple[Source, onnx.Mod
     assert report.passed, report.describe()
     counts = report.summary()
     # lengths 1, 2, 17, 19, 20: two points at length 1, seven at each of the others; 21 and 40 refused
-    assert (counts.points, counts.passed, counts.refused, counts.skipped) == (33, 30, 3, 0)
+    assert (counts.points, counts.passed, counts.rejected, counts.skipped) == (33, 30, 3, 0)
     assert counts.complete
     assert 0 < counts.worst_error <= counts.worst_tolerance
     assert [done for done, total, _ in seen if total] == list(range(31))
@@ -371,7 +371,7 @@ def test_rows_that_are_mixed_up_fail_in_batches(absolute: tuple[Source, onnx.Mod
 
 def test_a_missing_guard_fails(folder: Path) -> None:
     right = source("encoder-relative-key")
-    unguarded = dataclasses.replace(right, envelope=dataclass_limit(right, None))
+    unguarded = dataclasses.replace(right, limits=dataclass_limit(right, None))
     report = proven(right, exported(unguarded, folder), lengths=[20, 21])
     assert failing_lengths(report) == {21}
     assert "it must be rejected (input longer than 20 positions): no length guard" in report.describe()
@@ -379,7 +379,7 @@ def test_a_missing_guard_fails(folder: Path) -> None:
 
 def test_another_failure_is_no_guard(folder: Path) -> None:
     right = source("encoder-learned")
-    unguarded = dataclasses.replace(right, envelope=dataclass_limit(right, None))
+    unguarded = dataclasses.replace(right, limits=dataclass_limit(right, None))
     model = exported(unguarded, folder)
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[1].dim_value = 20

@@ -73,8 +73,8 @@ def test_what_is_chosen(made_for: TargetName, opset: int, each: str, shared: str
         choice = plan.choose(*found, Target(made_for, opset))
         wanted = shared if spec.shared else each
         assert choice.lowering.name == wanted
-        assert set(choice.refused) == WAYS - {wanted}
-        assert all(choice.refused.values())
+        assert set(choice.rejected) == WAYS - {wanted}
+        assert all(choice.rejected.values())
 
 
 PARTIAL = ("layout=interleaved", "rotary_dim=6")

@@ -71,7 +71,7 @@ def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     source = decoder("absolute")
     of = steps.ports_of(source.inputs, source.outputs)
     assert of is not None
-    prompts = steps.draw_prompts(of.tokens, source.envelope, 17)
+    prompts = steps.draw_prompts(of.tokens, source.limits, 17)
     assert [len(prompt) for prompt in prompts] == [17, 12, 6]
     run = PrecisionCopy(source.module, torch.float32, outputs=len(source.outputs))
     walked = steps.rollout(run, of, prompts, 64, [spec.name for spec in source.outputs])
@@ -153,7 +153,7 @@ def test_gaps_are_between_the_two_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("envelope", "wanted"),
+    ("limits", "wanted"),
     [
         (LengthContract(), (17, 64)),
         (LengthContract(max_length=128), (17, 64)),
@@ -169,10 +169,10 @@ def test_gaps_are_between_the_two_best() -> None:
         (LengthContract(boundaries=[200], max_length=205, length_dependent=True), (168, 38)),
     ],
 )
-def test_the_steps_fit_the_table_and_cross_a_near_boundary(envelope: LengthContract, wanted: tuple[int, int]) -> None:
-    length, count = steps.sizes(envelope)
+def test_the_steps_fit_the_table_and_cross_a_near_boundary(limits: LengthContract, wanted: tuple[int, int]) -> None:
+    length, count = steps.sizes(limits)
     assert (length, count) == wanted
-    assert envelope.max_length is None or length + count - 1 <= envelope.max_length
+    assert limits.max_length is None or length + count - 1 <= limits.max_length
 
 
 def test_fewer_steps_where_the_table_ends(tmp_path: Path) -> None:

@@ -128,8 +128,8 @@ def test_the_answer_is_read_from_the_class_token_or_the_patches():
 
 
 def test_sizes_to_prove_it_at():
-    envelope, images = vision("vit-interpolated").envelope, vision("vit-interpolated").plan.proof_image_sizes
-    assert (envelope.trained_length, envelope.max_length, envelope.beyond, envelope.patch_size) == (
+    limits, images = vision("vit-interpolated").limits, vision("vit-interpolated").plan.proof_image_sizes
+    assert (limits.trained_length, limits.max_length, limits.beyond, limits.patch_size) == (
         21,
         None,
         "interpolate",

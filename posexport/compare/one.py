@@ -30,7 +30,7 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
     loss = train(model, setup)
     source = source_of(model, name=f"encoder-{encoding}", kind="builtin", task=TASK, sha256=weights.digest(model))
     build(source, path, opset=negotiate.DEFAULT_OPSET, ir_version=negotiate.IR_VERSION)
-    limit = source.envelope.max_length
+    limit = source.limits.max_length
     return Result(
         encoding=encoding,
         limit=limit,
@@ -60,6 +60,6 @@ def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setu
     )
     return AtPrecision(
         file_bytes=path.stat().st_size,
-        accuracy=accuracies(path, setup, source.envelope.max_length),
+        accuracy=accuracies(path, setup, source.limits.max_length),
         cosine=agreement(path, float32, setup),
     )

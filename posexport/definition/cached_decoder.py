@@ -124,7 +124,7 @@ class CachedDecoder(Definition):
         return all(encoding.padding_invariant for encoding in self.decoding.encodings)
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
             self.decoding.lengths,

@@ -10,10 +10,10 @@ from posexport.nn.position_ids import PositionIds
 from posexport.spec import Beyond, LengthContract
 
 
-def envelope_of(
+def limits_of(
     encoding: Encoding, position_ids: PositionIds | None = None, beyond: Beyond | None = None
 ) -> LengthContract:
-    """The envelope of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
+    """The lengths of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
 
     ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the ids
     (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
@@ -32,13 +32,13 @@ def envelope_of(
     )
 
 
-def together(envelopes: Sequence[LengthContract]) -> LengthContract:
-    """What models with these envelopes allow together: the smallest limit, every boundary; else the first one's."""
+def together(contracts: Sequence[LengthContract]) -> LengthContract:
+    """What models with these contracts allow together: the smallest limit, every boundary; else the first one's."""
     return msgspec.structs.replace(
-        envelopes[0],
-        trained_length=_smallest(each.trained_length for each in envelopes),
-        max_length=_smallest(each.max_length for each in envelopes),
-        boundaries=sorted({boundary for each in envelopes for boundary in each.boundaries}),
+        contracts[0],
+        trained_length=_smallest(each.trained_length for each in contracts),
+        max_length=_smallest(each.max_length for each in contracts),
+        boundaries=sorted({boundary for each in contracts for boundary in each.boundaries}),
     )
 
 
@@ -47,9 +47,9 @@ def reads_numbers(encoding: Encoding) -> bool:
     return "embed" in encoding.hooks or "rotate" in encoding.hooks
 
 
-def envelope_of_module(module: nn.Module) -> LengthContract:
+def limits_of_module(module: nn.Module) -> LengthContract:
     """What all encodings in a module allow together: the smallest limit, every boundary."""
-    contracts = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
+    contracts = [limits_of(m) for m in module.modules() if isinstance(m, Encoding)]
     return LengthContract(
         trained_length=_smallest(e.trained_length for e in contracts),
         max_length=_smallest(e.max_length for e in contracts),

@@ -64,12 +64,12 @@ def explain(
     import onnxruntime
 
     manifest = read(directory)
-    named = feeds.sizes(manifest.inputs, manifest.envelope, batch=batch, length=length, past=past)
+    named = feeds.sizes(manifest.inputs, manifest.limits, batch=batch, length=length, past=past)
     record = provider_named(provider)
     check_hashes(directory, manifest)
     if not record.built_in:
         check_loads(provider)
-    arrays = feeds.draw(manifest.inputs, manifest.envelope, named)
+    arrays = feeds.draw(manifest.inputs, manifest.limits, named)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
     graphs = graphs or [(MODEL, manifest)]
     later = bool(named.get(PAST))
@@ -229,7 +229,7 @@ def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
             node_type=name,
             nodes=origins.count(name) or spec.nodes,
             lowering=spec.lowering,
-            refused=spec.refused,
+            refused=spec.rejected,
         )
         for name, spec in manifest.lowerings.items()
         if not origins.nodes or origins.count(name)

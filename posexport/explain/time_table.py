@@ -58,7 +58,7 @@ def _passes(found: Explanation) -> Table:
     for name in ("pass", "nodes", "not applied"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
     for name, spec in found.passes.items():
-        table.add_row(name, str(spec.nodes), "\n".join(spec.refused) or "none")
+        table.add_row(name, str(spec.nodes), "\n".join(spec.rejected) or "none")
     return table
 
 

@@ -128,7 +128,7 @@ def _lowered(
         keep_float=tuple(options.keep_float),
     )
     passes = pipeline.run(model, made_for, lowering)
-    guard.insert(model, source.inputs, bounds_of(source.envelope))
+    guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, lowering)
     if inline:
         inline_functions(model)
@@ -154,5 +154,5 @@ def _save(
 def _longest(source: Source) -> int | None:
     """The most tokens that any sequence of the inputs may have; None where one has no limit."""
     sequences = {axis for spec in source.inputs for axis in spec.axes} & {SEQUENCE, ENCODER_SEQUENCE}
-    limited = bool(sequences) and sequences <= set(source.envelope.limited_axes)
-    return source.envelope.max_length if limited else None
+    limited = bool(sequences) and sequences <= set(source.limits.limited_axes)
+    return source.limits.max_length if limited else None

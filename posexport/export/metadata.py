@@ -25,7 +25,7 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
         },
         "task": source.task,
         "encoding": msgspec.to_builtins(source.encoding),
-        "limits": msgspec.to_builtins(Limits.of(source.envelope, source.plan)),
+        "limits": msgspec.to_builtins(Limits.of(source.limits, source.plan)),
         "inputs": msgspec.to_builtins(source.inputs),
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,

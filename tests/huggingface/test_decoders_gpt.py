@@ -57,7 +57,7 @@ def test_what_the_source_says(name: str) -> None:
     assert source.encoding is not None
     assert source.encoding.name == encoding
     assert parameters.items() <= source.encoding.parameters.items()
-    assert (source.envelope.max_length, source.envelope.trained_length, source.envelope.kv_cache) == (
+    assert (source.limits.max_length, source.limits.trained_length, source.limits.kv_cache) == (
         limit,
         limit,
         True,

@@ -64,7 +64,7 @@ def test_what_the_source_says(name: str) -> None:
     assert source.task == task
     assert source.encoding is not None
     assert source.encoding.name == encoding
-    assert (source.envelope.max_length, source.envelope.kv_cache, source.promises.causal) == (limit, True, True)
+    assert (source.limits.max_length, source.limits.kv_cache, source.promises.causal) == (limit, True, True)
     assert source.promises.shift_invariant == shift_invariant
     assert source.promises.padding_invariant
     caches = [spec.axes[1::2] for spec in source.inputs if spec.role == "cache"]

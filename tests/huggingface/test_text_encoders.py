@@ -52,7 +52,7 @@ def test_what_the_source_says(name: str, task: str, encoding: str, boundaries: l
     source = read(GOLDEN / name)
     assert source.encoding is not None
     assert (source.task, source.encoding.name) == (task, encoding)
-    assert (source.envelope.max_length, source.envelope.trained_length, source.envelope.boundaries) == (
+    assert (source.limits.max_length, source.limits.trained_length, source.limits.boundaries) == (
         None,
         None,
         boundaries,

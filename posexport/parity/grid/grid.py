@@ -52,10 +52,10 @@ def grid(
     return points
 
 
-def switches(envelope: LengthContract) -> list[int]:
+def switches(limits: LengthContract) -> list[int]:
     """Lengths up to and including which the graph computes in one way, ascending: a mistake may show on one side only.
 
     Lengths at which the encoding's formula changes, and the length from which attention is tiled over queries; in units
     of ``sequence_length`` (samples where convolutions make tokens of them).
     """
-    return sorted({*envelope.boundaries, samples(BLOCK + 1, envelope.convolutions) - 1})
+    return sorted({*limits.boundaries, samples(BLOCK + 1, limits.convolutions) - 1})
