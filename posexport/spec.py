@@ -100,22 +100,16 @@ class Interface(Protocol):
     def outputs(self) -> Sequence[OutputSpec]: ...
 
 
-class PartSpec(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename={"feeds": "input_names", "gives": "output_names"},
-):
+class PartSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of several graphs that make up a model, which run in turn. One file may be two parts.
 
     Attributes:
         file: the graph's file.
         inputs: inputs of this graph.
         outputs: outputs of this graph.
-        input_names (dict[str, str]): where each of its inputs comes from: an input of the whole model, or an output
-            of an earlier graph. A ``cache`` input that is not listed is empty.
-        output_names (dict[str, str]): what each of its outputs is called in the whole model.
+        input_names: where each of its inputs comes from: an input of the whole model, or an output of an earlier
+            graph. A ``cache`` input that is not listed is empty.
+        output_names: what each of its outputs is called in the whole model.
         when: ``always``; ``first``, in calls without past tokens; ``later``, in calls with some. Before a
             ``later`` part the ``first`` one runs on one token alone, for what only it gives and what no token
             changes (keys and values of an encoder's states).
@@ -124,8 +118,8 @@ class PartSpec(
     file: str
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
-    feeds: dict[str, str]
-    gives: dict[str, str]
+    input_names: dict[str, str]
+    output_names: dict[str, str]
     when: Literal["always", "first", "later"] = "always"
 
 

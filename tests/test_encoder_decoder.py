@@ -142,8 +142,8 @@ def test_what_it_says_of_itself() -> None:
     encoder, decoder = (part.spec for part in source.parts)
     assert [spec.name for spec in encoder.outputs][:2] == ["last_hidden_state", "present.0.encoder.key"]
     assert [spec.name for spec in decoder.inputs][:3] == ["input_ids", "attention_mask", "encoder_attention_mask"]
-    assert decoder.feeds["past_key_values.1.encoder.value"] == "present.1.encoder.value"
-    assert decoder.feeds["encoder_attention_mask"] == "attention_mask"
+    assert decoder.input_names["past_key_values.1.encoder.value"] == "present.1.encoder.value"
+    assert decoder.input_names["encoder_attention_mask"] == "attention_mask"
 
 
 # -- other encoders --------------------------------------------------------------------------------
@@ -242,11 +242,11 @@ def test_swapped_feeds_fail(rope: tuple[Source, Path]) -> None:
     """The decoder reads the first layer's keys of the encoder in the second, and the other way round."""
     source, folder = rope
     decoder = source.parts[1]
-    feeds = dict(decoder.spec.feeds)
+    feeds = dict(decoder.spec.input_names)
     for what in ("key", "value"):
         first, second = (f"past_key_values.{i}.encoder.{what}" for i in (0, 1))
         feeds[first], feeds[second] = feeds[second], feeds[first]
-    swapped = dataclasses.replace(decoder, spec=msgspec.structs.replace(decoder.spec, feeds=feeds))
+    swapped = dataclasses.replace(decoder, spec=msgspec.structs.replace(decoder.spec, input_names=feeds))
     wrong = dataclasses.replace(source, parts=[source.parts[0], swapped])
     report = prove(wrong, folder, lengths=(2,), threads=1)
     failed = {point.output for point in report.points if point.verdict == "fail"}

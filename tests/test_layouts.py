@@ -188,8 +188,8 @@ def test_a_manifest_whose_later_part_gives_something_else_is_refused(halves: Pat
     later = next(part for part in manifest.parts if part.when == "later")
     for wrong in (
         msgspec.structs.replace(later, when="always"),
-        msgspec.structs.replace(later, gives={**later.gives, "logits": "encoder_last_hidden_state"}),
-        msgspec.structs.replace(later, feeds={k: v for k, v in later.feeds.items() if k != "input_ids"}),
+        msgspec.structs.replace(later, output_names={**later.output_names, "logits": "encoder_last_hidden_state"}),
+        msgspec.structs.replace(later, input_names={k: v for k, v in later.input_names.items() if k != "input_ids"}),
     ):
         parts = [wrong if part is later else part for part in manifest.parts]
         with pytest.raises(PosexportError, match=r"its part decoder_with_past_model\.onnx"):

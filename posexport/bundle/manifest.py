@@ -202,8 +202,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
         outputs: the outputs in the graph's order.
         parts: the graphs of a model that has several (encoder and decoder), in the order in which they run.
         precision: precision of weights and activations.
-        precision_by_class: class of tensors and what they are stored in, such as
-            ``int8 per channel``; empty: all as ``precision`` says.
+        precision_by_class: class of tensors and what they are stored in, such as ``int8 per channel``; empty: all
+            as ``precision`` says.
         cost: what a precision below float32 was measured to cost; None for float32.
         variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
         target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
@@ -320,22 +320,24 @@ def _fit(manifest: Manifest) -> None:
     first: set[str] = set()
     for part in manifest.parts:
         for spec in part.inputs:
-            source = part.feeds.get(spec.name)
+            source = part.input_names.get(spec.name)
             if source is None and spec.role == "cache":
                 continue  # empty
             if source is None or not _takes(spec, known.get(source)):
                 raise PosexportError(f"its part {part.file} takes {spec.name}, and nothing that fits feeds it")
         names = {spec.name: spec.axes for spec in part.outputs}
         # what does not change in later calls is not given again
-        all_given = set(part.gives) == set(names) or (part.when == "later" and set(part.gives) < set(names))
-        if not set(part.feeds) <= {spec.name for spec in part.inputs} or not all_given:
+        all_given = set(part.output_names) == set(names) or (
+            part.when == "later" and set(part.output_names) < set(names)
+        )
+        if not set(part.input_names) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        made = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.gives.items()}
+        made = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.output_names.items()}
         taken = known.keys() & made.keys()
         if part.when == "later" and taken <= first:
             # in calls of its own it gives what the part for first calls gives in the others
             taken = {whole for whole in taken if known[whole] != made[whole]}
-        if len(made) < len(part.gives) or taken:
+        if len(made) < len(part.output_names) or taken:
             raise PosexportError(f"its part {part.file} gives an output a name that is already used")
         first |= made.keys() if part.when == "first" else set()
         known |= made
