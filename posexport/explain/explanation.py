@@ -94,11 +94,11 @@ def explain(
                 raise
     return Explanation(
         bundle=str(directory),
-        made_for=manifest.target,
+        target=manifest.target,
         provider=provider,
         threads=threads,
         onnxruntime=onnxruntime.__version__,
-        fed=_words(named, manifest),
+        call=_words(named, manifest),
         parts=parts,
         passes=manifest.passes,
     )
@@ -229,7 +229,7 @@ def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
             node_type=name,
             nodes=origins.count(name) or spec.nodes,
             lowering=spec.lowering,
-            refused=spec.rejected,
+            rejected=spec.rejected,
         )
         for name, spec in manifest.lowerings.items()
         if not origins.nodes or origins.count(name)
