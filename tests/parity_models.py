@@ -20,6 +20,7 @@ from posexport.parity.choose import Wishes, prove_model
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
+from tests.small import recipe
 
 #: small enough for a test, and no two alike
 SIZES = ("max_positions=20", "hidden=20", "feedforward=37", "vocab=61")
@@ -33,7 +34,7 @@ def source(name: str = "encoder-absolute", *settings: str, task: str | None = No
 
 def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.ModelProto:
     path = folder / "model.onnx"
-    build(made_from, path, opset=18, ir_version=10, lowering=lowering)
+    build(made_from, path, recipe(lowering=lowering))
     return onnx.load(path)
 
 

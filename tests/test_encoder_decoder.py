@@ -33,6 +33,7 @@ from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.verification import verify
+from tests.small import recipe
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LIMIT = 13
@@ -44,7 +45,7 @@ def model(encoding: str, *settings: str, task: str | None = None) -> Source:
 
 def exported(source: Source, folder: Path) -> Path:
     for file, graph in source.graphs.items():
-        build(graph, folder / file, opset=18, ir_version=10)
+        build(graph, folder / file, recipe())
     return folder
 
 

@@ -26,6 +26,7 @@ from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
+from tests.small import recipe
 
 _HEAD = '<ir_version: 10, opset_import: ["": 20, "f": 1]>'
 _LEVELS = {
@@ -233,8 +234,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         source = prepare(name, LoadOptions(settings=("layers=1",)))
         path = paths[name] = tmp_path_factory.mktemp(name) / "model.onnx"
         opset = negotiate.opset(None, static_cache=False, made_for=target)
-        half = PrecisionOptions(precision="fp16")
-        build(source, path, opset=opset, ir_version=negotiate.IR_VERSION, target=target, precision=half)
+        build(source, path, recipe(opset=opset, target=target, precision="fp16"))
     return paths
 
 

@@ -36,6 +36,7 @@ from posexport.runtime.providers import LEVELS
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.verification import verify
+from tests.small import recipe
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -369,7 +370,7 @@ def test_a_lone_graph_is_no_directory() -> None:
 @pytest.mark.all
 def test_global_attention_mask_may_be_left_out_at_every_level(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    build(source("longformer-forquestionanswering"), path, opset=18, ir_version=10)
+    build(source("longformer-forquestionanswering"), path, recipe())
     ids = draw((3, 20), 43)
     given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     marked = {**given, "global_attention_mask": np.eye(3, 20, dtype=np.int64)}

@@ -28,6 +28,7 @@ from posexport.sources.cached import cached
 from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
+from tests.small import recipe
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")
 #: (model, settings, cache, target) -> what the passes do to two layers
@@ -299,7 +300,7 @@ def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., Non
     assert weight_bytes(packed) <= weight_bytes(plain) + 64
     for model in (plain, packed):
         functions.attach(model)
-        metadata.fill(model, source, {})
+        metadata.fill(model, source, {}, recipe())
     save(packed, tmp_path / "model.onnx")
     given = feeds(source, 2, 7, 0)
     again = ir.load(tmp_path / "model.onnx")

@@ -26,6 +26,7 @@ from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
+from tests.small import recipe
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = ("axial", "beit", "rope-axial", "rope-mrope", "vit-interpolated")
@@ -151,7 +152,7 @@ def test_the_graph_takes_other_sizes(tmp_path):
     model = Vision(config, Beit(heads=5, rows=3, columns=4), beside=beside).eval()
     weights.draw(model, 1)
     source = source_of(model, name="both", kind="builtin", task="features", sha256="0" * 64)
-    export(source, tmp_path / "model.onnx", opset=18, ir_version=10)
+    export(source, tmp_path / "model.onnx", recipe())
     session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for batch, height, width in ((1, 2, 2), (3, 6, 8), (2, 23, 34)):
         image = pixels(batch, 3, height, width).float()

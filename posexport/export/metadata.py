@@ -11,7 +11,7 @@ from posexport.spec import Limits
 from posexport.version import VERSION
 
 
-def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe | None = None) -> None:
+def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe) -> None:
     """Name the producer and write ``posexport.*`` entries, each a string or a JSON value."""
     model.producer_name = "posexport"
     model.producer_version = VERSION
@@ -29,7 +29,7 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
         "inputs": msgspec.to_builtins(source.inputs),
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,
-        **({} if recipe is None else {"recipe": msgspec.to_builtins(recipe)}),
+        "recipe": msgspec.to_builtins(recipe),
         "version": VERSION,
     }
     for key, value in entries.items():
