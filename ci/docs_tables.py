@@ -87,7 +87,7 @@ def profiles() -> str:
 
 
 def _length(found: Explanation) -> int:
-    return int(found.fed.rpartition("length ")[2])
+    return int(found.call.rpartition("length ")[2])
 
 
 #: rows of the README's table: how the benchmark and how readers call an exporter

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -223,13 +223,13 @@ class CanineModel(HeadedModel):
         return False
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """From one molecule on; the lengths where the second molecule and the second and third block begin."""
-        config, envelope = self.encoder.config, envelope_of(self.encoding)
-        limit = envelope.limit
+        config, limits = self.encoder.config, limits_of(self.encoding)
+        limit = limits.max_length
         ours = {2 * config.rate, config.stride, 2 * config.stride}
         inner = {length for length in ours if limit is None or length < limit}
-        return msgspec.structs.replace(envelope, minimum=config.rate, boundaries=sorted({*envelope.boundaries, *inner}))
+        return msgspec.structs.replace(limits, min_length=config.rate, boundaries=sorted({*limits.boundaries, *inner}))
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output, token_input
-from posexport.definition.lengths import envelope_of, reads_numbers, together
+from posexport.definition.lengths import limits_of, reads_numbers, together
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder_layer import DecoderLayer, DecoderLayerConfig
 from posexport.models.embeddings import EmbeddingConfig
@@ -183,13 +183,13 @@ class DecoderModel(CachedDecoder):
     @property
     def decoding(self) -> Decoding:
         config = self.decoder.config
-        lengths = together([envelope_of(encoding) for encoding in self.encodings])
+        lengths = together([limits_of(encoding) for encoding in self.encodings])
         positions = InputSpec(
             name="position_ids",
             dtype="int64",
             axes=[BATCH, SEQUENCE],
             role="positions",
-            size=lengths.limit,
+            size=lengths.max_length,
             default=-1,
         )
         return Decoding(

@@ -13,7 +13,7 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -115,19 +115,19 @@ class EncoderModel(HeadedModel):
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in self.head.outputs]
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """The encoding's, with the boundaries of all layers' encodings where they differ.
 
         Also for the sequence that is attended to, where the encoding's terms measure distances to it.
         """
         position_ids = self.encoder.embeddings.position_ids
-        envelope = envelope_of(self.encoding, position_ids)
-        boundaries = {b for encoding in self.encoder.encodings for b in envelope_of(encoding, position_ids).boundaries}
-        envelope = msgspec.structs.replace(envelope, boundaries=sorted(boundaries))
+        limits = limits_of(self.encoding, position_ids)
+        boundaries = {b for encoding in self.encoder.encodings for b in limits_of(encoding, position_ids).boundaries}
+        limits = msgspec.structs.replace(limits, boundaries=sorted(boundaries))
         between_tokens = bool(self.encoding.attention_hooks)
         if self.encoder.config.layer.cross_attention and between_tokens:
-            return msgspec.structs.replace(envelope, limited_axes=[*envelope.limited_axes, ENCODER_SEQUENCE])
-        return envelope
+            return msgspec.structs.replace(limits, limited_axes=[*limits.limited_axes, ENCODER_SEQUENCE])
+        return limits
 
     @property
     def inputs(self) -> list[InputSpec]:

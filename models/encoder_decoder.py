@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import flat
 from posexport.definition.definition import Definition, Part
-from posexport.definition.lengths import envelope_of, together
+from posexport.definition.lengths import limits_of, together
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, LanguageModel
 from posexport.models.encoder import Encoder
@@ -73,22 +73,22 @@ class EncoderDecoderModel(Definition):
         return [self.encoder] if isinstance(self.encoder, nn.Module) else []
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """What both halves allow: one limit, for the encoder's tokens and for past and new tokens of the decoder."""
         side, decoder = self.side, self.decoder
-        envelope = together([*side.envelopes, *(envelope_of(encoding) for encoding in decoder.encodings)])
+        limits = together([*side.contracts, *(limits_of(encoding) for encoding in decoder.encodings)])
         far = [side.states_axis] if isinstance(side.states_axis, str) else []
         return msgspec.structs.replace(
-            envelope,
+            limits,
             limited_axes=[SEQUENCE, *far],
-            cached=True,
+            kv_cache=True,
             length_dependent=any(encoding.length_dependent for encoding in decoder.encodings),
         )
 
     @property
     def plan(self) -> ProofPlan:
         """Sizes to trace at, for the cache and for the encoder's tokens."""
-        return ProofPlan(traced={**self.decoder.caching.cache.traced, ENCODER_SEQUENCE: 13})
+        return ProofPlan(trace_sizes={**self.decoder.caching.cache.trace_sizes, ENCODER_SEQUENCE: 13})
 
     @property
     def inputs(self) -> list[InputSpec]:

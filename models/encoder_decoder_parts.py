@@ -69,7 +69,7 @@ class Wiring:
         inputs = [*self.tokens, *self.past, *self.held]
         return [
             self._part(
-                encoder, ENCODER_FILE, self.side_inputs, outputs, feeds={s.name: s.name for s in self.side_inputs}
+                encoder, ENCODER_FILE, self.side_inputs, outputs, input_names={s.name: s.name for s in self.side_inputs}
             ),
             self._part(decoder, DECODER_FILE, inputs, self.answers),
         ]
@@ -101,15 +101,20 @@ class Wiring:
         fixed, outputs = [*tokens, self.states_input], [*self.answers, *self.crossed]
         inputs = [*fixed, *_by_layer(self.past, held)]
         module = DecoderPart(self.decoder, self.head, "both", by_layer=True)
-        first = self._part(module, file, inputs, outputs, feeds=self._feeds([*fixed, *self.past]), when="first")
+        first = self._part(
+            module, file, inputs, outputs, input_names=self._input_names([*fixed, *self.past]), when="first"
+        )
         later = msgspec.structs.replace(
-            first.spec, feeds=self._feeds(inputs), gives=self._gives(self.answers), when="later"
+            first.spec,
+            input_names=self._input_names(inputs),
+            output_names=self._output_names(self.answers),
+            when="later",
         )
         return [first, Part(later, module)]
 
     def _encoder(self, decoder: Decoder | None, file: str, outputs: list[OutputSpec]) -> Part:
-        module, feeds = EncoderPart(self.encoder, decoder), {spec.name: spec.name for spec in self.side_inputs}
-        return self._part(module, file, self.side_inputs, outputs, feeds=feeds)
+        module, input_names = EncoderPart(self.encoder, decoder), {spec.name: spec.name for spec in self.side_inputs}
+        return self._part(module, file, self.side_inputs, outputs, input_names=input_names)
 
     def _part(
         self,
@@ -118,13 +123,20 @@ class Wiring:
         inputs: list[InputSpec],
         outputs: list[OutputSpec],
         *,
-        feeds: dict[str, str] | None = None,
+        input_names: dict[str, str] | None = None,
         when: Literal["always", "first", "later"] = "always",
     ) -> Part:
-        feeds, gives = feeds or self._feeds(inputs), self._gives(outputs)
-        return Part(PartSpec(file=file, inputs=inputs, outputs=outputs, feeds=feeds, gives=gives, when=when), module)
+        spec = PartSpec(
+            file=file,
+            inputs=inputs,
+            outputs=outputs,
+            input_names=input_names or self._input_names(inputs),
+            output_names=self._output_names(outputs),
+            when=when,
+        )
+        return Part(spec, module)
 
-    def _feeds(self, inputs: Sequence[InputSpec]) -> dict[str, str]:
+    def _input_names(self, inputs: Sequence[InputSpec]) -> dict[str, str]:
         """What each input of a decoder gets: an input of the whole or an output of the encoder."""
         known = {spec.name: f"decoder_{spec.name}" for spec in self.own_tokens}
         known |= {} if self.mask is None else {"encoder_attention_mask": self.mask.name}
@@ -132,7 +144,7 @@ class Wiring:
         known |= {held.name: crossed.name for held, crossed in zip(self.held, self.crossed, strict=True)}
         return {spec.name: known[spec.name] for spec in inputs}
 
-    def _gives(self, outputs: Sequence[OutputSpec]) -> dict[str, str]:
+    def _output_names(self, outputs: Sequence[OutputSpec]) -> dict[str, str]:
         renamed = {self.states.name: self.whole_states.name} if self.states in outputs else {}
         return {spec.name: renamed.get(spec.name, spec.name) for spec in outputs}
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.models.encoder import Encoder
 from posexport.spec import BATCH, ENCODER_SEQUENCE, Axis, InputSpec, LengthContract
@@ -35,7 +35,7 @@ class Side(Protocol):
         """Those of the layers, the first one the encoder's own."""
 
     @property
-    def envelopes(self) -> list[LengthContract]:
+    def contracts(self) -> list[LengthContract]:
         """What bounds its inputs; none where their size is fixed."""
 
     def __call__(self, **inputs: Tensor) -> Tensor:
@@ -64,8 +64,8 @@ class TextSide:
         return self.encoder.encodings
 
     @property
-    def envelopes(self) -> list[LengthContract]:
-        return [envelope_of(encoding, self.encoder.embeddings.position_ids) for encoding in self.encodings]
+    def contracts(self) -> list[LengthContract]:
+        return [limits_of(encoding, self.encoder.embeddings.position_ids) for encoding in self.encodings]
 
     def __call__(self, **inputs: Tensor) -> Tensor:
         states_BSC: Tensor = self.encoder(inputs["input_ids"], inputs.get("attention_mask"))

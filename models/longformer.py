@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.embeddings import Embeddings
@@ -197,13 +197,13 @@ class LongformerModel(HeadedModel):
         return encoding
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """The encoding's, with the lengths beyond which a window no longer holds all tokens, and those of blocks."""
-        envelope = envelope_of(self.encoding, self.encoder.embeddings.position_ids)
-        limit = envelope.limit
+        limits = limits_of(self.encoding, self.encoder.embeddings.position_ids)
+        limit = limits.max_length
         ours = {*(side + 1 for side in self.encoder.sides), BLOCK, 2 * BLOCK}
         inner = {length for length in ours if limit is None or length < limit}
-        return msgspec.structs.replace(envelope, boundaries=sorted({*envelope.boundaries, *inner}))
+        return msgspec.structs.replace(limits, boundaries=sorted({*limits.boundaries, *inner}))
 
     @property
     def inputs(self) -> list[InputSpec]:

@@ -54,7 +54,7 @@ class SpectrogramEncoder(nn.Module):
         return [layer.attention.encoding for layer in self.layers if isinstance(layer, EncoderLayer)]
 
     @property
-    def envelopes(self) -> list[LengthContract]:
+    def contracts(self) -> list[LengthContract]:
         """None: no length varies, so there is none to refuse."""
         return []
 
@@ -97,12 +97,12 @@ class SpectrogramModel(Definition):
         return False
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         return LengthContract()
 
     @property
     def plan(self) -> ProofPlan:
-        return ProofPlan(lengths=[1])
+        return ProofPlan(proof_lengths=[1])
 
     @property
     def inputs(self) -> list[InputSpec]:

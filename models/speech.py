@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.audio import AudioEncoder
@@ -105,18 +105,18 @@ class SpeechModel(Definition):
         return self.encoding.padding_invariant and not self.encoder.leaks and self.config.norm == "layer"
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """In samples."""
-        envelope, steps = envelope_of(self.encoding), self.config.steps
+        limits, steps = limits_of(self.encoding), self.config.steps
 
         def longest(frames: int | None) -> int | None:
             return None if frames is None else samples(frames + 1, steps) - 1
 
         return msgspec.structs.replace(
-            envelope,
-            minimum=samples(1, steps),
-            trained=longest(envelope.trained),
-            limit=longest(envelope.limit),
+            limits,
+            min_length=samples(1, steps),
+            trained_length=longest(limits.trained_length),
+            max_length=longest(limits.max_length),
             boundaries=[],
             paddings=["right", "ragged-right"],
             convolutions=steps,
@@ -125,15 +125,15 @@ class SpeechModel(Definition):
     @property
     def plan(self) -> ProofPlan:
         """The shortest and the longest inputs that give each number of frames to prove it at, in turn."""
-        envelope, steps = envelope_of(self.encoding), self.config.steps
-        around = {boundary + step for boundary in envelope.boundaries for step in (-1, 0, 1)}
+        limits, steps = limits_of(self.encoding), self.config.steps
+        around = {boundary + step for boundary in limits.boundaries for step in (-1, 0, 1)}
         counts = sorted(count for count in {*_FRAMES, *around} if count >= 1)
         lengths = [
             samples(count + 1, steps) - 1 if place % 2 else samples(count, steps)
             for place, count in enumerate(counts)
-            if envelope.limit is None or count <= envelope.limit
+            if limits.max_length is None or count <= limits.max_length
         ]
-        return ProofPlan(lengths=lengths, traced={SEQUENCE: samples(_TRACED_FRAMES, steps)})
+        return ProofPlan(proof_lengths=lengths, trace_sizes={SEQUENCE: samples(_TRACED_FRAMES, steps)})
 
     @property
     def inputs(self) -> list[InputSpec]:

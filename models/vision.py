@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -133,8 +133,8 @@ class Vision(Definition):
         return [OutputSpec(name="last_hidden_state", axes=[BATCH, PATCHES, self.config.hidden])]
 
     @property
-    def envelope(self) -> LengthContract:
-        return msgspec.structs.replace(envelope_of(self.encoding), patch=self.config.patch)
+    def limits(self) -> LengthContract:
+        return msgspec.structs.replace(limits_of(self.encoding), patch_size=self.config.patch)
 
     @property
     def plan(self) -> ProofPlan:
@@ -152,7 +152,9 @@ class Vision(Definition):
         whole = [(patch * down, patch * right) for down, right in dict.fromkeys(grids)]
         # pixels that fill no patch, in one direction and in both
         partial = [(rows * patch, columns * patch + patch - 1), (2 * patch + patch // 2, 4 * patch + patch - 1)]
-        return ProofPlan(images=list(dict.fromkeys(whole + partial)), traced={HEIGHT: 5 * patch, WIDTH: 7 * patch})
+        return ProofPlan(
+            proof_image_sizes=list(dict.fromkeys(whole + partial)), trace_sizes={HEIGHT: 5 * patch, WIDTH: 7 * patch}
+        )
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         grid_BCRC = self.patches(pixel_values)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.definition.definition import Definition
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -136,11 +136,11 @@ class Windowed(Definition):
         return block.attention.encoding
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """The encoding's, and the smallest image."""
         least = self.config.least
         smallest = {HEIGHT: least, WIDTH: least} if least > 1 else {}
-        return msgspec.structs.replace(envelope_of(self.encoding), smallest=smallest, patch=self._step)
+        return msgspec.structs.replace(limits_of(self.encoding), min_sizes=smallest, patch_size=self._step)
 
     @property
     def _step(self) -> int:
@@ -161,7 +161,7 @@ class Windowed(Definition):
             (2 * even, 3 * even),
         ]
         # several windows everywhere, so that the tracer takes no count for a constant
-        return ProofPlan(images=images, traced={HEIGHT: 2 * even + 1, WIDTH: 4 * even - 1})
+        return ProofPlan(proof_image_sizes=images, trace_sizes={HEIGHT: 2 * even + 1, WIDTH: 4 * even - 1})
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         patch = self.config.patch

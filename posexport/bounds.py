@@ -31,10 +31,10 @@ class Bound(NamedTuple):
         return size < self.number if self.least else size > self.number
 
 
-def bounds_of(envelope: LengthContract) -> Sequence[Bound]:
-    """What the graph of a model with this envelope must refuse."""
-    bounds = [] if envelope.limit is None else [Bound(axis, envelope.limit) for axis in envelope.limited_axes]
-    if envelope.minimum > 1:
-        bounds.append(Bound(SEQUENCE, envelope.minimum, least=True))
-    bounds += [Bound(axis, least, least=True) for axis, least in envelope.smallest.items() if least > 1]
+def bounds_of(limits: LengthContract) -> Sequence[Bound]:
+    """What the graph of a model with these limits must refuse."""
+    bounds = [] if limits.max_length is None else [Bound(axis, limits.max_length) for axis in limits.limited_axes]
+    if limits.min_length > 1:
+        bounds.append(Bound(SEQUENCE, limits.min_length, least=True))
+    bounds += [Bound(axis, least, least=True) for axis, least in limits.min_sizes.items() if least > 1]
     return bounds

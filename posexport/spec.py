@@ -100,22 +100,16 @@ class Interface(Protocol):
     def outputs(self) -> Sequence[OutputSpec]: ...
 
 
-class PartSpec(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename={"feeds": "input_names", "gives": "output_names"},
-):
+class PartSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of several graphs that make up a model, which run in turn. One file may be two parts.
 
     Attributes:
         file: the graph's file.
         inputs: inputs of this graph.
         outputs: outputs of this graph.
-        input_names (dict[str, str]): where each of its inputs comes from: an input of the whole model, or an output
-            of an earlier graph. A ``cache`` input that is not listed is empty.
-        output_names (dict[str, str]): what each of its outputs is called in the whole model.
+        input_names: where each of its inputs comes from: an input of the whole model, or an output of an earlier
+            graph. A ``cache`` input that is not listed is empty.
+        output_names: what each of its outputs is called in the whole model.
         when: ``always``; ``first``, in calls without past tokens; ``later``, in calls with some. Before a
             ``later`` part the ``first`` one runs on one token alone, for what only it gives and what no token
             changes (keys and values of an encoder's states).
@@ -124,57 +118,42 @@ class PartSpec(
     file: str
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
-    feeds: dict[str, str]
-    gives: dict[str, str]
+    input_names: dict[str, str]
+    output_names: dict[str, str]
     when: Literal["always", "first", "later"] = "always"
 
 
-#: what JSON calls the fields of `LengthContract` and `Limits`
-_LIMITS = {
-    "minimum": "min_length",
-    "trained": "trained_length",
-    "limit": "max_length",
-    "lengths": "proof_lengths",
-    "images": "proof_image_sizes",
-    "smallest": "min_sizes",
-    "patch": "patch_size",
-    "cached": "kv_cache",
-    "traced": "trace_sizes",
-}
-
-
-class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
+class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The lengths a model is right for.
 
     Attributes:
-        min_length (int): tokens of the shortest input.
-        trained_length (int | None): tokens of the position table; None: it has none.
-        max_length (int | None): tokens of the longest input; the graph rejects longer ones; None: any length.
+        min_length: tokens of the shortest input.
+        trained_length: tokens of the position table; None: it has none.
+        max_length: tokens of the longest input; the graph rejects longer ones; None: any length.
         beyond: what was chosen for inputs longer than the position table.
         boundaries: lengths at which the encoding's formula changes (a clipping distance, the end of a table).
         limited_axes: the axes to which the maximum applies.
         paddings: the kinds of padding that the model accepts.
-        min_sizes (dict[str, int]): the smallest size of other axes than ``sequence_length``.
-        patch_size (int): pixels from one token to the next, in both directions.
+        min_sizes: the smallest size of other axes than ``sequence_length``.
+        patch_size: pixels from one token to the next, in both directions.
         convolutions: kernel and stride of each convolution between audio samples and tokens.
         length_dependent: what a token gets depends on the length of its row in the call (dynamic NTK,
             LongRoPE).
-        kv_cache (bool): it has a KV cache: keys and values of past tokens are inputs, those of all tokens
-            outputs.
+        kv_cache: it has a KV cache: keys and values of past tokens are inputs, those of all tokens outputs.
     """
 
-    minimum: int = 1
-    trained: int | None = None
-    limit: int | None = None
+    min_length: int = 1
+    trained_length: int | None = None
+    max_length: int | None = None
     beyond: Beyond = "error"
     boundaries: list[int] = []
     limited_axes: list[str] = msgspec.field(default_factory=lambda: [SEQUENCE])
     paddings: list[Padding] = msgspec.field(default_factory=lambda: ["right", "left", "ragged"])
-    smallest: dict[str, int] = {}
-    patch: int = 1
+    min_sizes: dict[str, int] = {}
+    patch_size: int = 1
     convolutions: list[tuple[int, int]] = []
     length_dependent: bool = False
-    cached: bool = False
+    kv_cache: bool = False
 
     @property
     def ragged(self) -> Padding | None:
@@ -185,35 +164,39 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes at which a model is traced and proven, where the usual ones do not fit. It promises nothing to users.
 
-    ``lengths`` replace the usual ones. ``further``: longer ones, proven too where there is memory for them. ``images``:
-    sizes of images, (height, width) in pixels; none: no input is an image. ``traced``: sizes of axes to trace at.
+    ``proof_lengths`` replace the usual ones. ``further``: longer ones, proven too where there is memory for them.
+    ``proof_image_sizes``: (height, width) in pixels; none: no input is an image. ``trace_sizes``: sizes of axes to
+    trace at.
     """
 
-    lengths: list[int] = []
+    proof_lengths: list[int] = []
     further: list[int] = []
-    images: list[tuple[int, int]] = []
-    traced: dict[str, int] = {}
+    proof_image_sizes: list[tuple[int, int]] = []
+    trace_sizes: dict[str, int] = {}
 
 
-class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_LIMITS):
+class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The contract as a bundle records it, beside the sizes of the `ProofPlan` that it was proven with.
 
     Attributes:
-        proof_lengths (list[int]): the lengths of the parity grid; empty: the default ones.
-        proof_image_sizes (list[tuple[int, int]]): height and width in pixels at which a vision model is proven.
-        trace_sizes (dict[str, int]): sizes of the example with which the model was traced, where the usual ones do not
-            fit.
+        proof_lengths: the lengths of the parity grid; empty: the default ones.
+        proof_image_sizes: height and width in pixels at which a vision model is proven.
+        trace_sizes: sizes of the example with which the model was traced, where the usual ones do not fit.
     """
 
-    lengths: list[int] = []
-    images: list[tuple[int, int]] = []
-    traced: dict[str, int] = {}
+    proof_lengths: list[int] = []
+    proof_image_sizes: list[tuple[int, int]] = []
+    trace_sizes: dict[str, int] = {}
 
     @staticmethod
     def of(contract: LengthContract, plan: ProofPlan) -> "Limits":
         """The record of a contract and a plan."""
-        fields = msgspec.structs.asdict(contract)
-        return Limits(**fields, lengths=plan.lengths, images=plan.images, traced=plan.traced)
+        return Limits(
+            **msgspec.structs.asdict(contract),
+            proof_lengths=plan.proof_lengths,
+            proof_image_sizes=plan.proof_image_sizes,
+            trace_sizes=plan.trace_sizes,
+        )
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):

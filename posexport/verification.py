@@ -206,7 +206,7 @@ def _agree(target: Path, manifest: Manifest) -> None:
         said = {
             "inputs": graph.inputs,
             "outputs": graph.outputs,
-            "limits": manifest.envelope,
+            "limits": manifest.limits,
             "recipe": manifest.recipe,
         }
         for field, value in said.items():

@@ -20,6 +20,7 @@ from posexport.parity.choose import Wishes, prove_model
 from posexport.parity.report.report import Report
 from posexport.sources import builtin
 from posexport.sources.source import Source
+from tests.small import recipe
 
 #: small enough for a test, and no two alike
 SIZES = ("max_positions=20", "hidden=20", "feedforward=37", "vocab=61")
@@ -33,7 +34,7 @@ def source(name: str = "encoder-absolute", *settings: str, task: str | None = No
 
 def exported(made_from: Source, folder: Path, lowering: str = "auto") -> onnx.ModelProto:
     path = folder / "model.onnx"
-    build(made_from, path, opset=18, ir_version=10, lowering=lowering)
+    build(made_from, path, recipe(lowering=lowering))
     return onnx.load(path)
 
 
@@ -94,14 +95,16 @@ def numbered_by_ids(right: Source) -> Source:
     config: EncoderConfig = right.module.encoder.config
     encoder = Encoder(config, right.module.encoder.encoding, FairseqPositionIds(config.padding_id))
     module = EncoderModel(encoder, right.module.head).eval()
-    envelope = dataclass_limit(right, right.envelope.limit - 1)
-    return dataclasses.replace(right, module=module, envelope=envelope)
+    limits = dataclass_limit(right, right.limits.max_length - 1)
+    return dataclasses.replace(right, module=module, limits=limits)
 
 
 def dataclass_limit(right: Source, limit: int | None) -> Any:
     import msgspec
 
-    return msgspec.structs.replace(right.envelope, limit=limit, trained=limit, boundaries=[limit] if limit else [])
+    return msgspec.structs.replace(
+        right.limits, max_length=limit, trained_length=limit, boundaries=[limit] if limit else []
+    )
 
 
 def copied(model: onnx.ModelProto) -> onnx.ModelProto:

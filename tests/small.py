@@ -8,6 +8,8 @@ import pytest
 from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
 from posexport.errors import PosexportError
+from posexport.export.negotiate import DEFAULT_OPSET
+from posexport.recipe import Recipe
 from posexport.sources import builtin
 from posexport.sources.source import Source
 
@@ -23,6 +25,11 @@ def source(encoding: str, *settings: str, task: str | None = None) -> Source:
     return builtin.builtin_source(
         f"encoder-{encoding}", task=task, settings_given=tuple(f"{key}={value}" for key, value in given.items())
     )
+
+
+def recipe(**options: Any) -> Recipe:
+    """Resolved options as a conversion would have them."""
+    return Recipe(**{"task": "features", "opset": DEFAULT_OPSET, **options})
 
 
 def in_short(rows: Iterable[Any], keep: Callable[..., bool]) -> list[Any]:

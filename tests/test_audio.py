@@ -85,7 +85,7 @@ def test_no_row_of_the_grid_is_without_a_frame() -> None:
             assert min(frames(int(n), STEPS) for n in real) >= 1
             assert (real < length).any() == (length > least)
     model = speech("layer")
-    points = grid(model.envelope, model.inputs)
+    points = grid(model.limits, model.inputs)
     assert {p.padding for p in points if p.length == least} == {"none"}
     assert {p.padding for p in points if p.length > least} == {"none", "right", "ragged-right"}
 
@@ -101,17 +101,17 @@ def speech(norm: str, **given: Any) -> SpeechModel:
     return model
 
 
-def test_envelope_counts_frames_in_samples() -> None:
-    envelope, plan = speech("layer").envelope, speech("layer").plan
-    assert envelope.minimum == 17
-    assert envelope.minimum in plan.lengths
-    counts = [frames(length, STEPS) for length in plan.lengths]
+def test_limits_count_frames_in_samples() -> None:
+    limits, plan = speech("layer").limits, speech("layer").plan
+    assert limits.min_length == 17
+    assert limits.min_length in plan.proof_lengths
+    counts = [frames(length, STEPS) for length in plan.proof_lengths]
     # 8 buckets: 2 near ones a side, then from 2 and from 4, and the farthest distance
     assert counts == [1, 2, 3, 4, 5, 6, 7, 8, 17, 63, 64, 65, 257]
-    ends = {length - samples(count, STEPS) for length, count in zip(plan.lengths, counts, strict=True)}
+    ends = {length - samples(count, STEPS) for length, count in zip(plan.proof_lengths, counts, strict=True)}
     assert ends == {0, 5}, "the fewest samples of a count and the most"
-    assert envelope.convolutions == STEPS
-    assert frames(plan.traced[SEQUENCE], STEPS) > 1
+    assert limits.convolutions == STEPS
+    assert frames(plan.trace_sizes[SEQUENCE], STEPS) > 1
 
 
 # -- padding
@@ -297,7 +297,7 @@ def read(directory: Path, task: str | None = None) -> Source:
 def test_what_the_source_says(name: str, task: str, encoding: str, minimum: int, invariant: tuple[bool, bool]) -> None:
     source = read(GOLDEN / name)
     assert source.encoding is not None
-    assert (source.task, source.encoding.name, source.envelope.minimum) == (task, encoding, minimum)
+    assert (source.task, source.encoding.name, source.limits.min_length) == (task, encoding, minimum)
     assert (source.promises.shift_invariant, source.promises.padding_invariant) == invariant
     assert source.module.ordered
     raw = not name.startswith("wav2vec2-bert")

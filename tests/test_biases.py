@@ -20,6 +20,7 @@ from posexport.nn.attention import attend
 from posexport.sources import builtin
 from posexport.sources.example import example
 from posexport.sources.source import Source
+from tests.small import recipe
 
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4, "max_positions": 40}
 ONE_LAYER = ("layers=1", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "max_positions=320")
@@ -75,7 +76,7 @@ def test_edges_are_whole_numbers_where_a_logarithm_is_in_doubt() -> None:
 
 def test_t5_has_no_logarithm_in_its_graph(tmp_path: Path) -> None:
     path = tmp_path / "t5.onnx"
-    export(builtin.builtin_source("encoder-t5", task=None, settings_given=ONE_LAYER), path, opset=18, ir_version=10)
+    export(builtin.builtin_source("encoder-t5", task=None, settings_given=ONE_LAYER), path, recipe())
     model = onnx.load(path)
     used = {node.op_type for nodes in (model.graph.node, *(f.node for f in model.functions)) for node in nodes}
     assert "GreaterOrEqual" in used
@@ -171,7 +172,7 @@ def test_what_is_outside_the_window_has_no_weight_at_all(dtype: torch.dtype) -> 
 def test_padded_outputs_of_a_window_are_finite_in_onnx_runtime(lowering: str, tmp_path: Path) -> None:
     made = builtin.builtin_source("encoder-local-window", task=None, settings_given=(*ONE_LAYER, "left=1", "right=1"))
     path = tmp_path / "m.onnx"
-    export(made, path, opset=18, ir_version=10, lowering=lowering)
+    export(made, path, recipe(lowering=lowering))
     feeds = feeds_of(made, 30)
     feeds["attention_mask"][1, :12] = 0
     feeds["attention_mask"][0, :] = 0
@@ -307,7 +308,7 @@ def test_lowerings_agree_with_pytorch_past_a_block(name_and_settings: tuple[str,
     made.module.float()
     for lowering in ("formula", "blockwise"):
         path = tmp_path / f"{lowering}.onnx"
-        export(made, path, opset=18, ir_version=10, lowering=lowering)
+        export(made, path, recipe(lowering=lowering))
         got = run(path, feeds)[0]
         agree(got[0], want[0], "attention", np.float32)
         agree(got[1, :200], want[1, :200], "attention", np.float32)

@@ -125,7 +125,7 @@ def test_an_encoder_of_real_size_is_proven_where_it_is_tiled(tmp_path: Path) -> 
     assert not done.report.unreached
     assert len(done.report.coverage) == 7
     tiled = next(run for run in done.report.coverage if "Bias/bias" in run.branch and "else" in run.branch)
-    assert tiled.reached == "length 512, batch 6, no padding"
+    assert tiled.covered_by == "length 512, batch 6, no padding"
     assert {(p.length, p.batch) for p in done.report.points if p.verdict == "pass"} >= {(512, 6)}
 
 
@@ -187,7 +187,7 @@ def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path
         source = builtin.builtin_source(name, task=None, settings_given=(*SIZES, f"max_positions={positions}"))
         nodes = control_flow(onnx.load(target / "model.onnx"))
         assert any(node.op_type == "Scan" for node in nodes) is tiles
-        points = grid(source.envelope, source.inputs)
+        points = grid(source.limits, source.inputs)
         budget = Budget(outputs=source.outputs, heads=5, limit=1 << 33)
         found = cover(source, target / "model.onnx", points, provider="cpu", threads=1, budget=budget)
         assert not found.lacking
@@ -197,10 +197,10 @@ def test_a_branch_that_no_input_reaches_is_not_written(name: str, tmp_path: Path
 
 def test_skipped_points_reach_nothing() -> None:
     source = builtin.builtin_source("encoder-nope", task=None, settings_given=SIZES)
-    point = grid(source.envelope, source.inputs)[0]
+    point = grid(source.limits, source.inputs)[0]
     branch = Branch("node", "then_branch")
     found = coverage.Coverage([branch], reached={branch: point})
-    assert found.runs()[0].reached == str(point)
+    assert found.runs()[0].covered_by == str(point)
     (lost,) = found.runs([point])
-    assert lost.reached is None
+    assert lost.covered_by is None
     assert lost.note == f"{point} was skipped"

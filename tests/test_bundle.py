@@ -89,11 +89,11 @@ manifests = st.builds(
     source=st.builds(SourceInfo, name=texts, kind=st.sampled_from(["builtin", "python", "huggingface"]), sha256=hashes),
     task=texts,
     encoding=st.none() | st.builds(EncodingSpec, name=texts, parameters=parameters),
-    envelope=st.builds(
+    limits=st.builds(
         Limits,
-        minimum=st.integers(1, 64),
-        trained=st.none() | counts,
-        limit=st.none() | counts,
+        min_length=st.integers(1, 64),
+        trained_length=st.none() | counts,
+        max_length=st.none() | counts,
         beyond=st.sampled_from(["error", "clip", "interpolate"]),
         boundaries=st.lists(counts, max_size=3),
     ),
@@ -114,10 +114,10 @@ manifests = st.builds(
     functions=st.lists(texts, max_size=3),
     lowerings=st.dictionaries(
         texts,
-        st.builds(LoweringSpec, lowering=texts, nodes=counts, refused=st.dictionaries(texts, texts, max_size=2)),
+        st.builds(LoweringSpec, lowering=texts, nodes=counts, rejected=st.dictionaries(texts, texts, max_size=2)),
         max_size=3,
     ),
-    passes=st.dictionaries(texts, st.builds(PassSpec, nodes=counts, refused=st.lists(texts, max_size=2)), max_size=3),
+    passes=st.dictionaries(texts, st.builds(PassSpec, nodes=counts, rejected=st.lists(texts, max_size=2)), max_size=3),
     files=st.dictionaries(plain_names, st.builds(FileEntry, size=counts, sha256=hashes), max_size=3).map(
         lambda files: files | LISTED
     ),
@@ -128,7 +128,7 @@ manifests = st.builds(
         points=counts,
         passed=counts,
         skipped=counts,
-        refused=counts,
+        rejected=counts,
         worst_error=st.none() | numbers,
         worst_tolerance=st.none() | numbers,
         complete=st.booleans(),

@@ -109,8 +109,8 @@ def test_a_block_of_padding_stays_finite_in_half_precision() -> None:
 def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     made = model()
     source = source_of(made, name="canine", kind="builtin", task="features", sha256="", longest=50)
-    assert (source.envelope.minimum, source.envelope.limit) == (4, 50)
-    assert {8, 16, 50} <= set(source.envelope.boundaries)
+    assert (source.limits.min_length, source.limits.max_length) == (4, 50)
+    assert {8, 16, 50} <= set(source.limits.boundaries)
     assert not source.promises.padding_invariant
     assert not source.promises.shift_invariant
     path = tmp_path / "model.onnx"
@@ -167,8 +167,8 @@ def test_the_limit_is_the_smaller_of_the_two(tmp_path: Path, buckets: int, posit
         _changed(tmp_path, {"max_position_embeddings": positions}), task=None, allow_pickle=False
     )
     assert source.module.get_submodule("encoder.embeddings.encoding").table.shape[0] == buckets
-    assert (source.envelope.minimum, source.envelope.limit) == (4, limit)
-    assert max(source.envelope.boundaries) == limit
+    assert (source.limits.min_length, source.limits.max_length) == (4, limit)
+    assert max(source.limits.boundaries) == limit
 
 
 @pytest.mark.parametrize(

@@ -56,4 +56,4 @@ def test_a_lowering_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     usual = posexport.convert("encoder-alibi", tmp_path / "usual", settings=settings, verify=False)
     assert usual.manifest is not None
     (spec,) = usual.manifest.lowerings.values()
-    assert spec.refused["plain"] == "it is a test's"
+    assert spec.rejected["plain"] == "it is a test's"

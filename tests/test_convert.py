@@ -81,9 +81,9 @@ def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
 def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, folder: Path) -> None:
     """Converted, passed, in every row and padding there is; the file is valid and answers."""
     source = builtin.builtin_source(name, task=None, settings_given=settings)
-    if source.plan.images or source.plan.lengths:
+    if source.plan.proof_image_sizes or source.plan.proof_lengths:
         lengths = None
-    few = lengths and [n for n in lengths if source.envelope.limit is None or n <= source.envelope.limit]
+    few = lengths and [n for n in lengths if source.limits.max_length is None or n <= source.limits.max_length]
     done = convert(name, folder / "b", ConvertOptions(settings=settings, threads=1, lengths=few))
     assert done.report is not None
     assert done.report.passed, done.report.describe()
@@ -93,13 +93,13 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     assert not done.report.unreached
     # more rows where a branch needs them
     assert {point.batch for point in done.report.points} >= {1, 3}
-    paddings = set() if source.plan.images else set(source.envelope.paddings)
+    paddings = set() if source.plan.proof_image_sizes else set(source.limits.paddings)
     if few is None or max(few) > 1:
         assert {point.padding for point in done.report.points} == {"none"} | paddings
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:
         onnx.checker.check_model(str(folder / "b" / graph), full_check=True)
     session = posexport.load(folder / "b", threads=1)
-    feeds = draw(next(p for p in grid(source.envelope, source.inputs, source.plan) if p.batch == 3), source.inputs)
+    feeds = draw(next(p for p in grid(source.limits, source.inputs, source.plan) if p.batch == 3), source.inputs)
     assert [array.shape[0] for array in session.run(feeds).values()] == [3] * len(source.outputs)
 
 
@@ -147,7 +147,7 @@ def test_beyond_the_trained_length(name: str, given: dict[str, object], limit: i
     done = convert(name, tmp_path / "b", options(*settings, **given))
     assert done.manifest is not None
     assert done.manifest.proven
-    assert done.manifest.envelope.limit == limit
+    assert done.manifest.limits.max_length == limit
     session = posexport.load(tmp_path / "b", threads=1)
     session.run({"input_ids": np.ones((1, limit or 200), np.int64)})
     if limit is not None:
@@ -209,7 +209,7 @@ def test_a_user_s_module_converts_with_its_operators_visible(tmp_path: Path) -> 
         "ClippedClippedValuesAttention": "blockwise"
     }
     assert list(done.manifest.passes) == [each.name for each in PASSES]
-    assert done.manifest.passes["shared-bias"].refused == [
+    assert done.manifest.passes["shared-bias"].rejected == [
         "what is added to its scores depends on queries or keys, or is the mask alone"
     ]
 

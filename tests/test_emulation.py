@@ -24,6 +24,7 @@ from posexport.runtime.providers import make_session
 from posexport.sources.prepare import prepare
 from posexport.sources.resolve import LoadOptions
 from posexport.targets.dtypes import BY_PRECISION
+from tests.small import recipe
 
 NUMPY = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 ONNX = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
@@ -190,7 +191,7 @@ def rope(tmp_path_factory) -> tuple[object, Path]:
     from posexport.export.build import build
 
     source, path = sharp("encoder-rope"), tmp_path_factory.mktemp("rope") / "model.onnx"
-    build(source, path, opset=18, ir_version=10)
+    build(source, path, recipe())
     return source, path
 
 

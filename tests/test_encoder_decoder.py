@@ -33,6 +33,7 @@ from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.verification import verify
+from tests.small import recipe
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LIMIT = 13
@@ -44,7 +45,7 @@ def model(encoding: str, *settings: str, task: str | None = None) -> Source:
 
 def exported(source: Source, folder: Path) -> Path:
     for file, graph in source.graphs.items():
-        build(graph, folder / file, opset=18, ir_version=10)
+        build(graph, folder / file, recipe())
     return folder
 
 
@@ -134,16 +135,16 @@ def test_the_encoders_states_reach_every_layer() -> None:
 
 def test_what_it_says_of_itself() -> None:
     source = model("absolute", f"max_positions={LIMIT}")
-    assert source.envelope.limit == LIMIT
-    assert source.envelope.limited_axes == [SEQUENCE, "encoder_sequence_length"]
+    assert source.limits.max_length == LIMIT
+    assert source.limits.limited_axes == [SEQUENCE, "encoder_sequence_length"]
     assert (source.promises.causal, source.promises.positional, source.promises.shift_invariant) == (True, True, False)
     assert model("t5").promises.shift_invariant
     assert [part.spec.file for part in source.parts] == ["encoder_model.onnx", "decoder_model.onnx"]
     encoder, decoder = (part.spec for part in source.parts)
     assert [spec.name for spec in encoder.outputs][:2] == ["last_hidden_state", "present.0.encoder.key"]
     assert [spec.name for spec in decoder.inputs][:3] == ["input_ids", "attention_mask", "encoder_attention_mask"]
-    assert decoder.feeds["past_key_values.1.encoder.value"] == "present.1.encoder.value"
-    assert decoder.feeds["encoder_attention_mask"] == "attention_mask"
+    assert decoder.input_names["past_key_values.1.encoder.value"] == "present.1.encoder.value"
+    assert decoder.input_names["encoder_attention_mask"] == "attention_mask"
 
 
 # -- other encoders --------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ class Sounds(nn.Module):
     """An encoder of features of a fixed size, as Whisper's: no mask, no axis of its own."""
 
     states_axis: Axis = 6
-    envelopes: tuple[LengthContract, ...] = ()
+    contracts: tuple[LengthContract, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ def sounds() -> Source:
 
 def test_an_encoder_of_features(tmp_path: Path) -> None:
     source = sounds()
-    assert source.envelope.limited_axes == [SEQUENCE]
+    assert source.limits.limited_axes == [SEQUENCE]
     assert [spec.name for spec in source.inputs][:2] == ["input_features", "decoder_input_ids"]
     report = proof(source, tmp_path)
     assert report.passed, report.describe()
@@ -242,11 +243,11 @@ def test_swapped_feeds_fail(rope: tuple[Source, Path]) -> None:
     """The decoder reads the first layer's keys of the encoder in the second, and the other way round."""
     source, folder = rope
     decoder = source.parts[1]
-    feeds = dict(decoder.spec.feeds)
+    feeds = dict(decoder.spec.input_names)
     for what in ("key", "value"):
         first, second = (f"past_key_values.{i}.encoder.{what}" for i in (0, 1))
         feeds[first], feeds[second] = feeds[second], feeds[first]
-    swapped = dataclasses.replace(decoder, spec=msgspec.structs.replace(decoder.spec, feeds=feeds))
+    swapped = dataclasses.replace(decoder, spec=msgspec.structs.replace(decoder.spec, input_names=feeds))
     wrong = dataclasses.replace(source, parts=[source.parts[0], swapped])
     report = prove(wrong, folder, lengths=(2,), threads=1)
     failed = {point.output for point in report.points if point.verdict == "fail"}

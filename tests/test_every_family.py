@@ -31,7 +31,7 @@ def test_int8_agrees(name, tmp_path):
     """The float32 graph for the CPU on the whole grid, and the quantized one by its agreement."""
     done = posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", threads=1)
     assert done.good, done.report.to_text()
-    assert "linear weights" in done.manifest.stored
+    assert "linear weights" in done.manifest.precision_by_class
 
 
 @pytest.mark.all

@@ -201,7 +201,7 @@ def counts(row: Row) -> dict[str, int]:
 
 def test_an_encoder_by_blocks(bundles: Any) -> None:
     found = explain(bundles("encoder-relative-key", "max_positions=300"), length=300, batch=2, threads=1)
-    assert found.fed == "batch 2, length 300"
+    assert found.call == "batch 2, length 300"
     (part,) = found.parts
     (name,) = (decision.node_type for decision in part.decisions if "RelativeKey" in decision.node_type)
     assert next(d.nodes for d in part.decisions if d.node_type == name) == 2
@@ -240,7 +240,7 @@ def test_a_graph_without_functions(bundles: Any) -> None:
 
 def test_a_step_behind_a_cache(bundles: Any) -> None:
     found = explain(bundles("decoder-rope", cache="static"), past=20, threads=1)
-    assert found.fed == "batch 1, length 1, past 20"
+    assert found.call == "batch 1, length 1, past 20"
     positions = [row for row in found.parts[0].rows if row.share == "positions"]
     names = {kernel.op_type for row in positions for kernel in row.kernels}
     assert {"Cos", "Sin"} <= names
@@ -248,7 +248,7 @@ def test_a_step_behind_a_cache(bundles: Any) -> None:
 
 def test_parts_are_told_apart(bundles: Any) -> None:
     found = explain(bundles("encoder-decoder-t5"), length=7, past=4, threads=1)
-    assert found.fed == "batch 1, length 7, past 4, encoder length 11"
+    assert found.call == "batch 1, length 7, past 4, encoder length 11"
     encoder, decoder = found.parts
     assert (encoder.file, decoder.file) == ("encoder_model.onnx", "decoder_model.onnx")
     assert any("CausalMaskedDistance" in d.node_type for d in decoder.decisions)
@@ -268,19 +268,21 @@ def test_weights_in_a_file_of_their_own(bundles: Any, monkeypatch: pytest.Monkey
 
 def test_refusals_come_from_the_manifest() -> None:
     lowerings = {
-        "SomeAttention": LoweringSpec(lowering="skew", refused={"blockwise": "slower here"}, nodes=1),
-        "OtherAttention": LoweringSpec(lowering="formula", refused={}, nodes=1),
+        "SomeAttention": LoweringSpec(lowering="skew", rejected={"blockwise": "slower here"}, nodes=1),
+        "OtherAttention": LoweringSpec(lowering="formula", rejected={}, nodes=1),
     }
     manifest: Any = SimpleNamespace(lowerings=lowerings)
     (decision,) = _decisions(manifest, Origins(model(), ROLES))  # this graph has no node of the other
     assert decision == Decision(
-        node_type="SomeAttention", nodes=1, lowering="skew", refused={"blockwise": "slower here"}
+        node_type="SomeAttention", nodes=1, lowering="skew", rejected={"blockwise": "slower here"}
     )
     part = Part(file="m", runs=1, ms=1, profiled_ms=2, kernels_ms=1, decisions=[decision], rows=[])
-    told = Explanation(bundle="b", made_for="cpu", provider="cpu", threads=0, onnxruntime="1", fed="", parts=[part])
+    told = Explanation(bundle="b", target="cpu", provider="cpu", threads=0, onnxruntime="1", call="", parts=[part])
     assert notes(told) == []
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(shown(msgspec.structs.replace(told, passes={"gelu": PassSpec(nodes=3, refused=["no such formula"])})))
+    console.print(
+        shown(msgspec.structs.replace(told, passes={"gelu": PassSpec(nodes=3, rejected=["no such formula"])}))
+    )
     assert re.search(r"gelu +3 +no such formula", console.export_text())
     assert (
         "no lowerings are recorded"
@@ -309,7 +311,7 @@ def test_other_providers_are_named() -> None:
     ]
     row = Row(share="rest", name="all else", nodes=0, within=[], ms=4, kernels=kernels)
     part = Part(file="m.onnx", runs=3, ms=3.5, profiled_ms=5, kernels_ms=4, decisions=[], rows=[row])
-    told = Explanation(bundle="b", made_for="cuda", provider="cuda", threads=0, onnxruntime="1", fed="", parts=[part])
+    told = Explanation(bundle="b", target="cuda", provider="cuda", threads=0, onnxruntime="1", call="", parts=[part])
     console = Console(width=160, no_color=True)
     with console.capture() as capture:
         console.print(shown(told))
@@ -328,16 +330,16 @@ def test_sizes() -> None:
         return feeds.sizes([ids(*axes)], Limits(**limits), batch=1, length=length, past=past)
 
     assert sized(SEQUENCE)[SEQUENCE] == 128
-    assert sized(SEQUENCE, limit=60)[SEQUENCE] == 60
-    assert sized(SEQUENCE, PAST, past=50, limit=60)[SEQUENCE] == 1
-    assert sized(SEQUENCE, PAST, past=0, limit=60)[SEQUENCE] == 60
+    assert sized(SEQUENCE, max_length=60)[SEQUENCE] == 60
+    assert sized(SEQUENCE, PAST, past=50, max_length=60)[SEQUENCE] == 1
+    assert sized(SEQUENCE, PAST, past=0, max_length=60)[SEQUENCE] == 60
     static = sized(SEQUENCE, CAPACITY, length=3, past=50)
     assert (static[TOTAL], static[CAPACITY], static[PAST]) == (53, 53, 50)
-    far = sized(SEQUENCE, PAST, ENCODER_SEQUENCE, length=8, past=4, limit=10, limited_axes=[ENCODER_SEQUENCE])
+    far = sized(SEQUENCE, PAST, ENCODER_SEQUENCE, length=8, past=4, max_length=10, limited_axes=[ENCODER_SEQUENCE])
     assert far[ENCODER_SEQUENCE] == 10
     with pytest.raises(PosexportError, match="--length 8 with --past 55 is too long"):
-        sized(SEQUENCE, PAST, length=8, past=55, limit=60)
-    heard = Limits(convolutions=[(4, 2)], minimum=4)
+        sized(SEQUENCE, PAST, length=8, past=55, max_length=60)
+    heard = Limits(convolutions=[(4, 2)], min_length=4)
     assert feeds.sizes([ids(SEQUENCE)], heard, batch=1, length=None, past=None)[SEQUENCE] == 127 * 2 + 4
 
 

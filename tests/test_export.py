@@ -21,7 +21,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
 from posexport.targets.target import Target
-from tests.small import source
+from tests.small import recipe, source
 
 WITH_TERMS = {
     "relative-key": {"MaskedRelativeKeyAttention", "RelativeKeyScores"},
@@ -39,7 +39,7 @@ def outputs(path: Path, made: object) -> list[np.ndarray]:
 @pytest.mark.parametrize("encoding", WITH_TERMS)
 def test_functions_are_visible_and_standard_inside(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    built = build(source(encoding), path, opset=18, ir_version=10)
+    built = build(source(encoding), path, recipe())
     model = onnx.load(path)
     assert {f.name for f in model.functions} == set(built.functions)
     apart = {name for name in built.functions if name in HELPERS or name.startswith(WHOLE)}
@@ -56,15 +56,15 @@ def test_functions_are_visible_and_standard_inside(encoding: str, tmp_path: Path
 @pytest.mark.parametrize("encoding", ["absolute", "sinusoidal", "nope"])
 def test_no_functions_without_terms(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    assert build(source(encoding), path, opset=18, ir_version=10).functions == ["MaskedAttention"]
+    assert build(source(encoding), path, recipe()).functions == ["MaskedAttention"]
 
 
 @pytest.mark.parametrize("encoding", WITH_TERMS)
 def test_blockwise_formula_and_inline_agree(encoding: str, tmp_path: Path) -> None:
     made = source(encoding)
-    build(made, tmp_path / "formula.onnx", opset=18, ir_version=10, lowering="formula")
-    build(made, tmp_path / "other.onnx", opset=18, ir_version=10, lowering="blockwise")
-    build(made, tmp_path / "flat.onnx", opset=18, ir_version=10, inline=True)
+    build(made, tmp_path / "formula.onnx", recipe(lowering="formula"))
+    build(made, tmp_path / "other.onnx", recipe(lowering="blockwise"))
+    build(made, tmp_path / "flat.onnx", recipe(inline=True))
     flat = onnx.load(tmp_path / "flat.onnx")
     assert not flat.functions
     assert {e.domain for e in flat.opset_import} == {""}
@@ -76,9 +76,9 @@ def test_blockwise_formula_and_inline_agree(encoding: str, tmp_path: Path) -> No
 
 def test_inline_is_without_scan_and_without_squeeze_of_unknown_rank(tmp_path: Path) -> None:
     """OpenVINO takes neither."""
-    build(source("shaw-kv"), tmp_path / "flat.onnx", opset=18, ir_version=10, inline=True)
+    build(source("shaw-kv"), tmp_path / "flat.onnx", recipe(inline=True))
     assert "Scan" not in {node.op_type for node in onnx.load(tmp_path / "flat.onnx").graph.node}
-    build(source("shaw-kv"), tmp_path / "m.onnx", opset=18, ir_version=10)
+    build(source("shaw-kv"), tmp_path / "m.onnx", recipe())
     bodies = [node for function in onnx.load(tmp_path / "m.onnx").functions for node in function.node]
     assert "Squeeze" in {node.op_type for node in bodies}
     assert all(len(node.input) == 2 for node in bodies if node.op_type == "Squeeze")
@@ -94,7 +94,7 @@ def test_blockwise_at_the_edges_of_its_blocks(length: int, tmp_path: Path) -> No
     got = []
     for lowering in ("formula", "blockwise"):
         path = tmp_path / f"{lowering}.onnx"
-        build(made, path, opset=18, ir_version=10, lowering=lowering)
+        build(made, path, recipe(lowering=lowering))
         got.append(onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)[0])
     assert np.abs(got[0] - got[1]).max() <= 16 * np.finfo(np.float32).eps * np.abs(got[0]).max()
 
@@ -105,8 +105,8 @@ def test_refusal_of_a_lowering_says_why() -> None:
         choose(ATTENTION, spec, Target(), "blockwise")
     choice = choose(ATTENTION, spec, Target())
     assert choice.lowering.name == "formula"
-    assert choice.refused["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
-    assert "--target cpu or cuda" in choice.refused["multi-head"]
+    assert choice.rejected["attention"] == "ai.onnx Attention needs opset 23, the graph has 18"
+    assert "--target cpu or cuda" in choice.rejected["multi-head"]
     with pytest.raises(PosexportError, match="unknown lowering 'fast'; known: auto, attention, blockwise, chunked, f"):
         check_name("fast")
 
@@ -115,9 +115,9 @@ def test_refusal_of_a_lowering_says_why() -> None:
 def test_opsets_that_the_runtime_takes(opset: int, tmp_path: Path) -> None:
     made = source("shaw-kv")
     path = tmp_path / "m.onnx"
-    assert build(made, path, opset=opset, ir_version=10).opset == opset
+    assert build(made, path, recipe(opset=opset)).opset == opset
     with_default = tmp_path / "d.onnx"
-    build(made, with_default, opset=18, ir_version=10)
+    build(made, with_default, recipe())
     np.testing.assert_allclose(
         outputs(path, made)[0], outputs(with_default, made)[0], rtol=0, atol=16 * np.finfo(np.float32).eps * 10
     )
@@ -141,7 +141,7 @@ def test_an_opset_that_the_exporter_would_mix_is_refused() -> None:
 
 def test_metadata_says_what_a_lone_model_is(tmp_path: Path) -> None:
     made = source("absolute")
-    build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+    build(made, tmp_path / "m.onnx", recipe())
     entries = {e.key: e.value for e in onnx.load(tmp_path / "m.onnx").metadata_props}
     assert json.loads(entries["posexport.limits"])["max_length"] == 23
     assert json.loads(entries["posexport.encoding"])["name"] == "absolute"
@@ -153,7 +153,7 @@ def test_large_weights_go_outside_and_shape_constants_stay(tmp_path: Path, monke
     made = source("relative-key")
     old = os.umask(0o022)
     try:
-        build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+        build(made, tmp_path / "m.onnx", recipe())
     finally:
         os.umask(old)
     data = tmp_path / "m.onnx.data"
@@ -163,13 +163,13 @@ def test_large_weights_go_outside_and_shape_constants_stay(tmp_path: Path, monke
     assert outside
     assert all(t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) * 4 >= 1024 for t in outside)
     monkeypatch.undo()
-    build(made, tmp_path / "inside.onnx", opset=18, ir_version=10)
+    build(made, tmp_path / "inside.onnx", recipe())
     np.testing.assert_array_equal(outputs(tmp_path / "m.onnx", made)[0], outputs(tmp_path / "inside.onnx", made)[0])
 
 
 def test_plain_onnxruntime_needs_no_posexport(tmp_path: Path) -> None:
     made = source("shaw-kv")
-    build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+    build(made, tmp_path / "m.onnx", recipe())
     want = outputs(tmp_path / "m.onnx", made)[0]
     np.savez(tmp_path / "in.npz", **{n: t.numpy() for n, t in example(made.inputs, axis_sizes(made.inputs)).items()})
     code = (
@@ -187,7 +187,7 @@ def test_no_value_in_the_file_is_query_by_key_by_head_size(tmp_path: Path) -> No
     """No operator materialises [l, r, d]: at 64 x 64 pairs nothing as large as 64 * 64 * head_size is ever made."""
     made = source("relative-key", "hidden=40", "heads=1", "max_positions=512")
     path = tmp_path / "m.onnx"
-    build(made, path, opset=18, ir_version=10, lowering="formula", inline=True)
+    build(made, path, recipe(lowering="formula", inline=True))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     model = onnx.load(path)

@@ -87,7 +87,7 @@ def test_it_generates_the_tokens_of_posexport(
         assert config["model"]["type"] == kind
         assert config["search"]["past_present_share_buffer"] == (cache == "static")
         session = load(target)
-        new = min(NEW, (session.manifest.envelope.limit or 10**6) - LENGTH)
+        new = min(NEW, (session.manifest.limits.max_length or 10**6) - LENGTH)
         vocab = session.inputs[0].size
         assert vocab is not None
         for batch in (1, 3):

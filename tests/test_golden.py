@@ -256,8 +256,12 @@ def test_what_the_source_says(family: str) -> None:
     for kind in TYPES:
         source = checkpoint_source(GOLDEN / f"{family}-{kind}", task=None, allow_pickle=False)
         limit = 31 if after_padding and kind == "absolute" else 33
-        assert (source.envelope.trained, source.envelope.limit, source.envelope.beyond) == (limit, limit, "error")
-        assert source.envelope.boundaries == [limit]
+        assert (source.limits.trained_length, source.limits.max_length, source.limits.beyond) == (
+            limit,
+            limit,
+            "error",
+        )
+        assert source.limits.boundaries == [limit]
         assert source.encoding is not None
         assert source.encoding.name == kind.replace("_", "-")
         assert source.promises.shift_invariant == (kind != "absolute")
@@ -274,9 +278,9 @@ def test_what_the_source_says(family: str) -> None:
 def test_what_the_source_says_of_positions_of_its_own(name: str) -> None:
     encoding, limit, shift_invariant = OWN[name]
     source = checkpoint_source(GOLDEN / name, task=None, allow_pickle=False, as_transformers=name in AS_TRANSFORMERS)
-    assert (source.envelope.limit, source.envelope.beyond) == (limit, "error")
-    assert source.envelope.trained == limit
-    assert limit is None or max(source.envelope.boundaries) == limit
+    assert (source.limits.max_length, source.limits.beyond) == (limit, "error")
+    assert source.limits.trained_length == limit
+    assert limit is None or max(source.limits.boundaries) == limit
     assert source.encoding is not None
     assert source.encoding.name == encoding
     assert source.promises.shift_invariant == shift_invariant

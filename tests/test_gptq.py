@@ -136,7 +136,7 @@ def test_convert(name, tmp_path, texts):
     }
     outcome = posexport.convert(name, tmp_path / name, quantizer="gptq", calibrate=texts, **options)
     assert outcome.good
-    stored, precision = outcome.manifest.stored, outcome.manifest.recipe
+    stored, precision = outcome.manifest.precision_by_class, outcome.manifest.recipe
     assert ", gptq (" in stored["linear weights"]
     assert precision.quantizer == "gptq"
     assert len(precision.calibrate or "") == 64
@@ -152,6 +152,8 @@ def test_several_precisions_in_a_layout(tmp_path, texts):
     options = {"precision": ["fp32", "int8", "int4"], "quantizer": "gptq", "calibrate": texts, "verify": False}
     checkpoint, tokenizer = Path(__file__).parent / "golden" / "bert-absolute", texts.with_name("tokenizer.json")
     posexport.convert(checkpoint, tmp_path / "a", layout="transformers.js", tokenizer=tokenizer, **options)
-    int4, int8 = (posexport.load(tmp_path / "a", precision=name).manifest.stored for name in ("int4", "int8"))
+    int4, int8 = (
+        posexport.load(tmp_path / "a", precision=name).manifest.precision_by_class for name in ("int4", "int8")
+    )
     assert "gptq" in int4["linear weights"]
     assert "static" in int8["activations of linear projections"]

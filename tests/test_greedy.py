@@ -48,12 +48,12 @@ def decoder(name: str, settings: tuple[str, ...], seed: int) -> Source:
 )
 def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int, tmp_path: Path) -> None:
     source = decoder(name, settings, seed)
-    inputs, outputs, envelope = source.inputs, source.outputs, source.envelope
+    inputs, outputs, limits = source.inputs, source.outputs, source.limits
     of = ports(inputs, outputs)
     assert of is not None
-    length, count = steps.sizes(envelope)
+    length, count = steps.sizes(limits)
     assert count == steps.STEPS == 64
-    prompts = steps.draw_prompts(of.tokens, envelope, length)
+    prompts = steps.draw_prompts(of.tokens, limits, length)
     own, truth = (PrecisionCopy(source.module, dtype, outputs=len(outputs)) for dtype in (torch.float32, torch.float64))
     names = [spec.name for spec in outputs]
     walked = steps.rollout(own, of, prompts, count, names)
@@ -71,7 +71,7 @@ def test_every_token_is_pytorchs(name: str, settings: tuple[str, ...], seed: int
         steps.rollout(runner, of, prompts, count, names, walked.tokens_BK).logits_BKV, wanted, outputs[0].axes, None
     )
     assert got.error <= tolerance("fp32", "logits", error.error)
-    free = steps.free_tokens(runner, of, prompts, count, envelope, "cpu")
+    free = steps.free_tokens(runner, of, prompts, count, limits, "cpu")
     assert free == walked.tokens_BK.tolist()
     found = steps.compare(free, walked.tokens_BK, steps.gaps(wanted), least)
     assert found == ("pass", "192 of 192 tokens are certain")

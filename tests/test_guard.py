@@ -84,9 +84,9 @@ def test_every_consumer_reads_the_guarded_value(paths: dict[str, Path]) -> None:
 
 def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path, traces: Traces) -> None:
     made = source("relative-key", "cross_attention=true")
-    assert made.envelope.limited_axes == [SEQUENCE, ENCODER_SEQUENCE]
+    assert made.limits.limited_axes == [SEQUENCE, ENCODER_SEQUENCE]
     model = traces(made, 18)
-    guard.insert(model, made.inputs, [Bound(axis, LIMIT) for axis in made.envelope.limited_axes])
+    guard.insert(model, made.inputs, [Bound(axis, LIMIT) for axis in made.limits.limited_axes])
     functions.attach(model)
     save(model, tmp_path / "m.onnx")
     session = make_session(tmp_path / "m.onnx")

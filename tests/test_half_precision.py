@@ -26,6 +26,7 @@ from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
+from tests.small import recipe
 
 _HEAD = '<ir_version: 10, opset_import: ["": 20, "f": 1]>'
 _LEVELS = {
@@ -233,8 +234,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         source = prepare(name, LoadOptions(settings=("layers=1",)))
         path = paths[name] = tmp_path_factory.mktemp(name) / "model.onnx"
         opset = negotiate.opset(None, static_cache=False, made_for=target)
-        half = PrecisionOptions(precision="fp16")
-        build(source, path, opset=opset, ir_version=negotiate.IR_VERSION, target=target, precision=half)
+        build(source, path, recipe(opset=opset, target=target, precision="fp16"))
     return paths
 
 
@@ -274,7 +274,7 @@ def test_a_cache_is_stored_in_half_precision(tmp_path: Path) -> None:
     )
     assert conversion.manifest is not None
     assert {spec.dtype for spec in conversion.manifest.inputs if spec.role == "cache"} == {"float16"}
-    assert conversion.manifest.stored["KV cache"] == "float16"
+    assert conversion.manifest.precision_by_class["KV cache"] == "float16"
     session = posexport.load(tmp_path / "half")
     first = session.run({"input_ids": [[5, 2, 7]]})
     cache = {name.replace("present", "past_key_values"): array for name, array in first.items() if name != "logits"}

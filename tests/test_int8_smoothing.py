@@ -127,6 +127,6 @@ def test_what_reads_more_than_tokens_is_plain():
     assert random_rows(Graph, LengthContract()) == []
     ids = InputSpec(name="ids", dtype="int64", axes=["batch_size", "sequence_length"], role="tokens", size=9)
     Graph.inputs = (ids,)
-    assert [each["ids"].shape for each in random_rows(Graph, LengthContract(limit=20))] == [(4, 13), (4, 20)]
+    assert [each["ids"].shape for each in random_rows(Graph, LengthContract(max_length=20))] == [(4, 13), (4, 20)]
     Graph.inputs = (ids, InputSpec(name="memory", dtype="float32", axes=ids.axes, role="values"))
     assert random_rows(Graph, LengthContract()) == []

@@ -29,6 +29,7 @@ from posexport.sources.builtin import builtin_source
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.verification import verify
+from tests.small import recipe
 
 pytestmark = pytest.mark.fresh
 GOLDEN = Path(__file__).parent / "golden"
@@ -72,7 +73,7 @@ def builtin(name: str) -> Source:
 
 
 def feeds(of: Source) -> Feeds:
-    return draw(GridPoint(batch=3, length=7, padding=of.envelope.ragged or "none"), of.inputs)
+    return draw(GridPoint(batch=3, length=7, padding=of.limits.ragged or "none"), of.inputs)
 
 
 def pages(parameter: nn.Parameter) -> bool:
@@ -280,7 +281,7 @@ def test_a_weight_that_is_used_twice_is_outside_once(tmp_path: Path, large: None
     # the exporter turns what is small beforehand, and then has it twice
     sizes_of = ("layers=1", "hidden=20", "heads=5", "vocab=501")
     made = builtin_source("decoder-rope", task=None, settings_given=sizes_of)
-    build(made, tmp_path / "m.onnx", opset=18, ir_version=10)
+    build(made, tmp_path / "m.onnx", recipe())
     sizes = [4 * parameter.numel() for parameter in made.module.parameters()]
     assert sizes.count(501 * 20 * 4) == 1, "the table of tokens, which is the head's too"
     assert (tmp_path / "m.onnx.data").stat().st_size == sum(size for size in sizes if size > KEEP_INSIDE)

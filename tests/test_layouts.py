@@ -36,6 +36,7 @@ from posexport.runtime.providers import LEVELS
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.verification import verify
+from tests.small import recipe
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -188,8 +189,8 @@ def test_a_manifest_whose_later_part_gives_something_else_is_refused(halves: Pat
     later = next(part for part in manifest.parts if part.when == "later")
     for wrong in (
         msgspec.structs.replace(later, when="always"),
-        msgspec.structs.replace(later, gives={**later.gives, "logits": "encoder_last_hidden_state"}),
-        msgspec.structs.replace(later, feeds={k: v for k, v in later.feeds.items() if k != "input_ids"}),
+        msgspec.structs.replace(later, output_names={**later.output_names, "logits": "encoder_last_hidden_state"}),
+        msgspec.structs.replace(later, input_names={k: v for k, v in later.input_names.items() if k != "input_ids"}),
     ):
         parts = [wrong if part is later else part for part in manifest.parts]
         with pytest.raises(PosexportError, match=r"its part decoder_with_past_model\.onnx"):
@@ -369,7 +370,7 @@ def test_a_lone_graph_is_no_directory() -> None:
 @pytest.mark.all
 def test_global_attention_mask_may_be_left_out_at_every_level(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
-    build(source("longformer-forquestionanswering"), path, opset=18, ir_version=10)
+    build(source("longformer-forquestionanswering"), path, recipe())
     ids = draw((3, 20), 43)
     given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     marked = {**given, "global_attention_mask": np.eye(3, 20, dtype=np.int64)}

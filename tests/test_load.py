@@ -203,8 +203,8 @@ def test_the_limit_itself_is_taken(session):
 
 def test_the_guards_refusal_is_a_sentence(tmp_path, capfd):
     """Where the manifest knows no limit, the model itself refuses; ONNX Runtime logs nothing beside the sentence."""
-    free = msgspec.structs.replace(MANIFEST.envelope, limit=None)
-    bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, envelope=free))
+    free = msgspec.structs.replace(MANIFEST.limits, max_length=None)
+    bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, limits=free))
     with pytest.raises(PosexportError, match=r"refuses input_ids \[1, 12\], .*: input longer than 11 positions$"):
         posexport.load(bundle).run({"input_ids": np.ones((1, 12), int)})
     assert capfd.readouterr() == ("", "")
@@ -228,8 +228,8 @@ def test_other_failures_are_not_disguised():
 
 
 def test_a_length_below_the_minimum_is_refused(tmp_path):
-    long = msgspec.structs.replace(MANIFEST.envelope, minimum=4)
-    bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, envelope=long), texts=True)
+    long = msgspec.structs.replace(MANIFEST.limits, min_length=4)
+    bundle = write_bundle(tmp_path / "b", manifest=msgspec.structs.replace(MANIFEST, limits=long), texts=True)
     session = posexport.load(bundle)
     with pytest.raises(PosexportError, match="sequence_length 3, this bundle needs at least 4"):
         session.run({"input_ids": np.ones((1, 3), int)})
@@ -251,16 +251,16 @@ STATES = InputSpec(name="states", dtype="float32", axes=["batch_size", "encoder_
 )
 def test_real_inputs_are_checked(states, says):
     with pytest.raises(PosexportError, match=says):
-        prepare({"input_ids": IDS, "states": states}, [*MANIFEST.inputs, STATES], MANIFEST.envelope)
+        prepare({"input_ids": IDS, "states": states}, [*MANIFEST.inputs, STATES], MANIFEST.limits)
 
 
 def test_real_inputs_and_masks_of_another_axis():
     mask = InputSpec(name="m", dtype="int64", axes=["batch_size", "encoder_sequence_length"], role="mask")
-    got = prepare({"input_ids": IDS, "states": np.ones((2, 4, 5))}, [*MANIFEST.inputs, STATES, mask], MANIFEST.envelope)
+    got = prepare({"input_ids": IDS, "states": np.ones((2, 4, 5))}, [*MANIFEST.inputs, STATES, mask], MANIFEST.limits)
     assert got["states"].dtype == np.float32
     assert got["m"].tolist() == [[1] * 4] * 2
     with pytest.raises(PosexportError, match="missing input m"):
-        prepare({"input_ids": IDS}, [*MANIFEST.inputs, mask], MANIFEST.envelope)
+        prepare({"input_ids": IDS}, [*MANIFEST.inputs, mask], MANIFEST.limits)
 
 
 # -- running texts ---------------------------------------------------------------------------------

@@ -95,8 +95,8 @@ def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:
     """With any number of marked tokens, none too, and none in one row of a batch."""
     made = model()
     source = source_of(made, name="longformer", kind="builtin", task="features", sha256="")
-    assert (source.envelope.minimum, source.envelope.limit, source.promises.position_offset) == (1, 308, 2)
-    assert {4, BLOCK} <= set(source.envelope.boundaries)
+    assert (source.limits.min_length, source.limits.max_length, source.promises.position_offset) == (1, 308, 2)
+    assert {4, BLOCK} <= set(source.limits.boundaries)
     path = tmp_path / "model.onnx"
     path.write_bytes(onnx_ir.to_proto(trace(source, 18, optimize=False)).SerializeToString())
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -195,13 +195,13 @@ def test_what_does_not_fit_is_refused(encoding: Absolute, windows: list[int], me
 def test_flags_that_are_not_given_mark_nothing() -> None:
     made = model()
     ids = np.full((2, 3), 7)
-    arrays = prepare({"input_ids": ids}, made.inputs, made.envelope)
+    arrays = prepare({"input_ids": ids}, made.inputs, made.limits)
     assert arrays["global_attention_mask"].tolist() == [[0, 0, 0], [0, 0, 0]]
-    assert prepare({"input_ids": ids, "global_attention_mask": ids == 7}, made.inputs, made.envelope)[
+    assert prepare({"input_ids": ids, "global_attention_mask": ids == 7}, made.inputs, made.limits)[
         "global_attention_mask"
     ].tolist() == [[1, 1, 1], [1, 1, 1]]
     with pytest.raises(PosexportError, match=r"holds 2 at \[0, 1\]; it takes 1 for a marked token"):
-        prepare({"input_ids": ids, "global_attention_mask": [[0, 2, 0]] * 2}, made.inputs, made.envelope)
+        prepare({"input_ids": ids, "global_attention_mask": [[0, 2, 0]] * 2}, made.inputs, made.limits)
 
 
 @pytest.mark.parametrize(

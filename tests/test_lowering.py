@@ -277,10 +277,10 @@ def test_reasons_are_given_for_what_is_not_taken() -> None:
     spec = AttentionSpec("DistanceScores", mask="keys")
     choice = choose(ATTENTION, spec, Target("cpu", 23))
     assert choice.lowering.name == "blockwise"
-    assert choice.refused["formula"] == "it holds the scores of all pairs at once"
-    assert choice.refused["chunked"] == "blockwise cuts finer on the CPU, and nothing was measured on CUDA"
+    assert choice.rejected["formula"] == "it holds the scores of all pairs at once"
+    assert choice.rejected["chunked"] == "blockwise cuts finer on the CPU, and nothing was measured on CUDA"
     with pytest.raises(PosexportError, match=r"chunked does not apply to \w+: the graph may hold no If"):
         choose(ATTENTION, spec, Target("cpu", 23, flat=True), "chunked")
-    assert choice.refused["group-query"] == "it is for caches of fixed size that the attention writes to itself"
-    assert all(choice.refused.values())
-    assert {choice.lowering.name, *choice.refused} == {each.name for each in ATTENTION.lowerings}
+    assert choice.rejected["group-query"] == "it is for caches of fixed size that the attention writes to itself"
+    assert all(choice.rejected.values())
+    assert {choice.lowering.name, *choice.rejected} == {each.name for each in ATTENTION.lowerings}

@@ -483,7 +483,7 @@ def source_of(module, names=("input_ids", "attention_mask"), vocab=61):
         module=by_name("mine", module.eval(), inputs, outputs),
         inputs=inputs,
         outputs=outputs,
-        envelope=LengthContract(),
+        limits=LengthContract(),
         encoding=None,
         task="features",
         sha256="",
@@ -502,7 +502,7 @@ def test_a_decoder_gets_a_cache_that_its_author_did_not_write(agree):
     assert source.inputs[2].axes == [BATCH, 2, "past_sequence_length", 6]
     assert source.inputs[0].size == 61
     assert [spec.name for spec in source.outputs][-2:] == ["present.2.key", "present.2.value"]
-    assert source.envelope.cached
+    assert source.limits.kv_cache
     assert (source.encoding.name, source.promises.causal, len(source.inputs)) == ("t5", True, 8)
     assert "a KV cache goes through its 3 causal attention layers" in source.remarks[-1]
     static = cached(source, "static", "at-write")
@@ -524,7 +524,7 @@ def test_positions_of_the_input_and_layers_called_twice_have_a_cache_too(module,
     source = with_cache(source_of(module(), ("input_ids", "attention_mask", *names)), "text-generation")
     assert source.task == "text-generation"
     assert ("position_ids" in [spec.name for spec in source.inputs]) == (module is not Twice)
-    assert source.envelope.limit == (23 if module is Numbered else None)
+    assert source.limits.max_length == (23 if module is Numbered else None)
     assert source.encoding.name == {Waves: "sinusoidal", Numbered: "nope", Twice: "t5"}[module]
     assert sum(spec.role == "cache" for spec in source.inputs) == (12 if module is Twice else 6)
     ids = torch.arange(9)[None]

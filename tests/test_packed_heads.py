@@ -18,7 +18,7 @@ from posexport.passes import pipeline
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
 from posexport.targets.target import Target
-from tests.small import SHARED
+from tests.small import SHARED, recipe
 from tests.test_lowering import CALLS, LEFT, PADDED, WHOLE, Lowered, applies, source
 from tests.traces import Traces
 
@@ -27,7 +27,7 @@ def built(path: Path, name: str, *settings: str, cache: str = "", **options: Any
     made = builtin(name, task=None, settings_given=(*SHARED, *settings))
     if cache:
         made = cached(made, cache, "at-write")  # type: ignore[arg-type]
-    build(made, path, **{"opset": 24, "ir_version": 11, "target": "cpu", **options})
+    build(made, path, recipe(**{"opset": 24, "target": "cpu", **options}))
     return onnx.load(path)
 
 

@@ -142,7 +142,7 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
 
 
 def test_default_grid_is_what_the_contract_says() -> None:
-    points = grid(LengthContract(trained=512, limit=512, boundaries=[100]), [TOKENS, MASK])
+    points = grid(LengthContract(trained_length=512, max_length=512, boundaries=[100]), [TOKENS, MASK])
     lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
     assert sorted({p.length for p in points if not p.must_be_rejected}) == lengths
     assert [(p.batch, p.length) for p in points if p.must_be_rejected] == [(1, 513), (3, 513), (1, 1024)]
@@ -152,10 +152,10 @@ def test_default_grid_is_what_the_contract_says() -> None:
 
 
 def test_grid_beyond_the_trained_length() -> None:
-    clipped = LengthContract(trained=40, limit=None, beyond="clip", boundaries=[40])
+    clipped = LengthContract(trained_length=40, max_length=None, beyond="clip", boundaries=[40])
     assert {39, 40, 41, 80, 257} < set(lengths_of(clipped, ProofPlan()))
     assert not any(p.must_be_rejected for p in grid(clipped, [TOKENS, MASK]))
-    stretched = LengthContract(trained=40, limit=100, beyond="interpolate", boundaries=[40])
+    stretched = LengthContract(trained_length=40, max_length=100, beyond="interpolate", boundaries=[40])
     assert {40, 41, 70, 100} < set(lengths_of(stretched, ProofPlan()))
     assert max(lengths_of(stretched, ProofPlan())) == 100
     assert [p.length for p in grid(stretched, [TOKENS]) if p.must_be_rejected] == [101, 101, 200]
@@ -163,15 +163,15 @@ def test_grid_beyond_the_trained_length() -> None:
 
 def test_grid_of_given_lengths_and_of_a_second_sequence() -> None:
     points = grid(
-        LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
+        LengthContract(max_length=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
     )
     assert {(p.length, p.must_be_rejected) for p in points} == {(8, False), (10, True)}
     assert {p.encoder_length for p in points if p.batch == 1} == {9}
     assert {p.encoder_length for p in points if p.batch == 3} == {5}
-    default = grid(LengthContract(limit=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
+    default = grid(LengthContract(max_length=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
     assert [p.encoder_length for p in default if p.must_be_rejected] == [9, 5, 9, 10]
     with pytest.raises(PosexportError, match="--length 2 or more"):
-        grid(LengthContract(minimum=2), [TOKENS], lengths=[1])
+        grid(LengthContract(min_length=2), [TOKENS], lengths=[1])
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "ragged"])
@@ -221,7 +221,7 @@ def test_the_whole_grid_passes_and_is_summed_up(absolute: tuple[Source, onnx.Mod
     assert report.passed, report.describe()
     counts = report.summary()
     # lengths 1, 2, 17, 19, 20: two points at length 1, seven at each of the others; 21 and 40 refused
-    assert (counts.points, counts.passed, counts.refused, counts.skipped) == (33, 30, 3, 0)
+    assert (counts.points, counts.passed, counts.rejected, counts.skipped) == (33, 30, 3, 0)
     assert counts.complete
     assert 0 < counts.worst_error <= counts.worst_tolerance
     assert [done for done, total, _ in seen if total] == list(range(31))
@@ -371,7 +371,7 @@ def test_rows_that_are_mixed_up_fail_in_batches(absolute: tuple[Source, onnx.Mod
 
 def test_a_missing_guard_fails(folder: Path) -> None:
     right = source("encoder-relative-key")
-    unguarded = dataclasses.replace(right, envelope=dataclass_limit(right, None))
+    unguarded = dataclasses.replace(right, limits=dataclass_limit(right, None))
     report = proven(right, exported(unguarded, folder), lengths=[20, 21])
     assert failing_lengths(report) == {21}
     assert "it must be rejected (input longer than 20 positions): no length guard" in report.describe()
@@ -379,7 +379,7 @@ def test_a_missing_guard_fails(folder: Path) -> None:
 
 def test_another_failure_is_no_guard(folder: Path) -> None:
     right = source("encoder-learned")
-    unguarded = dataclasses.replace(right, envelope=dataclass_limit(right, None))
+    unguarded = dataclasses.replace(right, limits=dataclass_limit(right, None))
     model = exported(unguarded, folder)
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[1].dim_value = 20

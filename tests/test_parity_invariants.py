@@ -40,7 +40,7 @@ def checked(name: str, *, onnx: float, torch: float) -> Invariant:
         definition=moves(torch),
         inputs=[TOKENS, MASK],
         outputs=[OUTPUT],
-        envelope=LengthContract(),
+        limits=LengthContract(),
         promises=Promises(shift_invariant=True, padding_invariant=True),
         judge=Criterion("fp32"),
     )
@@ -88,7 +88,7 @@ def test_content_of_padding_that_counts_by_definition_is_no_promise() -> None:
         definition=reads,
         inputs=[TOKENS, MASK],
         outputs=[OUTPUT],
-        envelope=LengthContract(),
+        limits=LengthContract(),
         promises=Promises(shift_invariant=False, padding_invariant=False),
         judge=Criterion("fp32"),
     )

@@ -13,6 +13,7 @@ from posexport.export.build import build
 from posexport.parity.locate.locate import locate
 from posexport.parity.report.points import Point
 from posexport.sources.source import Source
+from tests.small import recipe
 
 LENGTHS = [2, 17]
 FAILURE = Point(
@@ -123,7 +124,7 @@ def test_a_table_of_distances(models: dict[str, tuple[Source, onnx.ModelProto]])
 def test_layers_that_share_weights_are_told_apart(tmp_path: Path) -> None:
     right = source("encoder-absolute", "layers=3", "layer_groups=1")
     path = tmp_path / "model.onnx"
-    build(right, path, opset=18, ir_version=10, inline=True)
+    build(right, path, recipe(inline=True))
     model = onnx.load(path)
     softmaxes = [node for node in model.graph.node if node.op_type == "Softmax"]
     assert len(softmaxes) == 3

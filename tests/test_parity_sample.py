@@ -104,8 +104,8 @@ def test_a_large_model_still_fits() -> None:
     )
     right = source("encoder-absolute", task="fill-mask")
     inputs = [*right.inputs, states]
-    envelope = LengthContract(trained=512, limit=512, boundaries=[512])
-    points = [p for p in grid(envelope, inputs) if not p.must_be_rejected]
+    limits = LengthContract(trained_length=512, max_length=512, boundaries=[512])
+    points = [p for p in grid(limits, inputs) if not p.must_be_rejected]
     writer = SampleWriter()
     wide = Source(
         name="wide",
@@ -113,7 +113,7 @@ def test_a_large_model_still_fits() -> None:
         module=right.module,
         inputs=inputs,
         outputs=right.outputs,
-        envelope=envelope,
+        limits=limits,
         encoding=None,
         task="fill-mask",
         sha256="",

@@ -28,6 +28,7 @@ from posexport.sources.cached import cached
 from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
+from tests.small import recipe
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")
 #: (model, settings, cache, target) -> what the passes do to two layers
@@ -299,7 +300,7 @@ def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., Non
     assert weight_bytes(packed) <= weight_bytes(plain) + 64
     for model in (plain, packed):
         functions.attach(model)
-        metadata.fill(model, source, {})
+        metadata.fill(model, source, {}, recipe())
     save(packed, tmp_path / "model.onnx")
     given = feeds(source, 2, 7, 0)
     again = ir.load(tmp_path / "model.onnx")
@@ -505,16 +506,16 @@ def test_a_place_that_is_left_says_why(body: str, name: str, reason: str) -> Non
     model = parsed(weights(**used) + body, 18, inputs="float[B, 3, 6] x", outs="float[B, 3, 6] y")
     result = run(model, Target("cuda", 18), only=[name])[name]
     assert result.nodes == 0
-    assert [reason in each for each in result.refused] == [True]
+    assert [reason in each for each in result.rejected] == [True]
 
 
 def test_results_are_of_every_pass_in_their_order() -> None:
     _, model = graph("encoder-absolute", (), None, 18)
     results = run(model, Target("cpu", 18), "formula")
     assert list(results) == [each.name for each in PASSES]
-    assert "formula was asked for" in results["in-place-cache"].refused[0]
-    assert "2 to 5 times" in results["skip-norm"].refused[0]
-    assert not results["flat-tokens"].refused
+    assert "formula was asked for" in results["in-place-cache"].rejected[0]
+    assert "2 to 5 times" in results["skip-norm"].rejected[0]
+    assert not results["flat-tokens"].rejected
 
 
 def test_every_pass_is_tried_here() -> None:

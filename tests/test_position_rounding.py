@@ -7,7 +7,6 @@ import onnx_ir as ir
 import pytest
 from parity_models import prove
 
-from posexport.export import negotiate
 from posexport.export.build import build
 from posexport.parity.positions.invariant import NAME
 from posexport.parity.positions.trace import roundings
@@ -17,6 +16,7 @@ from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 from posexport.spec import InputSpec
 from posexport.targets.precision_options import PrecisionOptions
+from tests.small import recipe
 
 HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 SETTINGS = ("layers=1", "hidden=60", "heads=5")
@@ -34,7 +34,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tup
             options = PrecisionOptions(precision=precision)
             source = prepare(name, LoadOptions(settings=SETTINGS))
             path = tmp_path_factory.mktemp(name) / "model.onnx"
-            build(source, path, opset=18, ir_version=negotiate.IR_VERSION, precision=options, inline=True)
+            build(source, path, recipe(precision=precision, inline=True))
             known[name, precision] = with_precision(source, options), path.read_bytes()
         return known[name, precision]
 

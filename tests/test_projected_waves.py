@@ -129,7 +129,7 @@ def test_a_table_stands_where_it_serves(target: Target, constant: bool, taken: s
     assert node.op_type == spec.name
     choice = plan.choose(plan.FAMILIES[-1], spec, target)
     assert choice.lowering.name == taken
-    assert said in choice.refused.get("tabulated", "")
+    assert said in choice.rejected.get("tabulated", "")
 
 
 def test_no_table_is_made_where_another_lowering_is_asked_for() -> None:

@@ -20,6 +20,7 @@ from posexport.nn.attention import attend
 from posexport.sources import builtin
 from posexport.sources.example import example
 from posexport.sources.source import Source
+from tests.small import recipe
 
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4}
 
@@ -57,7 +58,7 @@ def test_lowerings_agree_with_the_definition(name, length, tmp_path, agree):
         (want,) = given.module(**feeds)
     for lowering in ("formula", "blockwise"):
         path = tmp_path / f"{lowering}.onnx"
-        build(given, path, opset=18, ir_version=10, lowering=lowering)
+        build(given, path, recipe(lowering=lowering))
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (got,) = session.run(None, {key: tensor.numpy() for key, tensor in feeds.items()})
         agree(got[0], want[0], "attention", np.float32)
@@ -178,7 +179,7 @@ def test_layers_share_the_table_and_not_the_maps(tmp_path: Path):
     assert first.table is second.table
     assert first.table_norm is second.table_norm
     assert first.pos_key.weight is not second.pos_key.weight
-    build(given, tmp_path / "m.onnx", opset=18, ir_version=10)
+    build(given, tmp_path / "m.onnx", recipe())
     model = onnx.load(tmp_path / "m.onnx")
     sizes = [tuple(t.dims) for t in model.graph.initializer]
     assert sizes.count((60, 20)) == 1, "the table is in the file once"

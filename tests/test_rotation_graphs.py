@@ -19,6 +19,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, RotationSpec
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.targets.target import Target, TargetName
+from tests.small import recipe
 
 SMALL = ("vocab=61", "hidden=60", "heads=5", "feedforward=24")
 WAYS = {lowering.name for lowering in LOWERINGS}
@@ -26,7 +27,7 @@ WAYS = {lowering.name for lowering in LOWERINGS}
 
 def built(path: Path, name: str, *settings: str, **options: Any) -> onnx.ModelProto:
     source = builtin(name, task=None, settings_given=(*SMALL, *settings))
-    build(source, path, **{"opset": 18, "ir_version": 10, **options})
+    build(source, path, recipe(**options))
     return onnx.load(path)
 
 
@@ -73,8 +74,8 @@ def test_what_is_chosen(made_for: TargetName, opset: int, each: str, shared: str
         choice = plan.choose(*found, Target(made_for, opset))
         wanted = shared if spec.shared else each
         assert choice.lowering.name == wanted
-        assert set(choice.refused) == WAYS - {wanted}
-        assert all(choice.refused.values())
+        assert set(choice.rejected) == WAYS - {wanted}
+        assert all(choice.rejected.values())
 
 
 PARTIAL = ("layout=interleaved", "rotary_dim=6")

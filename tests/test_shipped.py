@@ -57,13 +57,13 @@ def convert(name: str, folder: Path, *options: str) -> Path:
 
 def points_of(source: Source) -> list[GridPoint]:
     """Of the grid, few: rows of different lengths, no padding, and each way to split a sequence into calls."""
-    envelope = source.envelope
+    limits = source.limits
     chosen = None
-    if not (source.plan.images or source.plan.lengths):
-        limit = envelope.limit
-        chosen = [n for n in LENGTHS if n >= envelope.minimum and (limit is None or n <= limit)]
-    points = [p for p in grid(envelope, source.inputs, source.plan, lengths=chosen) if not p.must_be_rejected]
-    few = {"none", envelope.ragged}
+    if not (source.plan.proof_image_sizes or source.plan.proof_lengths):
+        limit = limits.max_length
+        chosen = [n for n in LENGTHS if n >= limits.min_length and (limit is None or n <= limit)]
+    points = [p for p in grid(limits, source.inputs, source.plan, lengths=chosen) if not p.must_be_rejected]
+    few = {"none", limits.ragged}
     return [p for p in points if (p.batch > 1 and p.padding in few) or (p.calls and p.batch == 1)]
 
 
@@ -94,7 +94,7 @@ def compare(source: Source, run: Runner, points: list[GridPoint]) -> None:
     errors: list[tuple[GridPoint, str, float, str]] = []
     for point in points:
         feeds = draw(point, source.inputs)
-        same = point.calls if source.envelope.length_dependent else ()
+        same = point.calls if source.limits.length_dependent else ()
         y64, y32 = (in_calls(each, feeds, source, same) for each in (truth, own))
         got = in_calls(run, feeds, source, point.calls)
         for spec, t, o, y in zip(source.outputs, y64, y32, got, strict=True):

@@ -82,7 +82,7 @@ def test_a_file_with_named_outputs(user_file: Path) -> None:
     assert [(i.name, i.role, i.size) for i in made.inputs] == [("ids", "tokens", 41), ("mask", "mask", None)]
     assert made.encoding is not None
     assert made.encoding.name == "relative-key"
-    assert (made.envelope.limit, made.envelope.boundaries) == (19, [19])
+    assert (made.limits.max_length, made.limits.boundaries) == (19, [19])
 
 
 @pytest.mark.parametrize(
@@ -182,15 +182,19 @@ def run(made: Source, length: int) -> torch.Tensor:
 
 def test_clip_keeps_what_the_table_holds_and_has_no_end() -> None:
     plain, clipped = source("relative-key"), extend(source("relative-key"), "clip", None)
-    assert clipped.envelope.limit is None
-    assert clipped.envelope.trained == 23
+    assert clipped.limits.max_length is None
+    assert clipped.limits.trained_length == 23
     torch.testing.assert_close(run(clipped, 23), run(plain, 23), rtol=0, atol=0)
     assert run(clipped, 61).shape == (1, 61, 20)
 
 
 def test_interpolation_is_linear_between_the_rows() -> None:
     plain, longer = source("absolute"), extend(source("absolute"), "interpolate", 45)
-    assert (longer.envelope.trained, longer.envelope.limit, longer.envelope.beyond) == (23, 45, "interpolate")
+    assert (longer.limits.trained_length, longer.limits.max_length, longer.limits.beyond) == (
+        23,
+        45,
+        "interpolate",
+    )
     old = plain.module.get_submodule("encoder.embeddings.encoding").table.double()
     new = longer.module.get_submodule("encoder.embeddings.encoding").table.double()
     # 45 rows over 23: every second row is an old one, the others lie halfway
@@ -200,16 +204,16 @@ def test_interpolation_is_linear_between_the_rows() -> None:
 
 def test_a_shorter_limit_is_a_guard_and_nothing_else() -> None:
     shorter = extend(source("sinusoidal"), "error", 9)
-    assert shorter.envelope.limit == 9
-    assert 9 in shorter.envelope.boundaries
+    assert shorter.limits.max_length == 9
+    assert 9 in shorter.limits.boundaries
 
 
 @pytest.mark.parametrize("beyond", ["clip", "interpolate"])
 def test_a_limit_that_no_table_sets_is_named_as_such(beyond: str) -> None:
     made = load_source("tests/golden/roformer-formaskedlm", LoadOptions())
-    assert made.envelope.limit is not None
+    assert made.limits.max_length is not None
     with pytest.raises(PosexportError, match="because its configuration says so"):
-        extend(made, beyond, 2 * made.envelope.limit)  # type: ignore[arg-type]
+        extend(made, beyond, 2 * made.limits.max_length)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])

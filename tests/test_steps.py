@@ -71,7 +71,7 @@ def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     source = decoder("absolute")
     of = steps.ports_of(source.inputs, source.outputs)
     assert of is not None
-    prompts = steps.draw_prompts(of.tokens, source.envelope, 17)
+    prompts = steps.draw_prompts(of.tokens, source.limits, 17)
     assert [len(prompt) for prompt in prompts] == [17, 12, 6]
     run = PrecisionCopy(source.module, torch.float32, outputs=len(source.outputs))
     walked = steps.rollout(run, of, prompts, 64, [spec.name for spec in source.outputs])
@@ -153,26 +153,26 @@ def test_gaps_are_between_the_two_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("envelope", "wanted"),
+    ("limits", "wanted"),
     [
         (LengthContract(), (17, 64)),
-        (LengthContract(limit=128), (17, 64)),
-        (LengthContract(limit=80), (17, 64)),
-        (LengthContract(limit=79), (17, 63)),
-        (LengthContract(limit=23), (11, 13)),
-        (LengthContract(limit=1), (1, 1)),
+        (LengthContract(max_length=128), (17, 64)),
+        (LengthContract(max_length=80), (17, 64)),
+        (LengthContract(max_length=79), (17, 63)),
+        (LengthContract(max_length=23), (11, 13)),
+        (LengthContract(max_length=1), (1, 1)),
         (LengthContract(boundaries=[40]), (17, 64)),
         (LengthContract(boundaries=[40, 200], length_dependent=True), (168, 64)),
         (LengthContract(boundaries=[40], length_dependent=True), (17, 64)),
         (LengthContract(boundaries=[4096], length_dependent=True), (17, 64)),
-        (LengthContract(boundaries=[200], limit=200, length_dependent=True), (17, 64)),
-        (LengthContract(boundaries=[200], limit=205, length_dependent=True), (168, 38)),
+        (LengthContract(boundaries=[200], max_length=200, length_dependent=True), (17, 64)),
+        (LengthContract(boundaries=[200], max_length=205, length_dependent=True), (168, 38)),
     ],
 )
-def test_the_steps_fit_the_table_and_cross_a_near_boundary(envelope: LengthContract, wanted: tuple[int, int]) -> None:
-    length, count = steps.sizes(envelope)
+def test_the_steps_fit_the_table_and_cross_a_near_boundary(limits: LengthContract, wanted: tuple[int, int]) -> None:
+    length, count = steps.sizes(limits)
     assert (length, count) == wanted
-    assert envelope.limit is None or length + count - 1 <= envelope.limit
+    assert limits.max_length is None or length + count - 1 <= limits.max_length
 
 
 def test_fewer_steps_where_the_table_ends(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def static_caches(inputs: Sequence[InputSpec]) -> list[InputSpec]:
 
 def test_the_proof_fills_unused_slots_with_everything_and_caches_by_little_and_by_much() -> None:
     of = cached(builtin("decoder-rope", task=None, settings_given=SIZES), "static", "at-write")
-    points = [point for point in grid(of.envelope, of.inputs) if not point.must_be_rejected]
+    points = [point for point in grid(of.limits, of.inputs) if not point.must_be_rejected]
     for length in {point.length for point in points if point.length > 16}:
         steps = [p for p in points if p.length == length and p.calls and p.calls[-1] == 1]
         # behind at most half of the capacity, and behind more than two thirds

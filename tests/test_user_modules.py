@@ -385,7 +385,7 @@ def test_the_traceback_of_a_user_s_module_can_be_asked_for(
 )
 def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[str], reason: str) -> None:
     source = load_source(f"{models}:{factory}", LoadOptions())
-    assert (source.envelope.limit, source.envelope.limited_axes) == (limit, axes)
+    assert (source.limits.max_length, source.limits.limited_axes) == (limit, axes)
     assert any(reason in remark for remark in source.remarks)
     assert source.plan.further == []
 
@@ -393,7 +393,7 @@ def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[s
 @pytest.mark.parametrize("factory", ["distances", "lone", "bag", "one_length", "trained"])
 def test_no_limit_is_made_up(models: Path, factory: str) -> None:
     source = load_source(f"{models}:{factory}", LoadOptions())
-    assert source.envelope.limit is None
+    assert source.limits.max_length is None
     assert {512, 1024} <= set(source.plan.further)
 
 
@@ -411,9 +411,9 @@ def test_the_limit_is_proven_and_guarded(run: Command, models: Path, tmp_path: P
     assert out.endswith(", proven\n")
     assert f"inputs of at most {limit} tokens are accepted" in err
     manifest = read(tmp_path / "b")
-    assert manifest.envelope.limit == limit
+    assert manifest.limits.max_length == limit
     assert manifest.parity is not None
-    assert manifest.parity.longest == limit
+    assert manifest.parity.longest_passed == limit
     points = json.loads((tmp_path / "b" / "parity.json").read_text())["points"]
     assert {p["length"] for p in points if p["verdict"] == "rejected"} == {limit + 1, 2 * limit}
     feeds = {spec.name: np.ones((1, limit + 1), np.int64) for spec in manifest.inputs}
@@ -425,11 +425,11 @@ def test_without_a_limit_the_verdict_says_how_far_it_goes(run: Command, models: 
     code, out, _ = run("convert", f"{models}:distances", "-o", tmp_path / "b")
     assert code == 0, out
     manifest = read(tmp_path / "b")
-    assert manifest.envelope.limit is None
+    assert manifest.limits.max_length is None
     assert manifest.parity is not None
-    assert manifest.parity.longest is not None
-    assert manifest.parity.longest >= 1024
-    assert out.endswith(f", proven up to {manifest.parity.longest} tokens\n")
+    assert manifest.parity.longest_passed is not None
+    assert manifest.parity.longest_passed >= 1024
+    assert out.endswith(f", proven up to {manifest.parity.longest_passed} tokens\n")
     assert "\n|   1024 |" in out
     code, out, _ = run("convert", f"{models}:distances", "-o", tmp_path / "b", "--force", "--max-length", "9")
     assert code == 0, out
@@ -504,7 +504,7 @@ def test_further_lengths_are_points_without_padding() -> None:
     assert [(p.batch, p.padding) for p in points if p.length == 1024] == [(1, "none")]
     assert len([p for p in points if p.length == 64]) == 2
     assert not [p for p in grid(LengthContract(), inputs, lengths=[5], further=[1024]) if p.length > 5]
-    limited = grid(LengthContract(limit=100), inputs, further=[64, 1024])
+    limited = grid(LengthContract(max_length=100), inputs, further=[64, 1024])
     assert [p.length for p in limited if p.length > 100] == [101, 101, 200]
     assert all(p.must_be_rejected for p in limited if p.length > 100)
 
@@ -548,7 +548,7 @@ def test_a_graph_that_has_other_positions_than_its_module_fails(definition: str,
         definition=runs[definition],
         inputs=[InputSpec(name="x", dtype="float32", axes=axes, role="values")],
         outputs=[OutputSpec(name="y", axes=axes)],
-        envelope=LengthContract(),
+        limits=LengthContract(),
         promises=Promises(shift_invariant=False, padding_invariant=False),
         judge=Criterion("fp32"),
         exact=runs[definition],
@@ -581,6 +581,6 @@ def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
     )
     monkeypatch.setattr("posexport.sources.length_search.available", lambda: 1 << 29)
     source = load_source(f"{path}:make", LoadOptions())
-    assert source.envelope.limit == 16384
+    assert source.limits.max_length == 16384
     layer = next(part for part in source.module.modules() if type(part).__name__ == "Layer")
     assert 256 <= max(type(layer).forward.__globals__["LENGTHS"]) <= 2048

@@ -23,9 +23,8 @@ ROUNDED = np.round(tiny_bundle.TABLE, 2)
 
 def part(file: str) -> PartSpec:
     own = tiny_bundle.MANIFEST
-    names = {spec.name: spec.name for spec in own.inputs}
-    gives = {spec.name: spec.name for spec in own.outputs}
-    return PartSpec(file=file, inputs=own.inputs, outputs=own.outputs, feeds=names, gives=gives)
+    inputs, outputs = ({spec.name: spec.name for spec in specs} for specs in (own.inputs, own.outputs))
+    return PartSpec(file=file, inputs=own.inputs, outputs=own.outputs, input_names=inputs, output_names=outputs)
 
 
 def in_precision(name: str, file: str) -> Manifest:

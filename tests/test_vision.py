@@ -26,6 +26,7 @@ from posexport.sources import weights
 from posexport.sources.definitions.vision import VISION
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
+from tests.small import recipe
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGES = ("axial", "beit", "rope-axial", "rope-mrope", "vit-interpolated")
@@ -128,8 +129,13 @@ def test_the_answer_is_read_from_the_class_token_or_the_patches():
 
 
 def test_sizes_to_prove_it_at():
-    envelope, images = vision("vit-interpolated").envelope, vision("vit-interpolated").plan.images
-    assert (envelope.trained, envelope.limit, envelope.beyond, envelope.patch) == (21, None, "interpolate", 3)
+    limits, images = vision("vit-interpolated").limits, vision("vit-interpolated").plan.proof_image_sizes
+    assert (limits.trained_length, limits.max_length, limits.beyond, limits.patch_size) == (
+        21,
+        None,
+        "interpolate",
+        3,
+    )
     grids = {(height // 3, width // 3) for height, width in images}
     assert {(1, 1), (4, 5)} <= grids
     assert any(rows != columns for rows, columns in grids)
@@ -146,7 +152,7 @@ def test_the_graph_takes_other_sizes(tmp_path):
     model = Vision(config, Beit(heads=5, rows=3, columns=4), beside=beside).eval()
     weights.draw(model, 1)
     source = source_of(model, name="both", kind="builtin", task="features", sha256="0" * 64)
-    export(source, tmp_path / "model.onnx", opset=18, ir_version=10)
+    export(source, tmp_path / "model.onnx", recipe())
     session = ort.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for batch, height, width in ((1, 2, 2), (3, 6, 8), (2, 23, 34)):
         image = pixels(batch, 3, height, width).float()
@@ -268,7 +274,7 @@ def test_what_checkpoints_say():
     vit = checkpoint_source(GOLDEN / "vit-forimageclassification", task=None, allow_pickle=False)
     assert vit.task == "image-classification"
     assert vit.encoding.name == "vit-interpolated"
-    assert (15, 15) in vit.plan.images
+    assert (15, 15) in vit.plan.proof_image_sizes
     both = checkpoint_source(GOLDEN / "beit-model", task=None, allow_pickle=False)
     assert both.encoding.name == "beit"
     assert both.encoding.parameters["shared"] is True

@@ -218,11 +218,11 @@ def test_a_graph_for_any_image(tmp_path: Path) -> None:
 
 def test_too_small_an_image_is_refused() -> None:
     source = builtin.builtin_source("vision-swin", task=None, settings_given=())
-    assert source.envelope.smallest == {"height": 13, "width": 13}
+    assert source.limits.min_sizes == {"height": 13, "width": 13}
     assert source.module(torch.zeros(1, 3, 13, 13))[0].shape == (1, 16, 40)
-    assert prepare({"pixel_values": np.zeros((1, 3, 13, 99))}, source.inputs, source.envelope)
+    assert prepare({"pixel_values": np.zeros((1, 3, 13, 99))}, source.inputs, source.limits)
     with pytest.raises(PosexportError, match="pixel_values has width 12, this bundle needs at least 13"):
-        prepare({"pixel_values": np.zeros((1, 3, 99, 12))}, source.inputs, source.envelope)
+        prepare({"pixel_values": np.zeros((1, 3, 99, 12))}, source.inputs, source.limits)
 
 
 # families

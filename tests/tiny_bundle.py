@@ -47,7 +47,7 @@ MANIFEST = Manifest(
     source=SourceInfo(name="tiny", kind="builtin", sha256="0" * 64),
     task="feature-extraction",
     encoding=EncodingSpec(name="nope", parameters={"size": 3, "scale": 0.5, "clip": None}),
-    envelope=Limits(trained=LIMIT, limit=LIMIT),
+    limits=Limits(trained_length=LIMIT, max_length=LIMIT),
     inputs=[
         InputSpec(name="input_ids", dtype="int64", axes=AXES, role="tokens", size=VOCAB),
         InputSpec(name="attention_mask", dtype="int64", axes=AXES, role="mask"),
@@ -65,7 +65,7 @@ MANIFEST = Manifest(
     files={},
     tools={"onnx": onnx.__version__},
     parity=ParitySummary(
-        points=3, passed=2, skipped=0, refused=1, worst_error=1e-7, worst_tolerance=2e-6, complete=True
+        points=3, passed=2, skipped=0, rejected=1, worst_error=1e-7, worst_tolerance=2e-6, complete=True
     ),
     proven=True,
     proven_on=["cpu"],

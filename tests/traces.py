@@ -44,7 +44,7 @@ def fingerprint(source: Source) -> str | None:
     if source.kind == "python":
         return None
     file = io.BytesIO()
-    parts = (source.inputs, source.outputs, source.envelope, source.module)
+    parts = (source.inputs, source.outputs, source.limits, source.module)
     pickler = _Pickler(file, protocol=5)
     pickler.fast = True  # by value: whether two equal lists are one takes no part
     try:

@@ -162,7 +162,7 @@ class Model:
 
     @property
     def decoder(self) -> bool:
-        return self.source.envelope.cached
+        return self.source.limits.kv_cache
 
     def make(self, candidate: Candidate) -> None:
         """The graph and its agreement, or the reason why there is none."""
@@ -199,7 +199,7 @@ class Model:
         if "calibrate" in options and manifest.recipe.calibrate is None:
             raise PosexportError("the texts of calibrate were not used")
         on = manifest.cost.on_texts if manifest.cost is not None else None
-        return folder / "model.onnx", on, manifest.stored
+        return folder / "model.onnx", on, manifest.precision_by_class
 
     def by_optimum(self) -> Path:
         """The checkpoint as optimum exports it."""
@@ -297,7 +297,7 @@ def measure(checkpoint: Path, texts: Path, only: Sequence[str]) -> dict[str, Any
         model.open()
         model.time()
         model.remember()
-        limit = model.source.envelope.limit
+        limit = model.source.limits.max_length
         return {
             "kind": "decoder" if model.decoder else "encoder",
             "name": model.source.public_name,

@@ -112,7 +112,7 @@ def one(name: str, provider: str, precision: str, ends: float) -> dict[str, Any]
         "verdict": "MISSED" if not report.passed else "proven except" if report.unreached else "proven",
         "points": summary.points,
         "passed": summary.passed,
-        "refused": summary.refused,
+        "refused": summary.rejected,
         "skipped": summary.skipped,
         "worst_error": summary.worst_error,
         "worst_tolerance": summary.worst_tolerance,

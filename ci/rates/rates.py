@@ -84,13 +84,13 @@ def models(count: int) -> list[Model]:
 
 def lengths_of(source: Source) -> list[int] | None:
     """`LENGTHS`, both sides of the encoding's boundaries, and the limit; None (the defaults) for images and samples."""
-    envelope = source.envelope
-    if source.plan.images or source.plan.lengths or envelope.convolutions:
+    limits = source.limits
+    if source.plan.proof_image_sizes or source.plan.proof_lengths or limits.convolutions:
         return None
-    near = {b + step for b in envelope.boundaries if b <= LONGEST for step in (0, 1)}
-    limit = envelope.limit
+    near = {b + step for b in limits.boundaries if b <= LONGEST for step in (0, 1)}
+    limit = limits.max_length
     found = {*LENGTHS, *near, *([limit] if limit is not None and limit <= LONGEST else [])}
-    return sorted(n for n in found if n >= envelope.minimum and (limit is None or n <= limit))
+    return sorted(n for n in found if n >= limits.min_length and (limit is None or n <= limit))
 
 
 def permuted(checkpoint: Path, directory: Path, seed: int) -> None:

@@ -39,7 +39,7 @@ def candidates(
     found = [
         _candidate(model, precision, options, folder / str(number)) for number, (model, precision) in enumerate(named)
     ]
-    cached = {manifest.envelope.cached for _, manifest in found}
+    cached = {manifest.limits.kv_cache for _, manifest in found}
     if len(cached) > 1:
         raise PosexportError("decoders with a cache cannot be compared with models that have none; give one kind")
     return [candidate for candidate, _ in found], cached == {True}

@@ -37,17 +37,7 @@ Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-#: what JSON calls fields of the manifest
-_NAMES = {
-    "envelope": "limits",
-    "reached": "covered_by",
-    "refused": "rejected",
-    "longest": "longest_passed",
-    "stored": "precision_by_class",
-}
-
-
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_NAMES):
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the manifest's objects: a field that is not known is an error, not a silence."""
 
 
@@ -84,12 +74,12 @@ class BranchRun(_Strict, frozen=True, kw_only=True):
 
     Attributes:
         branch: name of the branch.
-        covered_by (str | None): the first grid point that ran it; None: none did.
+        covered_by: the first grid point that ran it; None: none did.
         note: why no point ran it.
     """
 
     branch: str
-    reached: str | None
+    covered_by: str | None
     note: str = ""
 
 
@@ -100,21 +90,21 @@ class ParitySummary(_Strict, frozen=True, kw_only=True):
         points: compared outputs and rejected inputs.
         passed: comparisons within their tolerance.
         skipped: points that were not checked, such as points too large for the machine's memory.
-        rejected (Count): inputs beyond a limit that the graph rejected, as it must.
+        rejected: inputs beyond a limit that the graph rejected, as it must.
         worst_error: error of the comparison that came nearest to its tolerance; None: nothing was compared.
         worst_tolerance: tolerance of that comparison.
         complete: the whole grid was checked and nothing was skipped.
-        longest_passed (Count | None): tokens of the longest input that was compared and passed.
+        longest_passed: tokens of the longest input that was compared and passed.
     """
 
     points: Count
     passed: Count
     skipped: Count
-    refused: Count
+    rejected: Count
     worst_error: float | None
     worst_tolerance: float | None
     complete: bool
-    longest: Count | None = None
+    longest_passed: Count | None = None
 
 
 class OutputAgreement(_Strict, frozen=True, kw_only=True):
@@ -177,12 +167,12 @@ class LoweringSpec(_Strict, frozen=True, kw_only=True):
     Attributes:
         lowering: the lowering that was chosen.
         nodes: how many nodes of this type the graph has.
-        rejected (dict[str, str]): every other lowering, with the reason why it was not chosen.
+        rejected: every other lowering, with the reason why it was not chosen.
     """
 
     lowering: str
     nodes: Count
-    refused: dict[str, str]
+    rejected: dict[str, str]
 
 
 class PassSpec(_Strict, frozen=True, kw_only=True):
@@ -190,11 +180,11 @@ class PassSpec(_Strict, frozen=True, kw_only=True):
 
     Attributes:
         nodes: how many nodes the pass changed.
-        rejected (list[str]): why the pass did not run, or why it left other nodes as they are.
+        rejected: why the pass did not run, or why it left other nodes as they are.
     """
 
     nodes: Count
-    refused: list[str] = []
+    rejected: list[str] = []
 
 
 class Manifest(_Strict, frozen=True, kw_only=True):
@@ -207,13 +197,13 @@ class Manifest(_Strict, frozen=True, kw_only=True):
         task: what the model is for, such as ``features``, ``sentence-embedding`` or ``text-generation``.
         encoding: the position encoding and its parameters; None for a module without one that posexport knows.
         encodings: the encoding of each layer in turn, where layers differ.
-        limits (Limits): the lengths for which the model is right, and what happens beyond them.
+        limits: the lengths for which the model is right, and what happens beyond them.
         inputs: the inputs in the graph's order.
         outputs: the outputs in the graph's order.
         parts: the graphs of a model that has several (encoder and decoder), in the order in which they run.
         precision: precision of weights and activations.
-        precision_by_class (dict[str, str]): class of tensors and what they are stored in, such as
-            ``int8 per channel``; empty: all as ``precision`` says.
+        precision_by_class: class of tensors and what they are stored in, such as ``int8 per channel``; empty: all
+            as ``precision`` says.
         cost: what a precision below float32 was measured to cost; None for float32.
         variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
         target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
@@ -246,12 +236,12 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     task: str
     encoding: EncodingSpec | None
     encodings: list[EncodingSpec] = []
-    envelope: Limits
+    limits: Limits
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     parts: list[PartSpec] = []
     precision: PrecisionName = MODEL_DTYPE.precision
-    stored: dict[str, str] = {}
+    precision_by_class: dict[str, str] = {}
     cost: PrecisionCost | None = None
     variants: list[PrecisionName] = []
     target: TargetName = PORTABLE
@@ -330,22 +320,24 @@ def _fit(manifest: Manifest) -> None:
     first: set[str] = set()
     for part in manifest.parts:
         for spec in part.inputs:
-            source = part.feeds.get(spec.name)
+            source = part.input_names.get(spec.name)
             if source is None and spec.role == "cache":
                 continue  # empty
             if source is None or not _takes(spec, known.get(source)):
                 raise PosexportError(f"its part {part.file} takes {spec.name}, and nothing that fits feeds it")
         names = {spec.name: spec.axes for spec in part.outputs}
         # what does not change in later calls is not given again
-        all_given = set(part.gives) == set(names) or (part.when == "later" and set(part.gives) < set(names))
-        if not set(part.feeds) <= {spec.name for spec in part.inputs} or not all_given:
+        all_given = set(part.output_names) == set(names) or (
+            part.when == "later" and set(part.output_names) < set(names)
+        )
+        if not set(part.input_names) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        made = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.gives.items()}
+        made = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.output_names.items()}
         taken = known.keys() & made.keys()
         if part.when == "later" and taken <= first:
             # in calls of its own it gives what the part for first calls gives in the others
             taken = {whole for whole in taken if known[whole] != made[whole]}
-        if len(made) < len(part.gives) or taken:
+        if len(made) < len(part.output_names) or taken:
             raise PosexportError(f"its part {part.file} gives an output a name that is already used")
         first |= made.keys() if part.when == "first" else set()
         known |= made

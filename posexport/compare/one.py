@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.compare.records import AtPrecision, Result, Setup, at_precision
-from posexport.targets.precision_options import PrecisionOptions
+from posexport.recipe import Recipe
 
 if TYPE_CHECKING:
     from posexport.sources.source import Source
@@ -29,8 +29,8 @@ def one(encoding: str, setup: Setup, path: Path) -> Result:
     model = make(encoding, setup)
     loss = train(model, setup)
     source = source_of(model, name=f"encoder-{encoding}", kind="builtin", task=TASK, sha256=weights.digest(model))
-    build(source, path, opset=negotiate.DEFAULT_OPSET, ir_version=negotiate.IR_VERSION)
-    limit = source.envelope.limit
+    build(source, path, Recipe(task=TASK, opset=negotiate.DEFAULT_OPSET))
+    limit = source.limits.max_length
     return Result(
         encoding=encoding,
         limit=limit,
@@ -51,15 +51,9 @@ def _at(precision: "PrecisionName", source: "Source", float32: Path, setup: Setu
     from posexport.export.build import build
 
     path = at_precision(float32, precision)
-    build(
-        source,
-        path,
-        opset=negotiate.DEFAULT_OPSET,
-        ir_version=negotiate.IR_VERSION,
-        precision=PrecisionOptions(precision=precision),
-    )
+    build(source, path, Recipe(task=source.task, opset=negotiate.DEFAULT_OPSET, precision=precision))
     return AtPrecision(
         file_bytes=path.stat().st_size,
-        accuracy=accuracies(path, setup, source.envelope.limit),
+        accuracy=accuracies(path, setup, source.limits.max_length),
         cosine=agreement(path, float32, setup),
     )

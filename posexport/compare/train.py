@@ -54,7 +54,7 @@ def _fresh(encoding: str, setup: Setup) -> Definition:
     )
     sizes = {**kind.sizes(config), "max_positions": setup.length}
     model = kind.make(config, build(encoding, sizes, {})[0], TASK, tasks.ANSWERS)
-    limit = model.envelope.limit
+    limit = model.limits.max_length
     if limit is not None and limit < setup.length:
         raise PosexportError(f"{encoding} takes {limit} positions, training needs {setup.length}")
     nn.init.normal_(model.get_parameter("encoder.embeddings.token.weight"), std=TOKEN_STD)

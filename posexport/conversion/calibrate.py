@@ -32,5 +32,5 @@ def calibration(graph: "Source", options: ConvertOptions, texts: "list[Feeds]") 
     def open_graph(path: Path) -> Any:
         return make_session(path, threads=options.threads).run
 
-    feeds = texts or random_rows(graph, graph.envelope)
+    feeds = texts or random_rows(graph, graph.limits)
     return Calibration(feeds, open_graph) if feeds else None

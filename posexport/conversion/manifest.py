@@ -72,7 +72,7 @@ def manifest_of(
         task=source.task,
         encoding=source.encoding,
         encodings=source.encodings,
-        envelope=Limits.of(source.envelope, source.plan),
+        limits=Limits.of(source.limits, source.plan),
         inputs=source.inputs,
         outputs=source.outputs,
         parts=[part.spec for part in source.parts],
@@ -81,7 +81,7 @@ def manifest_of(
         functions=sorted({name for graph in built for name in graph.functions}),
         target=recipe.target,
         precision=recipe.precision,
-        stored={name: words for graph in built for name, words in graph.precision.classes.items()},
+        precision_by_class={name: words for graph in built for name, words in graph.precision.classes.items()},
         cost=_cost(built, recipe, report, on_texts),
         recipe=recipe,
         lowerings=_lowerings(built),
@@ -105,7 +105,7 @@ def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
         for name, chosen in graph.chosen.items():
             before = lowerings[name].nodes if name in lowerings else 0
             lowerings[name] = LoweringSpec(
-                lowering=chosen.lowering, nodes=before + chosen.nodes, refused=chosen.refused
+                lowering=chosen.lowering, nodes=before + chosen.nodes, rejected=chosen.rejected
             )
     return lowerings
 
@@ -116,7 +116,7 @@ def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
     return {
         name: PassSpec(
             nodes=sum(result.nodes for result in each),
-            refused=list(dict.fromkeys(reason for result in each for reason in result.refused)),
+            rejected=list(dict.fromkeys(reason for result in each for reason in result.rejected)),
         )
         for name, each in results.items()
     }

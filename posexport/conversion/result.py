@@ -102,8 +102,8 @@ class Conversion:
 
 def _up_to(manifest: Manifest) -> str:
     """How far the proof of a user's module went, where it takes inputs that are longer still, or may."""
-    longest, envelope = manifest.parity and manifest.parity.longest, manifest.envelope
-    end = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    longest, limits = manifest.parity and manifest.parity.longest_passed, manifest.limits
+    end = limits.max_length if SEQUENCE in limits.limited_axes else None
     long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
     unlimited = manifest.source.kind == "python" and long and longest != end
     if not manifest.proven or longest is None or not unlimited:

@@ -11,7 +11,7 @@ from posexport.bundle.manifest import model_of
 from posexport.conversion.calibrate import calibration, calibration_texts
 from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
-from posexport.conversion.proof import agreement_on_texts, proof
+from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.result import MissedError, Written
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from posexport.export.layouts.layout import Layout
     from posexport.parity.grid.inputs import Feeds
     from posexport.parity.proof import Progress
+    from posexport.parity.report.report import Report
     from posexport.recipe import Recipe
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 
-#: the folder, while a conversion is under way, of the graphs that quantized ones are made from
+#: the folder, while a conversion is under way, of the graphs that quantized ones are made from and compared with; it is
+#: not sealed
 FLOAT32 = ".float32"
 
 
@@ -49,20 +51,13 @@ def write(
     Raises:
         MissedError: parity was missed, and ``options`` do not keep such a bundle.
     """
-    from posexport.export import layouts, negotiate
+    from posexport.export import layouts
     from posexport.lowering import plan
     from posexport.precision.half.ports import with_precision
-    from posexport.precision.result import check_quantized
-    from posexport.sources.mapped import drop
 
     tell = progress or (lambda *_: None)
     layout = layouts.LAYOUTS[options.layout]
-    opset = negotiate.opset(
-        options.opset,
-        static_cache=options.cache == "static",
-        made_for=options.target,
-        blocked=options.blocked and "MatMulNBits" not in layout.microsoft,
-    )
+    opset = _opset(options, layout)
     plan.check_name(options.lowering)
     tell(0, 2, "loading")
     source = _prepared(argument, options, layout, name)
@@ -71,33 +66,26 @@ def write(
     texts = calibration_texts(source, options)
     tell(1, 2, "exporting")
     recipe = recipe_of(source, options, opset)
-    # texts that static scales are measured on must fit them at least
-    compared = options.texts or (options.calibrate if recipe.static else None)
-    compared = None if compared is None or recipe.precision == FP32.name else Path(compared)
-    # the graph in float32, which texts compare another one with; a folder of its own, for it is not sealed
-    float32 = directory / FLOAT32 if compared else None
-    built = _exported(source, directory, options, layout, recipe, float32, texts)
-    check_quantized(recipe, [graph.precision for graph in built])
-    for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
-        remark(sentence)
+    compared = _compared_texts(options, recipe)
+    built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
+    _check_precision(recipe, built, remark)
     source = with_precision(source, recipe)
-    if not options.verify:
-        # nothing asks the module for its numbers any more, and the check's session holds the same
-        drop(source.module.parameters())
-    _check_axes(source, directory, options)
-    report = proof(source, directory, options, progress, variant) if options.verify else None
-    on_texts = None
-    if compared and float32:
-        on_texts = agreement_on_texts(source, directory, float32, compared, options, progress)
-        shutil.rmtree(float32)
-    if report is not None and not report.passed and not options.keep:
-        raise MissedError(report)
-    for file, path in source.files.items():
-        copy = directory / file
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy_without_paths(path, copy)
+    report, on_texts = _proven(source, directory, options, progress, variant, compared)
+    _copy_files(source, directory)
     layout.write(directory, source)
     return Written(manifest_of(source, built, recipe, report, on_texts), report)
+
+
+def _opset(options: ConvertOptions, layout: "Layout") -> int:
+    """The opset that was asked for, or the lowest that has the operators of the options."""
+    from posexport.export import negotiate
+
+    return negotiate.opset(
+        options.opset,
+        static_cache=options.cache == "static",
+        made_for=options.target,
+        blocked=options.blocked and "MatMulNBits" not in layout.microsoft,
+    )
 
 
 def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Layout", name: str | None) -> "Source":
@@ -117,11 +105,11 @@ def _exported(
     options: ConvertOptions,
     layout: "Layout",
     recipe: "Recipe",
-    float32: Path | None,
     texts: "list[Feeds]",
+    *,
+    with_float32: bool,
 ) -> "list[Built]":
-    """The source's graphs in ``directory``, and in ``float32`` what quantized ones are made from."""
-    from posexport.export import negotiate
+    """The source's graphs in ``directory``; ``with_float32``: also what quantized ones are made from, in `FLOAT32`."""
     from posexport.export.build import build
 
     store = layout.store(source)
@@ -129,20 +117,65 @@ def _exported(
         build(
             graph,
             directory / file,
-            opset=recipe.opset,
-            ir_version=negotiate.IR_VERSION,
-            target=recipe.target,
-            lowering=recipe.lowering,
-            inline=recipe.inline,
-            precision=recipe,
+            recipe,
             clients_have=layout.microsoft,
-            recipe=recipe,
             store=store,
-            float32=None if float32 is None else float32 / file,
+            float32=directory / FLOAT32 / file if with_float32 else None,
             calibration=calibration(graph, options, texts),
         )
         for file, graph in source.graphs.items()
     ]
+
+
+def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
+    """The texts on which a precision below float32 is compared with it; static scales must fit theirs at least."""
+    texts = options.texts or (options.calibrate if recipe.static else None)
+    return None if texts is None or recipe.precision == FP32.name else Path(texts)
+
+
+def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[str], None]) -> None:
+    """That something was quantized where that was asked for, and the remarks on what was not, each once."""
+    from posexport.precision.result import check_quantized
+
+    check_quantized(recipe, [graph.precision for graph in built])
+    for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
+        remark(sentence)
+
+
+def _proven(
+    source: "Source",
+    directory: Path,
+    options: ConvertOptions,
+    progress: "Progress | None",
+    variant: "PrecisionName | None",
+    compared: Path | None,
+) -> "tuple[Report | None, OnTexts | None]":
+    """The proof of the graphs in ``directory``, and their agreement with those in `FLOAT32` on the texts ``compared``.
+
+    Raises MissedError where parity was missed, and ``options`` do not keep such a bundle.
+    """
+    from posexport.sources.mapped import drop
+
+    if not options.verify:
+        # nothing asks the module for its numbers any more, and the check's session holds the same
+        drop(source.module.parameters())
+    _check_axes(source, directory, options)
+    report = proof(source, directory, options, progress, variant) if options.verify else None
+    on_texts = None
+    if compared is not None:
+        on_texts = agreement_on_texts(source, directory, directory / FLOAT32, compared, options, progress)
+        shutil.rmtree(directory / FLOAT32)
+    if report is not None and not report.passed and not options.keep:
+        raise MissedError(report)
+    return report, on_texts
+
+
+def _copy_files(source: "Source", directory: Path) -> None:
+    """The source's own files (tokenizer, configuration), without paths of this machine."""
+    for file, path in source.files.items():
+        copy = directory / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy_without_paths(path, copy)
 
 
 def _check_axes(source: "Source", directory: Path, options: ConvertOptions) -> None:

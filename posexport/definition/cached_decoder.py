@@ -124,18 +124,18 @@ class CachedDecoder(Definition):
         return all(encoding.padding_invariant for encoding in self.decoding.encodings)
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """A limit is about past and new tokens together."""
         return msgspec.structs.replace(
             self.decoding.lengths,
-            cached=True,
+            kv_cache=True,
             length_dependent=any(encoding.length_dependent for encoding in self.decoding.encodings),
         )
 
     @property
     def plan(self) -> ProofPlan:
         """Sizes to trace at, for the cache."""
-        return ProofPlan(traced=self.caching.cache.traced)
+        return ProofPlan(trace_sizes=self.caching.cache.trace_sizes)
 
     @property
     def inputs(self) -> list[InputSpec]:

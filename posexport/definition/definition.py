@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from posexport.definition.lengths import envelope_of
+from posexport.definition.lengths import limits_of
 from posexport.encodings.encoding import Encoding
 from posexport.nn.heads import Head
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
@@ -59,9 +59,9 @@ class Definition(nn.Module, ABC):
         return []
 
     @property
-    def envelope(self) -> LengthContract:
+    def limits(self) -> LengthContract:
         """The lengths (of images: the sizes) it is right for."""
-        return envelope_of(self.encoding)
+        return limits_of(self.encoding)
 
     @property
     def plan(self) -> ProofPlan:

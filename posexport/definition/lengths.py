@@ -10,10 +10,10 @@ from posexport.nn.position_ids import PositionIds
 from posexport.spec import Beyond, LengthContract
 
 
-def envelope_of(
+def limits_of(
     encoding: Encoding, position_ids: PositionIds | None = None, beyond: Beyond | None = None
 ) -> LengthContract:
-    """The envelope of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
+    """The lengths of a model with this encoding; to be asked again after `posexport.encodings.beyond.extend`.
 
     ``position_ids``: rows of the table that no real token gets do not count, where the encoding reads the ids
     (hooks ``embed`` and ``rotate``); terms of attention read distances, which have no such rows. ``beyond``: what was
@@ -25,20 +25,20 @@ def envelope_of(
         return None if length is None else length - overhead
 
     return LengthContract(
-        trained=usable(encoding.trained_length),
-        limit=usable(encoding.limit),
+        trained_length=usable(encoding.trained_length),
+        max_length=usable(encoding.limit),
         beyond=beyond or encoding.beyond,
         boundaries=sorted({length - overhead for length in encoding.boundaries if length > overhead}),
     )
 
 
-def together(envelopes: Sequence[LengthContract]) -> LengthContract:
-    """What models with these envelopes allow together: the smallest limit, every boundary; else the first one's."""
+def together(contracts: Sequence[LengthContract]) -> LengthContract:
+    """What models with these contracts allow together: the smallest limit, every boundary; else the first one's."""
     return msgspec.structs.replace(
-        envelopes[0],
-        trained=_smallest(each.trained for each in envelopes),
-        limit=_smallest(each.limit for each in envelopes),
-        boundaries=sorted({boundary for each in envelopes for boundary in each.boundaries}),
+        contracts[0],
+        trained_length=_smallest(each.trained_length for each in contracts),
+        max_length=_smallest(each.max_length for each in contracts),
+        boundaries=sorted({boundary for each in contracts for boundary in each.boundaries}),
     )
 
 
@@ -47,12 +47,12 @@ def reads_numbers(encoding: Encoding) -> bool:
     return "embed" in encoding.hooks or "rotate" in encoding.hooks
 
 
-def envelope_of_module(module: nn.Module) -> LengthContract:
+def limits_of_module(module: nn.Module) -> LengthContract:
     """What all encodings in a module allow together: the smallest limit, every boundary."""
-    contracts = [envelope_of(m) for m in module.modules() if isinstance(m, Encoding)]
+    contracts = [limits_of(m) for m in module.modules() if isinstance(m, Encoding)]
     return LengthContract(
-        trained=_smallest(e.trained for e in contracts),
-        limit=_smallest(e.limit for e in contracts),
+        trained_length=_smallest(e.trained_length for e in contracts),
+        max_length=_smallest(e.max_length for e in contracts),
         boundaries=sorted({b for e in contracts for b in e.boundaries}),
     )
 

@@ -64,12 +64,12 @@ def explain(
     import onnxruntime
 
     manifest = read(directory)
-    named = feeds.sizes(manifest.inputs, manifest.envelope, batch=batch, length=length, past=past)
+    named = feeds.sizes(manifest.inputs, manifest.limits, batch=batch, length=length, past=past)
     record = provider_named(provider)
     check_hashes(directory, manifest)
     if not record.built_in:
         check_loads(provider)
-    arrays = feeds.draw(manifest.inputs, manifest.envelope, named)
+    arrays = feeds.draw(manifest.inputs, manifest.limits, named)
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
     graphs = graphs or [(MODEL, manifest)]
     later = bool(named.get(PAST))
@@ -94,11 +94,11 @@ def explain(
                 raise
     return Explanation(
         bundle=str(directory),
-        made_for=manifest.target,
+        target=manifest.target,
         provider=provider,
         threads=threads,
         onnxruntime=onnxruntime.__version__,
-        fed=_words(named, manifest),
+        call=_words(named, manifest),
         parts=parts,
         passes=manifest.passes,
     )
@@ -128,10 +128,10 @@ def _open(
     weights = (directory / file).parent.resolve()
     session = bundle_session(data, provider=provider, threads=threads, profile=profile, weights=weights)
     if isinstance(graph, PartSpec):
-        link = Link(session, graph.feeds, graph.gives, graph.when, graph.inputs)
+        link = Link(session, graph.input_names, graph.output_names, graph.when, graph.inputs)
     else:
-        feeds, gives = ({spec.name: spec.name for spec in end} for end in (graph.inputs, graph.outputs))
-        link = Link(session, feeds, gives)
+        input_names, output_names = ({spec.name: spec.name for spec in end} for end in (graph.inputs, graph.outputs))
+        link = Link(session, input_names, output_names)
     past = [spec.name for spec in graph.inputs if CAPACITY in spec.axes]
     present = [spec.name for spec in graph.outputs if CAPACITY in spec.axes and set(PRESENT) & set(spec.axes)]
     shared = dict(zip(present, past, strict=True)) if len(past) == len(present) else {}
@@ -171,8 +171,8 @@ def _timed(call: Callable[[], object]) -> list[float]:
 
 def _given(link: Link, feeds: Feeds) -> Feeds:
     """What a graph gives for ``feeds``, by the whole's names."""
-    values = link.session.run(list(link.gives), feeds)
-    return dict(zip(link.gives.values(), values, strict=True))
+    values = link.session.run(list(link.output_names), feeds)
+    return dict(zip(link.output_names.values(), values, strict=True))
 
 
 def _bound(session: "InferenceSession", arrays: Feeds, opened: _Opened, provider: str) -> Callable[[], object]:
@@ -229,7 +229,7 @@ def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
             node_type=name,
             nodes=origins.count(name) or spec.nodes,
             lowering=spec.lowering,
-            refused=spec.refused,
+            rejected=spec.rejected,
         )
         for name, spec in manifest.lowerings.items()
         if not origins.nodes or origins.count(name)

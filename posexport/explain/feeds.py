@@ -28,7 +28,7 @@ _LENGTH = 128
 
 
 def sizes(
-    inputs: Sequence[InputSpec], envelope: Limits, *, batch: int, length: int | None, past: int | None
+    inputs: Sequence[InputSpec], limits: Limits, *, batch: int, length: int | None, past: int | None
 ) -> dict[str, int]:
     """What the named axes of the inputs are.
 
@@ -41,21 +41,21 @@ def sizes(
     if past is not None and not axes & {PAST, CAPACITY}:
         raise PosexportError(f"--past {past} is about a decoder's cache, and this bundle has none; leave it out")
     behind = past or 0
-    if envelope.images:
+    if limits.proof_image_sizes:
         if length is not None:
             raise PosexportError(f"--length {length} is about tokens, and this bundle takes images; leave it out")
-        height, width = envelope.images[0]
+        height, width = limits.proof_image_sizes[0]
         return {BATCH: batch, HEIGHT: height, WIDTH: width}
-    limits = [] if envelope.limit is None else [envelope.limit]
-    own = limits if SEQUENCE in envelope.limited_axes else []
+    most = [] if limits.max_length is None else [limits.max_length]
+    own = most if SEQUENCE in limits.limited_axes else []
     if length is None:
         length = max(
-            envelope.minimum, min([samples(1 if past else _LENGTH, envelope.convolutions), *_room(own, behind)])
+            limits.min_length, min([samples(1 if past else _LENGTH, limits.convolutions), *_room(own, behind)])
         )
     if any(length + behind > limit for limit in own):
         with_past = f" with --past {behind}" if behind else ""
-        raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(envelope)}; give less")
-    far = min([length + behind, *(limits if ENCODER_SEQUENCE in envelope.limited_axes else [])])
+        raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(limits)}; give less")
+    far = min([length + behind, *(most if ENCODER_SEQUENCE in limits.limited_axes else [])])
     total = behind + length
     return {BATCH: batch, SEQUENCE: length, PAST: behind, TOTAL: total, CAPACITY: total, ENCODER_SEQUENCE: far}
 
@@ -64,11 +64,11 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
     return [max(1, limit - past) for limit in limits]
 
 
-def draw(inputs: Sequence[InputSpec], envelope: LengthContract, named: dict[str, int]) -> Feeds:
+def draw(inputs: Sequence[InputSpec], limits: LengthContract, named: dict[str, int]) -> Feeds:
     """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
     fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask")]
     arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}
     positions = {spec.name for spec in inputs if spec.role == "positions"}
-    return {name: array for name, array in prepare(arrays, inputs, envelope).items() if name not in positions}
+    return {name: array for name, array in prepare(arrays, inputs, limits).items() if name not in positions}

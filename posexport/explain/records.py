@@ -38,13 +38,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     kernels: list[Kernel]
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, rename={"refused": "rejected"}):
-    """How nodes of one type are computed. ``refused``: what else there was, and why not."""
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """How nodes of one type are computed. ``rejected``: what else there was, and why not."""
 
     node_type: str
     nodes: int
     lowering: str
-    refused: dict[str, str]
+    rejected: dict[str, str]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,15 +67,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return sum(row.ms for row in self.rows if row.share == share) / self.kernels_ms if self.kernels_ms else 0.0
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename={"made_for": "target", "fed": "call"}):
-    """A bundle's graphs. ``fed``: the sizes of a call, in words; ``passes``: what graph passes did to all of them."""
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle's graphs. ``call``: the sizes of a call, in words; ``passes``: what graph passes did to all of them."""
 
     bundle: str
-    made_for: str
+    target: str
     provider: str
     threads: int
     onnxruntime: str
-    fed: str
+    call: str
     parts: list[Part]
     passes: dict[str, PassSpec] = {}
 

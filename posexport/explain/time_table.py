@@ -16,7 +16,7 @@ def shown(explanation: Explanation) -> RenderableType:
     """What was run, what graph passes did, then for each graph its decisions, where its time goes, and the shares."""
     threads = f"{explanation.threads or 'all'} thread{'' if explanation.threads == 1 else 's'}"
     head = (
-        f"{explanation.bundle}, made for {explanation.made_for}: {explanation.fed}; {explanation.provider}, {threads}, "
+        f"{explanation.bundle}, made for {explanation.target}: {explanation.call}; {explanation.provider}, {threads}, "
         f"ONNX Runtime {explanation.onnxruntime}"
     )
     parts = [piece for part in explanation.parts for piece in _part(part, PROVIDERS[explanation.provider].ort_name)]
@@ -58,12 +58,12 @@ def _passes(found: Explanation) -> Table:
     for name in ("pass", "nodes", "not applied"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
     for name, spec in found.passes.items():
-        table.add_row(name, str(spec.nodes), "\n".join(spec.refused) or "none")
+        table.add_row(name, str(spec.nodes), "\n".join(spec.rejected) or "none")
     return table
 
 
 def _refused(decision: Decision) -> str:
-    return "\n".join(f"{name}: {reason}" for name, reason in decision.refused.items()) or "none"
+    return "\n".join(f"{name}: {reason}" for name, reason in decision.rejected.items()) or "none"
 
 
 def _rows(part: Part, provider: str) -> Table:

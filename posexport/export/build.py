@@ -11,6 +11,7 @@ from posexport.export import functions, guard, metadata, provenance, unknown_siz
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
+from posexport.export.negotiate import IR_VERSION
 from posexport.export.save import Store, save, weight_bytes
 from posexport.export.trace import trace
 from posexport.ops.operator import DOMAIN
@@ -23,8 +24,7 @@ from posexport.precision.result import PrecisionResult
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
-from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.target import Target, TargetName
+from posexport.targets.target import Target
 
 
 class _Lowered(NamedTuple):
@@ -59,33 +59,27 @@ class Built:
 def build(
     source: Source,
     path: Path,
+    recipe: Recipe,
     *,
-    opset: int,
-    ir_version: int,
-    target: TargetName = "portable",
-    lowering: str = "auto",
-    inline: bool = False,
-    precision: PrecisionOptions | None = None,
     clients_have: frozenset[str] = frozenset(),
-    recipe: Recipe | None = None,
     store: Store | None = None,
     float32: Path | None = None,
     calibration: Calibration | None = None,
 ) -> Built:
     """Trace, run the passes, guard, attach functions, bring to its precision, fill the metadata, save, check.
 
-    ``recipe``: what to say there about the options. ``store``: where weights go (`posexport.export.save`).
-    ``float32``: a file for the graph as it is before it is brought to its precision. ``calibration``: what static
-    scales of activations are measured on.
+    ``recipe``: the resolved options, which the metadata records. ``clients_have``: ONNX Runtime's own operators that
+    every client has, whatever the target. ``store``: where weights go (`posexport.export.save`). ``float32``: a file
+    for the graph as it is before it is brought to its precision. ``calibration``: what static scales of activations
+    are measured on.
     """
-    options = precision or PrecisionOptions()
-    lowered = _lowered(source, opset, ir_version, target, lowering, inline, options, clients_have)
+    lowered = _lowered(source, recipe, clients_have)
     model, passes, chosen, made_for = lowered
     before = weight_bytes(model)
     if float32 is not None:
-        _save(model.clone(), source, float32, lowered.lowerings)
-    finished = with_precision(source, options)
-    stored = apply(model, finished, made_for, options, calibration)
+        _save(model.clone(), source, float32, lowered.lowerings, recipe)
+    finished = with_precision(source, recipe)
+    stored = apply(model, finished, made_for, recipe, calibration)
     _save(model, finished, path, lowered.lowerings, recipe, store)
     names = sorted(function.name for function in model.functions.values() if function.domain == DOMAIN)
     return Built(
@@ -99,38 +93,29 @@ def build(
     )
 
 
-def _lowered(
-    source: Source,
-    opset: int,
-    ir_version: int,
-    target: TargetName,
-    lowering: str,
-    inline: bool,
-    options: PrecisionOptions,
-    clients_have: frozenset[str],
-) -> _Lowered:
+def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _Lowered:
     """The graph in float32.
 
     The guard comes after the exporter's optimiser, which would move it; the functions after everything that would
     inline them.
     """
-    model = trace(source, opset)
-    model.ir_version = ir_version
+    model = trace(source, recipe.opset)
+    model.ir_version = IR_VERSION
     unknown_sizes.settle(model, source.inputs)
     made_for = Target(
-        target,
-        opset,
-        flat=inline,
+        recipe.target,
+        recipe.opset,
+        flat=recipe.inline,
         steps=any(spec.role == "cache" for spec in source.inputs),
         longest=_longest(source),
-        dtype=options.dtype,
+        dtype=recipe.dtype,
         clients_have=clients_have,
-        keep_float=tuple(options.keep_float),
+        keep_float=tuple(recipe.keep_float),
     )
-    passes = pipeline.run(model, made_for, lowering)
-    guard.insert(model, source.inputs, bounds_of(source.envelope))
-    chosen = functions.attach(model, made_for, lowering)
-    if inline:
+    passes = pipeline.run(model, made_for, recipe.lowering)
+    guard.insert(model, source.inputs, bounds_of(source.limits))
+    chosen = functions.attach(model, made_for, recipe.lowering)
+    if recipe.inline:
         inline_functions(model)
     name_control_flow(model)
     return _Lowered(model, passes, chosen, made_for)
@@ -141,7 +126,7 @@ def _save(
     source: Source,
     path: Path,
     lowerings: dict[str, str],
-    recipe: Recipe | None = None,
+    recipe: Recipe,
     store: Store | None = None,
 ) -> None:
     """Fill the metadata, and write the file with what is in it and nothing else."""
@@ -154,5 +139,5 @@ def _save(
 def _longest(source: Source) -> int | None:
     """The most tokens that any sequence of the inputs may have; None where one has no limit."""
     sequences = {axis for spec in source.inputs for axis in spec.axes} & {SEQUENCE, ENCODER_SEQUENCE}
-    limited = bool(sequences) and sequences <= set(source.envelope.limited_axes)
-    return source.envelope.limit if limited else None
+    limited = bool(sequences) and sequences <= set(source.limits.limited_axes)
+    return source.limits.max_length if limited else None

@@ -30,7 +30,7 @@ class Chosen:
 
     lowering: str
     nodes: int
-    refused: dict[str, str]
+    rejected: dict[str, str]
     spec: NodeSpec
 
 
@@ -43,7 +43,7 @@ class _Planned:
     lowering: Lowering[Any]
     target: Target
     #: why not by others; None where there are none
-    refused: dict[str, str] | None = None
+    rejected: dict[str, str] | None = None
 
     @property
     def needs_full_bias(self) -> bool:
@@ -69,8 +69,8 @@ def attach(model: ir.Model, target: Target | None = None, lowering: str = "auto"
         attached[name] = body.function
         for node in each.nodes:
             node.op_type = name
-        if each.refused is not None:
-            chosen[name] = Chosen(each.lowering.name, len(each.nodes), each.refused, each.spec)
+        if each.rejected is not None:
+            chosen[name] = Chosen(each.lowering.name, len(each.nodes), each.rejected, each.spec)
     for name in dict.fromkeys(node.op_type for node in _nodes(model) if node.op_type not in attached):
         known = OPERATORS[name].function if name in OPERATORS else HELPERS.get(name)
         if known is None:
@@ -107,7 +107,7 @@ def _plans(model: ir.Model, target: Target, lowering: str) -> list[_Planned]:
         spec = replace(alike, head_size=size) if isinstance(alike, AttentionSpec) else alike
         sized = _sized(target, spec, nodes)
         choice = plan.choose(families[alike], spec, sized, lowering)
-        planned.append(_Planned(spec, nodes, choice.lowering, sized, choice.refused))
+        planned.append(_Planned(spec, nodes, choice.lowering, sized, choice.rejected))
     return [*planned, *(_Planned(spec, nodes, SharedBias(), target) for spec, nodes in biases.items())]
 
 

@@ -11,7 +11,7 @@ from posexport.spec import Limits
 from posexport.version import VERSION
 
 
-def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe | None = None) -> None:
+def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Recipe) -> None:
     """Name the producer and write ``posexport.*`` entries, each a string or a JSON value."""
     model.producer_name = "posexport"
     model.producer_version = VERSION
@@ -25,11 +25,11 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
         },
         "task": source.task,
         "encoding": msgspec.to_builtins(source.encoding),
-        "limits": msgspec.to_builtins(Limits.of(source.envelope, source.plan)),
+        "limits": msgspec.to_builtins(Limits.of(source.limits, source.plan)),
         "inputs": msgspec.to_builtins(source.inputs),
         "outputs": msgspec.to_builtins(source.outputs),
         "lowerings": lowerings,
-        **({} if recipe is None else {"recipe": msgspec.to_builtins(recipe)}),
+        "recipe": msgspec.to_builtins(recipe),
         "version": VERSION,
     }
     for key, value in entries.items():

@@ -50,7 +50,7 @@ class Choice:
     """A way of computing a node, and of every other one why it was not taken."""
 
     lowering: Lowering[Any]
-    refused: dict[str, str]
+    rejected: dict[str, str]
 
 
 #: the one that writes to a static KV cache itself

@@ -30,7 +30,7 @@ class Cache(ABC):
     past_axis: ClassVar[str]
     present_axis: ClassVar[str]
     #: sizes to trace at
-    traced: ClassVar[dict[str, int]]
+    trace_sizes: ClassVar[dict[str, int]]
     #: it has a capacity, and unused slots
     static: ClassVar[bool] = False
 
@@ -52,7 +52,7 @@ class DynamicCache(Cache):
 
     name = "dynamic"
     past_axis, present_axis = PAST, TOTAL
-    traced: ClassVar[dict[str, int]] = {SEQUENCE: 3, PAST: 5, TOTAL: 8}
+    trace_sizes: ClassVar[dict[str, int]] = {SEQUENCE: 3, PAST: 5, TOTAL: 8}
 
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
         length = ids_BT.shape[1] + (0 if past is None else past[0][0].shape[2])
@@ -77,7 +77,7 @@ class StaticCache(Cache):
     name = "static"
     past_axis = present_axis = CAPACITY
     static = True
-    traced: ClassVar[dict[str, int]] = {SEQUENCE: 3, TOTAL: 8, CAPACITY: 11}
+    trace_sizes: ClassVar[dict[str, int]] = {SEQUENCE: 3, TOTAL: 8, CAPACITY: 11}
 
     def mask(self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None) -> Tensor:
         """Nothing but the mask says how many tokens there are, so without one there is no past."""

@@ -18,14 +18,14 @@ def check_axes(source: Source, model: Path | bytes) -> None:
     """
     source = widened(source)
     runner = Runner.of(source, model, [part.spec for part in source.parts])
-    limit = source.envelope.limit
+    limit = source.limits.max_length
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.traced).items()}
-        if source.plan.images:
-            sizes[HEIGHT], sizes[WIDTH] = source.plan.images[(step - 1) % len(source.plan.images)]
-        for axis in source.envelope.limited_axes:
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.trace_sizes).items()}
+        if source.plan.proof_image_sizes:
+            sizes[HEIGHT], sizes[WIDTH] = source.plan.proof_image_sizes[(step - 1) % len(source.plan.proof_image_sizes)]
+        for axis in source.limits.limited_axes:
             if axis in sizes and limit is not None:
-                sizes[axis] = max(source.envelope.minimum, min(sizes[axis], limit + 1 - step))
+                sizes[axis] = max(source.limits.min_length, min(sizes[axis], limit + 1 - step))
         if PAST in sizes:
             sizes[PAST] = sizes[PAST] if limit is None else max(0, min(sizes[PAST], limit - sizes[SEQUENCE]))
             sizes[TOTAL] = sizes[SEQUENCE] + sizes[PAST]
@@ -36,7 +36,7 @@ def check_axes(source: Source, model: Path | bytes) -> None:
             raise PosexportError(
                 f"{source.name}: the graph fails at {sizes}, so an axis is not dynamic: {err}"
             ) from err
-        derived = {FRAMES: frames(sizes.get(SEQUENCE, 0), source.envelope.convolutions)}
+        derived = {FRAMES: frames(sizes.get(SEQUENCE, 0), source.limits.convolutions)}
         for spec, array in zip(source.outputs, outputs, strict=True):
             if PATCHES in spec.axes:  # how many it gives is the definition's to say
                 derived[PATCHES] = array.shape[spec.axes.index(PATCHES)]

@@ -180,7 +180,7 @@ class _Choice:
         source, wishes = self._source, self._wishes
         further = source.plan.further or (LONG if wishes.computed in HALVES else ())
         return grid(
-            source.envelope, source.inputs, source.plan, lengths=wishes.lengths, further=self._budget.further(further)
+            source.limits, source.inputs, source.plan, lengths=wishes.lengths, further=self._budget.further(further)
         )
 
     def _judge(self) -> Judge:
@@ -190,10 +190,10 @@ class _Choice:
         module = self._source.module
         rounds = isinstance(module, AsStored) and module.rounds
         limit = median.ROUNDED_LIMIT if rounds else median.LIMIT
-        return Criterion(wishes.computed, switches(self._source.envelope), limit)
+        return Criterion(wishes.computed, switches(self._source.limits), limit)
 
     def _rejection(self, judge: Judge) -> Rejection:
-        bounds, reference = bounds_of(self._source.envelope), self._reference
+        bounds, reference = bounds_of(self._source.limits), self._reference
         if self._foreign is None:
             return Guarded(self._source, bounds)
         return Beyond(
@@ -214,7 +214,7 @@ class _Choice:
         if self._log is not None:
             yield Range(self._log, None if wishes.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:
-            yield Findings(source.envelope.limit)
+            yield Findings(source.limits.max_length)
         else:
             yield from self._of_own_graphs(points)
         if wishes.sample is not None:

@@ -12,10 +12,10 @@ from posexport.targets.target import Target
 
 @dataclass(frozen=True)
 class PassResult:
-    """``nodes``: places in the graph that changed. ``refused``: why other places did not, each reason once."""
+    """``nodes``: places in the graph that changed. ``rejected``: why other places did not, each reason once."""
 
     nodes: int = 0
-    refused: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, reasons: Sequence[str | None]) -> Self:

@@ -52,7 +52,7 @@ def run(
     for each in PASSES:
         if only is None or each.name in only:
             reason = why_left_out(each, target, lowering) if only is None else None
-            results[each.name] = PassResult(refused=(reason,)) if reason else each.apply(model, target)
+            results[each.name] = PassResult(rejected=(reason,)) if reason else each.apply(model, target)
             if results[each.name].nodes:
                 # the next pass asks for the only reader of a value
                 RemoveUnusedNodesPass()(model)

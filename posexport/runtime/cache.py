@@ -88,8 +88,8 @@ def _only(specs: Iterable[S]) -> S | None:
 
 def renamed(ports: Ports, link: Link) -> Ports:
     """The same by the names that one graph gives them, without what is fixed."""
-    inputs = {whole: name for name, whole in link.feeds.items()}
-    outputs = {whole: name for name, whole in link.gives.items()}
+    inputs = {whole: name for name, whole in link.input_names.items()}
+    outputs = {whole: name for name, whole in link.output_names.items()}
     tokens, mask, *past = (_rename(spec, inputs) for spec in (ports.tokens, ports.mask, *ports.past))
     positions = None if ports.positions is None else _rename(ports.positions, inputs)
     if any(spec.name == mask.name and spec.default is not None for spec in link.inputs):

@@ -21,27 +21,27 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Link:
-    """One graph. ``feeds`` and ``gives``: what its inputs and outputs are called in the whole.
+    """One graph. ``input_names`` and ``output_names``: what its inputs and outputs are called in the whole.
 
     ``when``: as `PartSpec` says; ``inputs``: of a graph that does not always run.
     """
 
     session: "InferenceSession"
-    feeds: Mapping[str, str]
-    gives: Mapping[str, str]
+    input_names: Mapping[str, str]
+    output_names: Mapping[str, str]
     when: str = "always"
     inputs: Sequence[InputSpec] = field(default=())
 
     def taken(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
         """Its inputs by its own names, taken from ``known``, which has the whole's; unfed caches are empty."""
-        return taken_by(self.inputs, self.feeds, known)
+        return taken_by(self.inputs, self.input_names, known)
 
     def one_token(self, known: Mapping[str, NDArray[Any]]) -> Arrays:
         """The same with one token in every row, whichever there are, and nothing in a cache."""
         varying = [spec for spec in self.inputs if {SEQUENCE, TOTAL, PAST} & set(spec.axes)]
         fixed = {spec.name for spec in varying}
-        arrays = {own: known[whole] for own, whole in self.feeds.items() if whole in known and own not in fixed}
-        return arrays | _filled([s for s in self.inputs if s.name not in self.feeds or s in varying], arrays)
+        arrays = {own: known[whole] for own, whole in self.input_names.items() if whole in known and own not in fixed}
+        return arrays | _filled([s for s in self.inputs if s.name not in self.input_names or s in varying], arrays)
 
 
 def taken_by(inputs: Sequence[InputSpec], feeds: Mapping[str, str], known: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -70,26 +70,26 @@ class Chain:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = list(links)
-        self._given = {whole for link in self.links for whole in link.gives.values()}
+        self._given = {whole for link in self.links for whole in link.output_names.values()}
         later = [link for link in self.links if link.when == "later"]
         #: what the parts of later calls give: in these, the ``first`` ones are not asked for it
-        self._by_later = {whole for link in later for whole in link.gives.values()}
+        self._by_later = {whole for link in later for whole in link.output_names.values()}
         #: the caches that say which calls are later ones, with the axis of tokens
         self._past = [
-            (link.feeds[spec.name], spec.axes.index(PAST))
+            (link.input_names[spec.name], spec.axes.index(PAST))
             for link in later
             for spec in link.inputs
-            if spec.role == "cache" and PAST in spec.axes and spec.name in link.feeds
+            if spec.role == "cache" and PAST in spec.axes and spec.name in link.input_names
         ]
 
     @property
     def types(self) -> dict[str, str]:
         """ONNX Runtime's type of every input of the whole."""
         types = {
-            link.feeds[value.name]: value.type
+            link.input_names[value.name]: value.type
             for link in self.links
             for value in taken(link.session)
-            if value.name in link.feeds
+            if value.name in link.input_names
         }
         return {name: kind for name, kind in types.items() if name not in self._given}
 
@@ -116,8 +116,8 @@ class Chain:
     def before_last(self, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
         """What ``feeds`` and the graphs before it give the last one, by its own names; without new tokens."""
         last = self.links[-1]
-        known = self._known(self.links[:-1], feeds, list(last.feeds.values()), None, later=True)
-        return {name: known[whole] for name, whole in last.feeds.items() if whole in known}
+        known = self._known(self.links[:-1], feeds, list(last.input_names.values()), None, later=True)
+        return {name: known[whole] for name, whole in last.input_names.items() if whole in known}
 
     def each(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:
         """What every graph takes when the whole is run on ``feeds``; those of other calls, what they would take."""
@@ -132,8 +132,8 @@ class Chain:
         """All that is read or given on the way to ``outputs``."""
         names = set(outputs)
         for link in reversed(self.links):
-            if names & set(link.gives.values()):
-                names |= set(link.feeds.values())
+            if names & set(link.output_names.values()):
+                names |= set(link.input_names.values())
         return names
 
     def _known(
@@ -151,12 +151,12 @@ class Chain:
                 continue
             alone = later and link.when == "first"
             left = needed - self._by_later if alone else needed
-            names = [name for name, whole in link.gives.items() if whole in left]
+            names = [name for name, whole in link.output_names.items() if whole in left]
             if names:
                 with denormals.as_zero():
                     arrays = link.one_token(known) if alone else link.taken(known)
                     values = run(link.session, names, arrays, options)
-                known |= {link.gives[name]: value for name, value in zip(names, values, strict=True)}
+                known |= {link.output_names[name]: value for name, value in zip(names, values, strict=True)}
         return known
 
 
@@ -172,7 +172,7 @@ def open_chain(
     if parts:
         assert isinstance(model, Path)
         sessions = {file: make(model / file) for file in dict.fromkeys(part.file for part in parts)}
-        return Chain([Link(sessions[p.file], p.feeds, p.gives, p.when, p.inputs) for p in parts])
+        return Chain([Link(sessions[p.file], p.input_names, p.output_names, p.when, p.inputs) for p in parts])
     session = make(model)
     feeds, gives = ({value.name: value.name for value in end} for end in (taken(session), session.get_outputs()))
     return Chain([Link(session, feeds, gives)])

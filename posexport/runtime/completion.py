@@ -148,4 +148,4 @@ def continue_texts(
     )
     if pieces is not None:
         pieces.finish()
-    return Continued(directory, session.providers, list(prompts), generation, session.manifest.envelope.limit)
+    return Continued(directory, session.providers, list(prompts), generation, session.manifest.limits.max_length)

@@ -17,12 +17,12 @@ from posexport.targets.dtypes import BFLOAT16, BY_NAME
 Array = NDArray[Any]
 
 
-def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: LengthContract) -> dict[str, Array]:
+def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: LengthContract) -> dict[str, Array]:
     """Arrays for every input of ``specs``, in their dtype.
 
     A mask that is not given keeps every token; token types and flags that are not given are 0; a cache that is not
     given is empty. Raises PosexportError for unknown or missing names, a wrong dtype or rank, sizes that do not agree,
-    an empty batch or sequence, a length outside ``envelope``, ids out of range, a mask of other values than 0 and 1,
+    an empty batch or sequence, a length outside ``limits``, ids out of range, a mask of other values than 0 and 1,
     numbers that are not finite, a cache that lacks a layer, a decoder's mask that is not over past and new tokens or
     has padding between tokens.
     """
@@ -39,7 +39,7 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], envelope: Leng
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
         raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {_named(specs)}")
-    _check_length(sizes, envelope)
+    _check_length(sizes, limits)
     for spec in specs:
         if spec.name not in arrays:
             shape = [axis if isinstance(axis, int) else sizes[axis][0] for axis in spec.axes]
@@ -135,29 +135,29 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
         )
 
 
-def _check_length(sizes: Mapping[str, tuple[int, str]], envelope: LengthContract) -> None:
-    for axis, least in envelope.smallest.items():
+def _check_length(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
+    for axis, least in limits.min_sizes.items():
         if axis in sizes and sizes[axis][0] < least:
             size, name = sizes[axis]
             raise PosexportError(f"{name} has {axis} {size}, this bundle needs at least {least}; enlarge the image")
     far, name = sizes.get(ENCODER_SEQUENCE, (0, ""))
-    if envelope.limit is not None and ENCODER_SEQUENCE in envelope.limited_axes and far > envelope.limit:
-        raise PosexportError(f"{name} has {ENCODER_SEQUENCE} {far}, {limit_sentence(envelope)}; shorten it")
+    if limits.max_length is not None and ENCODER_SEQUENCE in limits.limited_axes and far > limits.max_length:
+        raise PosexportError(f"{name} has {ENCODER_SEQUENCE} {far}, {limit_sentence(limits)}; shorten it")
     if SEQUENCE not in sizes:
         return
     length, name = sizes[SEQUENCE]
     past = sizes[TOTAL][0] - length if TOTAL in sizes else 0
-    if length < envelope.minimum:
-        raise PosexportError(f"{name} has {SEQUENCE} {length}, this bundle needs at least {envelope.minimum}; pad it")
-    if envelope.limit is not None and length + past > envelope.limit:
+    if length < limits.min_length:
+        raise PosexportError(f"{name} has {SEQUENCE} {length}, this bundle needs at least {limits.min_length}; pad it")
+    if limits.max_length is not None and length + past > limits.max_length:
         behind = f" behind {past} past tokens" if past else ""
-        raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(envelope)}; shorten it")
+        raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(limits)}; shorten it")
 
 
-def limit_sentence(envelope: LengthContract) -> str:
+def limit_sentence(limits: LengthContract) -> str:
     """What the bundle's limit is and why."""
-    trained = "" if envelope.trained is None else f", trained length {envelope.trained}"
-    return f"this bundle takes at most {envelope.limit} (made with --beyond {envelope.beyond}{trained})"
+    trained = "" if limits.trained_length is None else f", trained length {limits.trained_length}"
+    return f"this bundle takes at most {limits.max_length} (made with --beyond {limits.beyond}{trained})"
 
 
 def _check_values(spec: InputSpec, array: Array) -> None:

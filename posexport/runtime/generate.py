@@ -98,7 +98,7 @@ def as_ids(prompts: Sequence[Any], tokens: InputSpec) -> list[list[int]]:
 def generate(
     make_cache: Callable[[int, int], Cache],
     ports: Ports,
-    envelope: LengthContract,
+    limits: LengthContract,
     prompts: Sequence[Sequence[int]],
     plan: Plan,
     *,
@@ -117,13 +117,13 @@ def generate(
     Raises PosexportError for no prompts, an empty one, one beyond the limit, and stop texts without a tokenizer; what
     ONNX Runtime raises passes as it is.
     """
-    limit = envelope.limit if SEQUENCE in envelope.limited_axes else None
+    limit = limits.max_length if SEQUENCE in limits.limited_axes else None
     if decode is None and (plan.stop_texts or texts):
         raise PosexportError(
             "this bundle has no tokenizer.json, so it gives no text to stop at or to stream; leave stop_strings and "
             "streaming out"
         )
-    _check(prompts, envelope, limit)
+    _check(prompts, limits, limit)
     threshold = _threshold(encodings)
     if threshold is not None and not plan.config.recompute:
         _refuse_recomputing(prompts, plan.config, encodings, threshold, limit)
@@ -263,7 +263,7 @@ def _threshold(encodings: Sequence[EncodingSpec]) -> int | None:
     return min((spec.cached_keys_until for spec in encodings if spec.cached_keys_until is not None), default=None)
 
 
-def _check(prompts: Sequence[Sequence[int]], envelope: LengthContract, limit: int | None) -> None:
+def _check(prompts: Sequence[Sequence[int]], limits: LengthContract, limit: int | None) -> None:
     if not prompts:
         raise PosexportError("got no prompts; give at least one")
     for number, prompt in enumerate(prompts):
@@ -272,7 +272,7 @@ def _check(prompts: Sequence[Sequence[int]], envelope: LengthContract, limit: in
         if limit is not None and len(prompt) > limit:
             raise PosexportError(
                 f"prompt {number} has {len(prompt)} tokens and is longer than {limit} positions: "
-                f"{limit_sentence(envelope)}; shorten it"
+                f"{limit_sentence(limits)}; shorten it"
             )
 
 

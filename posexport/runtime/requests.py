@@ -42,7 +42,7 @@ def read_request(
     decoder_prompts: Sequence[str] | Sequence[Sequence[int]] | None,
     *,
     ports: Ports,
-    envelope: LengthContract,
+    limits: LengthContract,
     texts: Callable[[], Texts],
     has_tokenizer: bool,
     render: Callable[[Sequence[Message]], str],
@@ -62,7 +62,7 @@ def read_request(
     as_texts = not isinstance(prompts, Mapping) and bool(prompts) and all(isinstance(prompt, str) for prompt in prompts)
     tokenizer = texts() if as_texts or has_tokenizer else None
     if ports.fixed:
-        feeds = encoder_feeds(prompts, ports.fixed, envelope, tokenizer)
+        feeds = encoder_feeds(prompts, ports.fixed, limits, tokenizer)
         ids = begin(decoder_prompts, rows_of(feeds), ports.tokens, start(), tokenizer)
         return Request(
             ids=ids,

@@ -17,7 +17,7 @@ Arrays = dict[str, NDArray[Any]]
 def encoder_feeds(
     prompts: Sequence[Any] | Mapping[str, Any],
     fixed: Sequence[InputSpec],
-    envelope: LengthContract,
+    limits: LengthContract,
     texts: Texts | None,
 ) -> Arrays:
     """Arrays for the encoder's inputs (``fixed``) from texts, lists of ids, padded on the right, or arrays by name.
@@ -26,7 +26,7 @@ def encoder_feeds(
     reads none.
     """
     if isinstance(prompts, Mapping):
-        return prepare(prompts, fixed, envelope)
+        return prepare(prompts, fixed, limits)
     tokens = next((spec for spec in fixed if spec.role == "tokens"), None)
     if tokens is None:
         named = " and ".join(spec.name for spec in fixed if spec.role != "mask")
@@ -36,7 +36,7 @@ def encoder_feeds(
     if not len(prompts):
         raise PosexportError("got no prompts; give at least one")
     if texts is not None and isinstance(prompts[0], str):
-        return prepare(texts.tokenize(prompts, truncate=False), fixed, envelope)
+        return prepare(texts.tokenize(prompts, truncate=False), fixed, limits)
     rows = as_ids(prompts, tokens)
     if empty := [number for number, row in enumerate(rows) if not row]:
         raise PosexportError(f"prompt {empty[0]} is empty; give at least one token")
@@ -45,7 +45,7 @@ def encoder_feeds(
     for spec in fixed:
         if spec.role == "mask" and spec.axes == tokens.axes:
             arrays[spec.name] = [[1] * len(row) + [0] * (length - len(row)) for row in rows]
-    return prepare(arrays, fixed, envelope)
+    return prepare(arrays, fixed, limits)
 
 
 def decoder_prompts(

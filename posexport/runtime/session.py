@@ -80,7 +80,7 @@ class Session:
         inputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.inputs if spec.role != "cache")
         cache = " and a KV cache" if any(spec.role == "cache" for spec in self.inputs) else ""
         outputs = ", ".join(f"{spec.name} {_sizes(spec)}" for spec in self.outputs if not set(PRESENT) & set(spec.axes))
-        limit = self._manifest.envelope.limit
+        limit = self._manifest.limits.max_length
         longest = "any length" if limit is None else f"at most {limit} tokens"
         provider = self.providers[0].removesuffix("ExecutionProvider").lower()
         return (
@@ -118,7 +118,7 @@ class Session:
         names = self._chosen(outputs)
         needed = self._chain.needs(names)
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
-        feeds = prepare(inputs, specs, self._manifest.envelope)
+        feeds = prepare(inputs, specs, self._manifest.limits)
         try:
             values = self._chain.run(names, feeds)
         except Exception as err:
@@ -210,7 +210,7 @@ class Session:
         events = generate(
             functools.partial(self._cache, bundle_ports, request.encoder_feeds),
             bundle_ports,
-            self._manifest.envelope,
+            self._manifest.limits,
             request.ids,
             self._plan(asked, request.texts),
             keys=request.keys,
@@ -225,7 +225,7 @@ class Session:
             prompts,
             decoder_prompts,
             ports=bundle_ports,
-            envelope=self._manifest.envelope,
+            limits=self._manifest.limits,
             texts=lambda: self._texts,
             has_tokenizer=TOKENIZER in self._manifest.files,
             render=self.render_chat,

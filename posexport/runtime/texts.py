@@ -65,10 +65,10 @@ class Texts:
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._whole
-        if manifest.envelope.limit is not None:
+        if manifest.limits.max_length is not None:
             self._cut = _tokenizer(directory, data)
             self._cut.no_padding()
-            self._cut.enable_truncation(manifest.envelope.limit, direction=self._config.truncation_side)
+            self._cut.enable_truncation(manifest.limits.max_length, direction=self._config.truncation_side)
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool) -> dict[str, NDArray[np.int64]]:
         """Ids, mask and types of a batch, as far as the bundle takes them, padded to the longest text.
@@ -77,13 +77,13 @@ class Texts:
         """
         _check(texts, "text")
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
-        limit = self._manifest.envelope.limit
+        limit = self._manifest.limits.max_length
         for number, row in enumerate(rows):
             if not row.ids:
                 raise PosexportError(f"text {number} ({texts[number]!r}) has no tokens; leave it out")
             if limit is not None and len(row.ids) > limit:
                 raise PosexportError(
-                    f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.envelope)}; shorten it "
+                    f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten it "
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
         return self._padded(rows)
@@ -116,7 +116,7 @@ class Texts:
         return text
 
     def _padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
-        length = max(max(len(row.ids) for row in rows), self._manifest.envelope.minimum)
+        length = max(max(len(row.ids) for row in rows), self._manifest.limits.min_length)
         tokens = next((spec for spec in self._manifest.inputs if spec.role == "tokens"), None)
         if tokens is None:
             raise PosexportError("this bundle takes no token ids, so it cannot take texts; give arrays")

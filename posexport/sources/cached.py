@@ -25,7 +25,7 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
         return source
     asked = f"--cache {cache}" if cache != "dynamic" else f"--rotation {rotation}"
     module = source.module
-    if not isinstance(module, Definition) or not source.envelope.cached:
+    if not isinstance(module, Definition) or not source.limits.kv_cache:
         raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
     module = copy_with_same_weights(module)
     decoders = [part for part in module.modules() if isinstance(part, Decoder | OwnDecoder)]
@@ -36,7 +36,7 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     for decoder in decoders:
         decoder.caching = Caching(CACHES[cache](), rotation)
     # positions that are given end where the inputs do
-    limit = source.envelope.limit
+    limit = source.limits.max_length
     inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in module.inputs]
-    plan = msgspec.structs.replace(source.plan, traced=module.plan.traced)
+    plan = msgspec.structs.replace(source.plan, trace_sizes=module.plan.trace_sizes)
     return replace(source, module=module, inputs=inputs, outputs=module.outputs, parts=module.parts, plan=plan)

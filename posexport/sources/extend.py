@@ -20,9 +20,9 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
     Raises:
         PosexportError: the choice does not fit the encoding, or the length does not fit the choice.
     """
-    old = source.envelope
-    if max_length is not None and max_length < old.minimum:
-        raise PosexportError(f"--max-length {max_length} is below the model's smallest input, {old.minimum}")
+    old = source.limits
+    if max_length is not None and max_length < old.min_length:
+        raise PosexportError(f"--max-length {max_length} is below the model's smallest input, {old.min_length}")
     if beyond == "error":
         module, limit = source.module, _limit(source, max_length)
     else:
@@ -34,13 +34,13 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
         parts=module.parts if isinstance(module, Definition) and module is not source.module else source.parts,
         # positions that are given have the same end
         inputs=[msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in source.inputs],
-        envelope=msgspec.structs.replace(old, limit=limit, beyond=beyond, boundaries=inside),
+        limits=msgspec.structs.replace(old, max_length=limit, beyond=beyond, boundaries=inside),
     )
 
 
 def _limit(source: Source, max_length: int | None) -> int | None:
     """The longest input of a model that is to end where its tables end, or before."""
-    limit = source.envelope.limit
+    limit = source.limits.max_length
     if max_length is None or limit is None or max_length <= limit:
         return max_length or limit
     if source.kind == "python":
@@ -56,7 +56,7 @@ def _limit(source: Source, max_length: int | None) -> int | None:
 
 def _extended(source: Source, beyond: Beyond, max_length: int | None) -> nn.Module:
     """The module with clipped or interpolated encodings."""
-    limit = source.envelope.limit
+    limit = source.limits.max_length
     if limit is None:
         raise PosexportError(f"--beyond {beyond} has nothing to do: {source.name} takes inputs of any length already")
     if all(part.limit is None for part in source.module.modules() if isinstance(part, Encoding)):

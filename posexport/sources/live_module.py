@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from posexport.definition.lengths import envelope_of_module
+from posexport.definition.lengths import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.sources.probe import probe
@@ -61,7 +61,7 @@ def source_of_module(
     module = module.eval().float()
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     specs, renamed = _specs(argument, module, tensors, axes, known)
-    probed = probe(argument, module, specs, tensors, envelope_of_module(module))
+    probed = probe(argument, module, specs, tensors, limits_of_module(module))
     specs, bounded = _with_vocabularies(module, specs, tensors)
     encodings = [part for part in module.modules() if isinstance(part, Encoding)]
     first = encodings[0] if encodings else None
@@ -72,7 +72,7 @@ def source_of_module(
         module=by_name(argument, module, specs, probed.outputs),
         inputs=specs,
         outputs=probed.outputs,
-        envelope=probed.envelope,
+        limits=probed.limits,
         encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),

@@ -23,12 +23,12 @@ def source_of(
     remarks: Sequence[str] = (),
 ) -> Source:
     """The source of a definition. ``longest``: where its inputs end although its encoding takes longer ones."""
-    envelope = model.envelope
+    limits = model.limits
     if longest is not None:
-        limit = longest if envelope.limit is None else min(longest, envelope.limit)
-        boundaries = sorted({*(length for length in envelope.boundaries if length < limit), limit})
-        trained = limit if envelope.trained is None else min(limit, envelope.trained)
-        envelope = msgspec.structs.replace(envelope, limit=limit, trained=trained, boundaries=boundaries)
+        limit = longest if limits.max_length is None else min(longest, limits.max_length)
+        boundaries = sorted({*(length for length in limits.boundaries if length < limit), limit})
+        trained = limit if limits.trained_length is None else min(limit, limits.trained_length)
+        limits = msgspec.structs.replace(limits, max_length=limit, trained_length=trained, boundaries=boundaries)
     encodings = [encoding.spec for encoding in model.encodings]
     return Source(
         name=name,
@@ -37,7 +37,7 @@ def source_of(
         module=model.eval(),
         inputs=model.inputs,
         outputs=model.outputs,
-        envelope=envelope,
+        limits=limits,
         encoding=encodings[0],
         encodings=encodings if any(spec != encodings[0] for spec in encodings) else [],
         task=task,

@@ -36,11 +36,11 @@ class OwnDecoder(CachedDecoder):
     caching: Caching = Caching()
 
     def __init__(
-        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, envelope: LengthContract
+        self, user: UserModule, paths: Sequence[str], tokens: InputSpec, vocab: int, limits: LengthContract
     ) -> None:
         super().__init__()
         self.user = user
-        self._paths, self._tokens, self._vocab, self._envelope = list(paths), tokens, vocab, envelope
+        self._paths, self._tokens, self._vocab, self._limits = list(paths), tokens, vocab, limits
         self._takes = frozenset(spec.name for spec in user.inputs)
 
     @property
@@ -58,7 +58,7 @@ class OwnDecoder(CachedDecoder):
     @property
     def decoding(self) -> Decoding:
         encodings = [part for part in self.user.module.modules() if isinstance(part, Encoding)]
-        size = self._envelope.limit
+        size = self._limits.max_length
         positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
         read = POSITIONS in self._takes or any(reads_numbers(encoding) for encoding in encodings)
         return Decoding(
@@ -67,7 +67,7 @@ class OwnDecoder(CachedDecoder):
             answer=answer_output(self._vocab, None),
             cache=CacheTensors([(layer.kv_heads, layer.head_size) for layer in self.layers]),
             encodings=encodings,
-            lengths=self._envelope,
+            lengths=self._limits,
         )
 
     @property

@@ -44,40 +44,40 @@ class Probed:
     """``plan``: with lengths beyond the default grid, cheap enough to be proven too, where no limit was found."""
 
     outputs: list[OutputSpec]
-    envelope: LengthContract
+    limits: LengthContract
     plan: ProofPlan
     remarks: list[str] = field(default_factory=list)
 
 
 def probe(
-    argument: str, module: nn.Module, inputs: list[InputSpec], tensors: Mapping[str, Tensor], envelope: LengthContract
+    argument: str, module: nn.Module, inputs: list[InputSpec], tensors: Mapping[str, Tensor], limits: LengthContract
 ) -> Probed:
-    """Run ``module`` at several sizes; ``tensors`` are the user's own example, ``envelope`` what its encodings say.
+    """Run ``module`` at several sizes; ``tensors`` are the user's own example, ``limits`` what its encodings say.
 
     Raises:
         PosexportError: the module fails, or gives what no graph or no proof can give.
     """
     trial = _Trial(argument, module, inputs)
-    base = _base(trial, tensors, envelope)
+    base = _base(trial, tensors, limits)
     # a table that is made at the first call is made in the graph as well
     trial.watched = not trial.grown(base)
-    limits = {axis: _searched(trial, base, axis, envelope) for axis in _SEARCHED if axis in base}
+    searched = {axis: _searched(trial, base, axis, limits) for axis in _SEARCHED if axis in base}
     remarks = [
         f"{_NAMES[axis]} of at most {found.limit} tokens are accepted, longer ones are refused: {found.reason}"
-        for axis, found in limits.items()
-        if found.limit is not None and (axis not in envelope.limited_axes or found.limit != envelope.limit)
+        for axis, found in searched.items()
+        if found.limit is not None and (axis not in limits.limited_axes or found.limit != limits.max_length)
     ]
-    envelope, traced = _limited(trial, envelope, limits)
-    first, second = _two_sizes(base, envelope)
+    limits, traced = _limited(trial, limits, searched)
+    first, second = _two_sizes(base, limits)
     outputs = _outputs(trial, first, second)
     _repeats(trial, first)
     _values_change_no_shape(trial, first, outputs)
     _in_float64(trial, first)
-    found = limits.get(SEQUENCE)
+    found = searched.get(SEQUENCE)
     return Probed(
         outputs=outputs,
-        envelope=envelope,
-        plan=ProofPlan(further=[] if found is None or found.limit is not None else found.cheap, traced=traced),
+        limits=limits,
+        plan=ProofPlan(further=[] if found is None or found.limit is not None else found.cheap, trace_sizes=traced),
         remarks=remarks,
     )
 
@@ -158,11 +158,11 @@ class _NoRoomError(Exception):
     """The machine has not enough memory for a call."""
 
 
-def _base(trial: _Trial, tensors: Mapping[str, Tensor], envelope: LengthContract) -> Sizes:
+def _base(trial: _Trial, tensors: Mapping[str, Tensor], limits: LengthContract) -> Sizes:
     """Sizes that the module takes: those to trace at, or where these are too long, the example's."""
     first = axis_sizes(trial.inputs)
-    if envelope.limit is not None and SEQUENCE in first:
-        first[SEQUENCE] = min(first[SEQUENCE], envelope.limit)
+    if limits.max_length is not None and SEQUENCE in first:
+        first[SEQUENCE] = min(first[SEQUENCE], limits.max_length)
     own = _sizes(trial, tensors)
     if tensors:
         trial.run(own, tensors, " (the example's)")
@@ -195,8 +195,8 @@ def _sizes(trial: _Trial, tensors: Mapping[str, Tensor]) -> Sizes:
     return {axis: size for axis, (size, _) in found.items()}
 
 
-def _searched(trial: _Trial, base: Sizes, axis: str, envelope: LengthContract) -> Found:
-    known = envelope.limit if axis in envelope.limited_axes else None
+def _searched(trial: _Trial, base: Sizes, axis: str, limits: LengthContract) -> Found:
+    known = limits.max_length if axis in limits.limited_axes else None
     alone = {**base, BATCH: 1} if BATCH in base else base
 
     def attempt(length: int) -> str:
@@ -214,32 +214,34 @@ def _searched(trial: _Trial, base: Sizes, axis: str, envelope: LengthContract) -
 
 
 def _limited(
-    trial: _Trial, envelope: LengthContract, limits: Mapping[str, Found]
+    trial: _Trial, limits: LengthContract, searched: Mapping[str, Found]
 ) -> tuple[LengthContract, dict[str, int]]:
     """The contract with the limits that were found, and the sizes to trace at, where the usual ones are beyond these.
 
     A contract has one limit, so two axes get the smaller.
     """
-    ends = {axis: each.limit for axis, each in limits.items() if each.limit is not None}
+    ends = {axis: each.limit for axis, each in searched.items() if each.limit is not None}
     if not ends:
-        return envelope, {}
-    limit = min([*ends.values(), *([] if envelope.limit is None else [envelope.limit])])
+        return limits, {}
+    limit = min([*ends.values(), *([] if limits.max_length is None else [limits.max_length])])
     if limit < 2:
-        reason = next(each.reason for axis, each in limits.items() if axis in ends)
+        reason = next(each.reason for axis, each in searched.items() if axis in ends)
         raise PosexportError(f"{trial.argument}: only inputs of one token are taken: {reason}")
-    axes = [axis for axis in limits if axis in ends or (envelope.limit is not None and axis in envelope.limited_axes)]
+    axes = [
+        axis for axis in searched if axis in ends or (limits.max_length is not None and axis in limits.limited_axes)
+    ]
     traced = axis_sizes(trial.inputs)
-    boundaries = [b for b in envelope.boundaries if b <= limit]
-    limited = msgspec.structs.replace(envelope, limit=limit, limited_axes=axes, boundaries=boundaries)
+    boundaries = [b for b in limits.boundaries if b <= limit]
+    limited = msgspec.structs.replace(limits, max_length=limit, limited_axes=axes, boundaries=boundaries)
     return limited, {axis: limit for axis in axes if traced[axis] > limit}
 
 
-def _two_sizes(base: Sizes, envelope: LengthContract) -> tuple[Sizes, Sizes]:
+def _two_sizes(base: Sizes, limits: LengthContract) -> tuple[Sizes, Sizes]:
     """Two different sizes of every axis, within the limits."""
     first, second = dict(base), {axis: size + 4 for axis, size in base.items()}
-    for axis in envelope.limited_axes if envelope.limit is not None else []:
+    for axis in limits.limited_axes if limits.max_length is not None else []:
         if axis in second:
-            second[axis] = min(second[axis], envelope.limit or 1)
+            second[axis] = min(second[axis], limits.max_length or 1)
             first[axis] = min(first[axis], max(1, second[axis] - 1))
     return first, second
 

@@ -22,7 +22,7 @@ class Source:
         revision: the commit of a source from the Hugging Face Hub.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
         encodings: of every layer in turn, where they differ; ``encoding`` is the first one's.
-        envelope: the lengths it is right for.
+        limits: the lengths it is right for.
         plan: the sizes to trace and to prove it at.
         promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; none: it is one.
@@ -37,7 +37,7 @@ class Source:
     module: nn.Module
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
-    envelope: LengthContract
+    limits: LengthContract
     encoding: EncodingSpec | None
     encodings: list[EncodingSpec] = field(default_factory=list)
     task: str

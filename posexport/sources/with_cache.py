@@ -118,22 +118,22 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
     tokens = next(spec for spec in source.inputs if spec.name == IDS)
     if vocab in _rows(user.module):  # an example need not hold the last id
         tokens = msgspec.structs.replace(tokens, size=vocab)
-    envelope, remarks = source.envelope, list(source.remarks)
+    limits, remarks = source.limits, list(source.remarks)
     if any(spec.name == POSITIONS for spec in source.inputs):
-        envelope, remarks = _numbered(OwnDecoder(user, paths, tokens, vocab, envelope).eval(), remarks)
-    decoder = OwnDecoder(user, paths, tokens, vocab, envelope).eval()
+        limits, remarks = _numbered(OwnDecoder(user, paths, tokens, vocab, limits).eval(), remarks)
+    decoder = OwnDecoder(user, paths, tokens, vocab, limits).eval()
     if reason := _misfit(decoder):
         raise PosexportError(
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
     encodings = [encoding.spec for encoding in decoder.encodings]
-    further = [length for length in source.plan.further if envelope.limit is None or length <= envelope.limit]
+    further = [length for length in source.plan.further if limits.max_length is None or length <= limits.max_length]
     return replace(
         source,
         module=decoder,
         inputs=decoder.inputs,
         outputs=decoder.outputs,
-        envelope=decoder.envelope,
+        limits=decoder.limits,
         encoding=encodings[0],
         encodings=encodings if any(each != encodings[0] for each in encodings) else [],
         task=TASK,
@@ -144,8 +144,8 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
 
 
 def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
-    """The envelope of a module that takes position_ids, whose own table may end before the ids do."""
-    envelope = decoder.envelope
+    """The limits of a module that takes position_ids, whose own table may end before the ids do."""
+    limits = decoder.limits
 
     def attempt(length: int) -> str:
         ids_1T = torch.zeros((1, length), dtype=torch.int64)
@@ -157,22 +157,22 @@ def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, 
         return ""
 
     try:
-        end = search(attempt, 1, envelope.limit or LONGEST)
+        end = search(attempt, 1, limits.max_length or LONGEST)
     except MemoryError:  # how far it may go is not known
-        return envelope, remarks
-    if end.limit is None or end.limit == envelope.limit:
-        return envelope, remarks
+        return limits, remarks
+    if end.limit is None or end.limit == limits.max_length:
+        return limits, remarks
     remark = (
         f"inputs of at most {end.limit} tokens are accepted, longer ones are refused: with the {POSITIONS} of "
         f"{end.limit + 1} tokens the module raised {end.reason}"
     )
-    boundaries = sorted({*(b for b in envelope.boundaries if b < end.limit), end.limit})
-    return msgspec.structs.replace(envelope, limit=end.limit, boundaries=boundaries), [*remarks, remark]
+    boundaries = sorted({*(b for b in limits.boundaries if b < end.limit), end.limit})
+    return msgspec.structs.replace(limits, max_length=end.limit, boundaries=boundaries), [*remarks, remark]
 
 
 def _misfit(decoder: OwnDecoder) -> str:
     """Why the module computes something else with a cache than without; nothing where it computes the same."""
-    limit, size = decoder.envelope.limit or _LENGTH, decoder.inputs[0].size or 1
+    limit, size = decoder.limits.max_length or _LENGTH, decoder.inputs[0].size or 1
     length = min(_LENGTH, limit)
     trial, least = decoder, _ROUNDING[torch.float32]
     if _small(decoder):
@@ -197,7 +197,7 @@ def _misfit(decoder: OwnDecoder) -> str:
                     "padding on the left changes its logits: hand the attention_mask of forward on to every "
                     "posexport.nn.Attention and posexport.nn.InputEncoding"
                 )
-        if length > 2 and not decoder.envelope.length_dependent:
+        if length > 2 and not decoder.limits.length_dependent:
             parts = (length - 2, 1, 1)
             if differs(_in_calls(trial, ids_BT, whole_BT, parts), trial(ids_BT, whole_BT)[0], whole_BT):
                 return (

@@ -57,7 +57,11 @@ def test_what_the_source_says(name: str) -> None:
     assert source.encoding is not None
     assert source.encoding.name == encoding
     assert parameters.items() <= source.encoding.parameters.items()
-    assert (source.envelope.limit, source.envelope.trained, source.envelope.cached) == (limit, limit, True)
+    assert (source.limits.max_length, source.limits.trained_length, source.limits.kv_cache) == (
+        limit,
+        limit,
+        True,
+    )
     assert [spec.axes[1::2] for spec in source.inputs if spec.role == "cache"] == [[kv_heads, size]] * 4
     assert source.promises.shift_invariant
 

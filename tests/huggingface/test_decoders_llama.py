@@ -67,9 +67,13 @@ def test_what_the_source_says(name: str, encoding: str, boundaries: list[int]) -
     source = read(GOLDEN / name)
     assert source.encoding is not None
     assert (source.task, source.encoding.name) == ("text-generation", encoding)
-    assert (source.envelope.limit, source.envelope.trained, source.envelope.boundaries) == (None, None, boundaries)
-    assert source.envelope.cached
-    assert source.envelope.length_dependent == ("longrope" in name)
+    assert (source.limits.max_length, source.limits.trained_length, source.limits.boundaries) == (
+        None,
+        None,
+        boundaries,
+    )
+    assert source.limits.kv_cache
+    assert source.limits.length_dependent == ("longrope" in name)
     assert source.promises.shift_invariant
     cast, *differences = source.remarks
     assert cast == "the weights are bfloat16 in the file and are used as float32"
@@ -115,7 +119,7 @@ def test_every_type_in_the_spellings_of_transformers_4_and_5(
     assert first.encoding is not None
     assert first.encoding.name == encoding
     assert first.encoding.parameters["base"] == 30.0
-    assert first.envelope.length_dependent == (kind in ("dynamic", "longrope", "su"))
+    assert first.limits.length_dependent == (kind in ("dynamic", "longrope", "su"))
     assert not same(first, plain)
     configure(directory, rope_scaling={"rope_type": kind, **values})
     assert same(read(directory), first)
@@ -172,8 +176,8 @@ def test_a_window_around_longrope_depends_on_the_length_too(copy: Copy) -> None:
     source = read(directory)
     assert source.encoding is not None
     assert source.encoding.name == "rope-longrope+local-window"
-    assert source.envelope.length_dependent
-    assert source.envelope.boundaries == [1, 12, 20]
+    assert source.limits.length_dependent
+    assert source.limits.boundaries == [1, 12, 20]
     ids = tokens(1, 33)
     assert not torch.allclose(in_calls(source, ids, [19, 14]), logits(source, ids), atol=1e-3)
 
@@ -260,7 +264,7 @@ def test_a_window_in_layers_without_positions(copy: Copy) -> None:
     source = read(directory)
     configure(directory, use_sliding_window=True, sliding_window=4, layer_types=...)
     local = read(directory)
-    assert local.envelope.boundaries == [1, 4]
+    assert local.limits.boundaries == [1, 4]
     assert not same(local, source)
 
 

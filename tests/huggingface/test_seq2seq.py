@@ -64,7 +64,7 @@ def test_what_the_source_says(name: str) -> None:
     assert source.task == task
     assert source.encoding is not None
     assert source.encoding.name == encoding
-    assert (source.envelope.limit, source.envelope.cached, source.promises.causal) == (limit, True, True)
+    assert (source.limits.max_length, source.limits.kv_cache, source.promises.causal) == (limit, True, True)
     assert source.promises.shift_invariant == shift_invariant
     assert source.promises.padding_invariant
     caches = [spec.axes[1::2] for spec in source.inputs if spec.role == "cache"]
@@ -100,10 +100,10 @@ def test_its_parts_give_transformers_logits(name: str) -> None:
             sizes = [axis if isinstance(axis, int) else {"batch_size": 3}.get(axis, 0) for axis in spec.axes]
             known[spec.name] = torch.zeros(sizes, dtype=torch.float64)
     for part in model.parts:
-        feeds = {ours: known[theirs] for ours, theirs in part.spec.feeds.items() if theirs in known}
+        feeds = {ours: known[theirs] for ours, theirs in part.spec.input_names.items() if theirs in known}
         with torch.inference_mode():
             outputs = part.module(**feeds)
-        known |= {part.spec.gives[spec.name]: out for spec, out in zip(part.spec.outputs, outputs, strict=True)}
+        known |= {part.spec.output_names[spec.name]: out for spec, out in zip(part.spec.outputs, outputs, strict=True)}
     wanted = point(name, "right-17-5")["logits"]
     assert (known["logits"] - wanted).abs().max() < 1e-5 * wanted.abs().max()
 

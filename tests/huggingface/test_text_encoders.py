@@ -52,7 +52,11 @@ def test_what_the_source_says(name: str, task: str, encoding: str, boundaries: l
     source = read(GOLDEN / name)
     assert source.encoding is not None
     assert (source.task, source.encoding.name) == (task, encoding)
-    assert (source.envelope.limit, source.envelope.trained, source.envelope.boundaries) == (None, None, boundaries)
+    assert (source.limits.max_length, source.limits.trained_length, source.limits.boundaries) == (
+        None,
+        None,
+        boundaries,
+    )
     assert source.promises.shift_invariant
     assert source.promises.padding_invariant
     assert source.promises.reads_first_token == (name == "modernbert-cls")

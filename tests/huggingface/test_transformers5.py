@@ -221,7 +221,7 @@ def test_the_same_calls_give_what_transformers_gives(name: str, calls: tuple[int
     point = "-".join(map(str, ("calls", *calls)))
     ids, mask = known[f"{point}.input_ids"], known[f"{point}.attention_mask"]
     logits, key, *_ = run(source, ids, mask, calls)
-    assert source.envelope.boundaries == [20]
+    assert source.limits.boundaries == [20]
     assert off(logits, known[f"{point}.logits_in_calls"]) < BOUND
     assert off(key, known[f"{point}.key_in_calls"]) < BOUND
     # keys stay as they were turned, so that one call is another computation

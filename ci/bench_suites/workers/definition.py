@@ -23,7 +23,7 @@ class Definition:
         self._module: Any = source.module
         if job.options.get("compiled"):
             self._module = torch.compile(self._module, dynamic=True)
-        self._inputs, self._cached = source.inputs, source.envelope.cached
+        self._inputs, self._cached = source.inputs, source.limits.kv_cache
         self.clear()
 
     def clear(self) -> None:

@@ -47,7 +47,7 @@ def config(source: Source) -> dict[str, Any]:
     given, generation = (read_json(source.files.get(name)) for name in ("config.json", "generation_config.json"))
     ids = {**given, **{key: value for key, value in generation.items() if value is not None}}
     settings = module.decoder.config
-    longest = source.envelope.limit or _longest(given) or _LENGTH
+    longest = source.limits.max_length or _longest(given) or _LENGTH
     ends = [token for token in _listed(ids.get("eos_token_id")) if token < settings.vocab]
     padding = ids.get("pad_token_id")
     ids = {"bos_token_id": ids.get("bos_token_id"), "pad_token_id": padding if padding is not None else [*ends, 0][0]}

@@ -66,8 +66,8 @@ def in_one_part(source: Source, file: str) -> Source:
         file=file,
         inputs=source.inputs,
         outputs=source.outputs,
-        feeds={each.name: each.name for each in source.inputs},
-        gives={each.name: each.name for each in source.outputs},
+        input_names={each.name: each.name for each in source.inputs},
+        output_names={each.name: each.name for each in source.outputs},
     )
     return replace(source, parts=[Part(spec, source.module)])
 

@@ -10,7 +10,7 @@ CALLS = ((4, 13), (4, 48))
 _ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions"])
 
 
-def random_rows(graph: Interface, envelope: LengthContract) -> list[Feeds]:
+def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:
     """Feeds without padding, within the lengths that the graph accepts; none where it reads more than tokens."""
     roles = {spec.role for spec in graph.inputs}
     if "tokens" not in roles or not roles <= _ROLES:
@@ -18,7 +18,7 @@ def random_rows(graph: Interface, envelope: LengthContract) -> list[Feeds]:
     two = any(ENCODER_SEQUENCE in spec.axes for spec in graph.inputs)
     feeds = []
     for batch, wanted in CALLS:
-        length = max(min(wanted, envelope.limit or wanted), envelope.minimum)
+        length = max(min(wanted, limits.max_length or wanted), limits.min_length)
         point = GridPoint(batch=batch, length=length, encoder_length=length if two else None)
         feeds.append(draw(point, graph.inputs))
     return feeds

@@ -39,7 +39,7 @@ class Model(Interface, Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def envelope(self) -> LengthContract: ...
+    def limits(self) -> LengthContract: ...
     @property
     def promises(self) -> Promises: ...
     @property
@@ -163,12 +163,12 @@ def _rows(source: Model, lines: Sequence[str], option: str = "--texts") -> list[
     tokenizer = tokenizer_of(source.files[TOKENIZER])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    limit = source.envelope.limit
+    limit = source.limits.max_length
     encoded = (tokenizer.encode(line) for line in lines)
     rows = [Row(list(row.ids)[:limit], list(row.type_ids)[:limit]) for row in encoded]
-    rows = [row for row in rows if len(row.ids) >= source.envelope.minimum]
+    rows = [row for row in rows if len(row.ids) >= source.limits.min_length]
     if not rows:
-        raise PosexportError(f"no text has {source.envelope.minimum} tokens or more; give longer ones")
+        raise PosexportError(f"no text has {source.limits.min_length} tokens or more; give longer ones")
     return rows
 
 

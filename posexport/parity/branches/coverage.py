@@ -49,7 +49,7 @@ class Coverage(msgspec.Struct):
             note = self.lacking.get(branch, "")
             if point is not None and point in skipped:
                 point, note = None, f"{point} was skipped"
-            runs.append(BranchRun(branch=str(branch), reached=None if point is None else str(point), note=note))
+            runs.append(BranchRun(branch=str(branch), covered_by=None if point is None else str(point), note=note))
         return runs
 
 
@@ -150,9 +150,9 @@ class _Search:
 
     def _kinds(self) -> Iterator[GridPoint]:
         """One point of each kind to grow: without padding first, then as the model takes it."""
-        envelope = self._source.envelope
+        limits = self._source.limits
         paddings: list[Padding] = (
-            ["none", *envelope.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
+            ["none", *limits.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
         )
         for padding in paddings:
             candidates = [p for p in self._points if p.padding == padding and not (p.calls or p.position_ids_given)]
@@ -182,20 +182,20 @@ class _Search:
         """Numbers of tokens to try, ascending; none where the length cannot be chosen."""
         if not any(SEQUENCE in spec.axes for spec in self._source.inputs):
             return []
-        envelope = self._source.envelope
-        limited = {SEQUENCE, ENCODER_SEQUENCE} & set(envelope.limited_axes)
-        limit = None if envelope.limit is None or not limited else frames(envelope.limit, envelope.convolutions)
+        limits = self._source.limits
+        limited = {SEQUENCE, ENCODER_SEQUENCE} & set(limits.limited_axes)
+        limit = None if limits.max_length is None or not limited else frames(limits.max_length, limits.convolutions)
         doubled = [1 << n for n in range(8, _LONGEST.bit_length())]
         return sorted(n for n in {_FIRST, *doubled, *([limit] if limit else [])} if n <= (limit or _LONGEST))
 
     def _sized(self, point: GridPoint, tokens: int) -> GridPoint:
         """``point`` with so many tokens, made of the fewest samples where convolutions make them."""
-        envelope = self._source.envelope
+        limits = self._source.limits
         far = point.encoder_length
         if far is not None:
-            limit = envelope.limit if ENCODER_SEQUENCE in envelope.limited_axes else None
+            limit = limits.max_length if ENCODER_SEQUENCE in limits.limited_axes else None
             far = tokens if limit is None else min(tokens, limit)
-        return msgspec.structs.replace(point, length=samples(tokens, envelope.convolutions), encoder_length=far)
+        return msgspec.structs.replace(point, length=samples(tokens, limits.convolutions), encoder_length=far)
 
     def _rising(self, sized: Callable[[int], GridPoint], sizes: Sequence[int]) -> None:
         """Try ascending sizes while branches are missing.

@@ -89,7 +89,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
     extra = [one for one in graph.outputs if one not in {spec.name for spec in source.outputs}]
     remarks += [f"not compared, {source.name} does not give it: {_listed(extra)}"] if extra else []
     remarks += _fixed(taken, graph, name)
-    paddings = list(source.envelope.paddings)
+    paddings = list(source.limits.paddings)
     if reason := _own_numbers(source, graph):
         paddings = [padding for padding in paddings if padding not in ("left", "ragged")]
         if any(spec.role == "mask" and spec.axes[-1] in (SEQUENCE, TOTAL) for spec in taken):
@@ -101,7 +101,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
         module=source.module if whole else Neutral(source, taken, given).eval(),
         inputs=taken,
         outputs=given,
-        envelope=msgspec.structs.replace(source.envelope, cached=cached, paddings=paddings),
+        limits=msgspec.structs.replace(source.limits, kv_cache=cached, paddings=paddings),
         parts=[],
     )
     names = [spec.name for spec in given]

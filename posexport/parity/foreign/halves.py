@@ -31,7 +31,7 @@ def half(source: Source, graph: Signature) -> Source:
     if any(name.startswith("past_key_values") for name in graph.inputs):
         # keys and values of the states are inputs, and have no positions
         later = source.graphs[DECODER_FILE]
-        return replace(later, envelope=msgspec.structs.replace(later.envelope, limited_axes=[SEQUENCE]))
+        return replace(later, limits=msgspec.structs.replace(later.limits, limited_axes=[SEQUENCE]))
     return _encoder(source, source.module)
 
 
@@ -41,17 +41,17 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
     inputs = [msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.inputs]
     varies = any(SEQUENCE in spec.axes for spec in inputs)
     positional = bool(whole.encodings[0].hooks) if varies else None
-    old = source.envelope
+    old = source.limits
     return replace(
         source,
         module=part.module,
         inputs=inputs,
         outputs=[msgspec.structs.replace(spec, axes=_alone(spec.axes)) for spec in part.spec.outputs],
-        envelope=msgspec.structs.replace(
+        limits=msgspec.structs.replace(
             old,
-            cached=False,
+            kv_cache=False,
             length_dependent=False,
-            limit=old.limit if ENCODER_SEQUENCE in old.limited_axes else None,
+            max_length=old.max_length if ENCODER_SEQUENCE in old.limited_axes else None,
             limited_axes=[SEQUENCE],
         ),
         # where the inputs have one size, there is nothing to permute
@@ -71,7 +71,7 @@ def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
         inputs=[*wiring.tokens, *wiring.past, wiring.states_input],
         outputs=part.spec.outputs,
         # the states have no positions: there may be any number of them
-        envelope=msgspec.structs.replace(source.envelope, limited_axes=[SEQUENCE]),
+        limits=msgspec.structs.replace(source.limits, limited_axes=[SEQUENCE]),
         parts=[],
     )
 

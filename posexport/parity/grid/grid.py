@@ -26,7 +26,7 @@ def grid(
     Raises PosexportError for a length the model does not promise to accept.
     """
     plan = plan or ProofPlan()
-    if plan.images:
+    if plan.proof_image_sizes:
         return images.points(contract, plan, lengths)
     sequences = Sequences(contract, inputs)
     chosen = sequences.chosen(plan, lengths)
@@ -34,7 +34,7 @@ def grid(
     points = sequences.accepted(chosen)
     if lengths is None and limit is None:
         points += [sequences.point(1, length) for length in further if length > max(chosen)]
-    if contract.cached:
+    if contract.kv_cache:
         points += cached.in_calls(points)
     if any(spec.role == "positions" for spec in inputs):
         points += cached.numbered(points)
@@ -47,15 +47,15 @@ def grid(
         too_long = [length for length in chosen if limit and length > limit]
         return points + [sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in BATCHES]
     points += sequences.rejected(chosen[0])
-    if limit is not None and contract.cached:
+    if limit is not None and contract.kv_cache:
         points.append(cached.beyond(sequences.point(1, limit + 1, must_be_rejected=True), limit))
     return points
 
 
-def switches(envelope: LengthContract) -> list[int]:
+def switches(limits: LengthContract) -> list[int]:
     """Lengths up to and including which the graph computes in one way, ascending: a mistake may show on one side only.
 
     Lengths at which the encoding's formula changes, and the length from which attention is tiled over queries; in units
     of ``sequence_length`` (samples where convolutions make tokens of them).
     """
-    return sorted({*envelope.boundaries, samples(BLOCK + 1, envelope.convolutions) - 1})
+    return sorted({*limits.boundaries, samples(BLOCK + 1, limits.convolutions) - 1})

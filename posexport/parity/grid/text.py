@@ -13,17 +13,17 @@ LENGTHS = (1, 2, 17, 63, 64, 65, 257)
 
 def lengths_of(contract: LengthContract, plan: ProofPlan) -> list[int]:
     """The default lengths, ascending, all of which the model must accept."""
-    trained, limit = contract.trained, contract.limit
-    if plan.lengths:
-        return sorted(plan.lengths)
-    lengths = {*LENGTHS, contract.minimum}
+    trained, limit = contract.trained_length, contract.max_length
+    if plan.proof_lengths:
+        return sorted(plan.proof_lengths)
+    lengths = {*LENGTHS, contract.min_length}
     lengths |= {boundary + step for boundary in contract.boundaries for step in (-1, 0, 1)}
     lengths |= {length for length in (trained, limit) if length is not None}
     if trained is not None and contract.beyond == "clip":
         lengths |= {trained + 1, 2 * trained}
     if trained is not None and limit is not None and contract.beyond == "interpolate":
         lengths |= {trained + 1, (trained + limit) // 2}
-    return sorted(n for n in lengths if contract.minimum <= n and (limit is None or n <= limit))
+    return sorted(n for n in lengths if contract.min_length <= n and (limit is None or n <= limit))
 
 
 class Sequences:
@@ -33,7 +33,7 @@ class Sequences:
         self.contract = contract
         self._axes = {axis for spec in inputs for axis in spec.axes}
         self._masked = any(spec.role == "mask" for spec in inputs)
-        limits = {axis: contract.limit for axis in contract.limited_axes if axis in self._axes}
+        limits = {axis: contract.max_length for axis in contract.limited_axes if axis in self._axes}
         self.limit, self.far_limit = limits.get(SEQUENCE), limits.get(ENCODER_SEQUENCE)
 
     def point(self, batch: int, length: int, padding: Padding = "none", must_be_rejected: bool = False) -> GridPoint:
@@ -57,9 +57,9 @@ class Sequences:
     def chosen(self, plan: ProofPlan, lengths: Sequence[int] | None) -> list[int]:
         """The lengths to check, ``lengths`` in place of the default ones; one where no sequence varies."""
         for length in lengths or ():
-            if length < self.contract.minimum:
+            if length < self.contract.min_length:
                 raise PosexportError(
-                    f"length {length} is below the model's minimum: give --length {self.contract.minimum} or more"
+                    f"length {length} is below the model's minimum: give --length {self.contract.min_length} or more"
                 )
         chosen = lengths_of(self.contract, plan) if lengths is None else sorted(set(lengths))
         return chosen if SEQUENCE in self._axes else chosen[:1]
@@ -87,7 +87,7 @@ class Sequences:
             yield from (self.point(batch, self.limit + 1, must_be_rejected=True) for batch in BATCHES)
             if self.limit > 1:
                 yield self.point(1, 2 * self.limit, must_be_rejected=True)
-        if self.contract.minimum > 1:
-            yield self.point(1, self.contract.minimum - 1, must_be_rejected=True)
+        if self.contract.min_length > 1:
+            yield self.point(1, self.contract.min_length - 1, must_be_rejected=True)
         if self.far_limit is not None:
             yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)

@@ -48,7 +48,7 @@ class Invariants:
             definition=self.reference.whole_baseline,
             inputs=source.inputs,
             outputs=source.outputs,
-            envelope=source.envelope,
+            limits=source.limits,
             promises=source.promises,
             judge=proof.judge,
             exact=self.reference.whole_truth if asked else None,
@@ -85,7 +85,7 @@ def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) ->
 def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison]]:
     """Those that apply but the order of tokens: name, and the two runs."""
     length, memory = base.length, base.encoder_length
-    ragged = (promise.envelope.ragged if promise.masked else None) or "none"
+    ragged = (promise.limits.ragged if promise.masked else None) or "none"
     checks: list[tuple[str, Comparison]] = [
         ("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))),
         ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged))),
@@ -93,10 +93,10 @@ def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison
     if promise.promises.causal and length > 1:
         checks.append(("later tokens change nothing", lambda p: changes.later(p, _point(base))))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):
-        if promise.promises.padding_invariant and "right" in promise.envelope.paddings:
+        if promise.promises.padding_invariant and "right" in promise.limits.paddings:
             checks.append(("right padding changes nothing", lambda p: changes.padded(p, _point(base), left=False)))
         # both sequences must move together, or their distances change
-        movable = promise.promises.shift_invariant and "left" in promise.envelope.paddings
+        movable = promise.promises.shift_invariant and "left" in promise.limits.paddings
         if movable and (memory is None or ENCODER_SEQUENCE in promise.masked):
             checks.append(("left padding changes nothing", lambda p: changes.padded(p, _point(base), left=True)))
         # a left-padded row is answered at a padded token by whoever reads the first one

@@ -27,7 +27,7 @@ def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances:
 
     The first token stays where it is, for outputs that are read there.
     """
-    few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.envelope.patch
+    few = point.tokens < _ENOUGH if point.image is None else point.image[0] < 2 * promise.limits.patch_size
     positional = promise.promises.positional
     if promise.exact is not None and not few:
         tried = _tried(promise, promise.exact, point, tolerances)
@@ -63,13 +63,13 @@ def _tried(promise: Promise, exact: Run, point: GridPoint, tolerances: Mapping[s
 def _permuted(promise: Promise, point: GridPoint) -> Changes:
     """Outputs for permuted tokens, against permuted outputs."""
     feeds = draw(point, promise.inputs)
-    axis, order = _order(point, promise.envelope.patch)
+    axis, order = _order(point, promise.limits.patch_size)
     permuted = {s.name: take(feeds[s.name], s.axes, axis, order) for s in promise.inputs}
     outputs = zip(promise.run(feeds), promise.outputs, strict=True)
     if point.image is None:
         expected = [take(y, s.axes, SEQUENCE, order) for y, s in outputs]
     else:
-        expected = [_take_rows(y, s.axes, point.image, promise.envelope.patch, order) for y, s in outputs]
+        expected = [_take_rows(y, s.axes, point.image, promise.limits.patch_size, order) for y, s in outputs]
     yield from compared(promise, promise.run(permuted), expected, all_tokens, by_token=False)
 
 

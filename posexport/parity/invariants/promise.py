@@ -42,7 +42,7 @@ class Promise:
     definition: Run
     inputs: Sequence[InputSpec]
     outputs: Sequence[OutputSpec]
-    envelope: LengthContract
+    limits: LengthContract
     promises: Promises
     judge: Judge
     exact: Run | None = None

@@ -69,11 +69,11 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
     """Both comparisons."""
     source, truth, baseline = reference.source, reference.truth, reference.baseline
     ports = ports_of(source.inputs, source.outputs)
-    if ports is None or not source.envelope.cached:
+    if ports is None or not source.limits.kv_cache:
         return
-    length, steps = sizes(source.envelope)
-    prompts = draw_prompts(ports.tokens, source.envelope, length)
-    fixed = draw_fixed(ports.fixed, source.envelope)
+    length, steps = sizes(source.limits)
+    prompts = draw_prompts(ports.tokens, source.limits, length)
+    fixed = draw_fixed(ports.fixed, source.limits)
     names = [spec.name for spec in source.outputs]
     axes = source.outputs[names.index(LOGITS)].axes
 
@@ -105,36 +105,36 @@ def check(reference: "DefinitionReference", subject: Runner, proof: Proof) -> It
         return
     # logits that miss the criterion excuse no token
     least = MARGIN * min(max(error.error, baseline_error.error), limit) * error.scale
-    free = free_tokens(subject, ports, prompts, steps, source.envelope, proof.about.provider, fixed)
+    free = free_tokens(subject, ports, prompts, steps, source.limits, proof.about.provider, fixed)
     verdict, note = compare(free, greedy.tokens_BK, gaps(y64), least)
     yield _judged(f"{steps} greedy decode steps choose PyTorch's tokens", total, verdict, note=note)
 
 
-def sizes(envelope: LengthContract) -> tuple[int, int]:
+def sizes(limits: LengthContract) -> tuple[int, int]:
     """Length of the longest prompt, and how many steps fit behind it.
 
     A length at which the formula of a length-dependent encoding changes is among the steps, if it is not far.
     """
-    limit = envelope.limit
+    limit = limits.max_length
     length = _PROMPT if limit is None else min(_PROMPT, max(1, limit // 2))
-    near = [b for b in envelope.boundaries if length + STEPS <= b <= _LONGEST and (limit is None or b < limit)]
-    if envelope.length_dependent and near:
+    near = [b for b in limits.boundaries if length + STEPS <= b <= _LONGEST and (limit is None or b < limit)]
+    if limits.length_dependent and near:
         length = near[0] - STEPS // 2
     return length, STEPS if limit is None else min(STEPS, limit - length + 1)
 
 
-def draw_prompts(tokens: InputSpec, envelope: LengthContract, length: int) -> list[list[int]]:
+def draw_prompts(tokens: InputSpec, limits: LengthContract, length: int) -> list[list[int]]:
     """Random ids: rows of different lengths where the model takes padding on the left."""
     rng = np.random.default_rng([length, STEPS])
     drawn = random_ids(tokens, (_ROWS, length), rng).tolist()
-    ragged = "left" in envelope.paddings
+    ragged = "left" in limits.paddings
     return [row[: max(1, length - number * length // _ROWS)] if ragged else row for number, row in enumerate(drawn)]
 
 
-def draw_fixed(fixed: Sequence[InputSpec], envelope: LengthContract) -> Feeds:
+def draw_fixed(fixed: Sequence[InputSpec], limits: LengthContract) -> Feeds:
     """What an encoder reads: rows of different lengths where it takes padding."""
-    longest = _PROMPT if envelope.limit is None else min(_PROMPT, envelope.limit)
-    return draw(GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=envelope.ragged or "none"), fixed)
+    longest = _PROMPT if limits.max_length is None else min(_PROMPT, limits.max_length)
+    return draw(GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=limits.ragged or "none"), fixed)
 
 
 def rollout(
@@ -177,7 +177,7 @@ def free_tokens(
     ports: Ports,
     prompts: Sequence[Sequence[int]],
     steps: int,
-    envelope: LengthContract,
+    limits: LengthContract,
     provider: str,
     fixed: Feeds | None = None,
 ) -> list[list[int]] | str:
@@ -187,9 +187,7 @@ def free_tokens(
         return runner.cache(ports, rows=rows, room=room, fixed=fixed, provider=provider)
 
     try:
-        generation = drain(
-            generate(cache, ports, envelope, prompts, Plan(config=GenerationConfig(max_new_tokens=steps)))
-        )
+        generation = drain(generate(cache, ports, limits, prompts, Plan(config=GenerationConfig(max_new_tokens=steps))))
     except MemoryError:
         raise
     except Exception as err:  # noqa: BLE001 (onnxruntime's exceptions share no base class of their own)

@@ -58,9 +58,9 @@ class Exposed:
             return _run(self.models[0], feeds, provider, threads)
         known, values = dict(feeds), dict[str, Array]()
         for number, (model, part) in enumerate(zip(self.models, self.parts, strict=True)):
-            part_feeds = taken_by(part.inputs, part.feeds, known)
+            part_feeds = taken_by(part.inputs, part.input_names, known)
             outputs = _run(model, part_feeds, provider, threads)
-            known |= {whole: outputs[inner] for inner, whole in part.gives.items()}
+            known |= {whole: outputs[inner] for inner, whole in part.output_names.items()}
             values |= {f"{number}/{name}": value for name, value in outputs.items()}
         return values
 

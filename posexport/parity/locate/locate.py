@@ -82,7 +82,7 @@ def locate(
     ``precision``: what the graph computes in. Stages: table, scores, softmax, context, attention, feed-forward,
     normalisation, output.
     """
-    point = msgspec.structs.replace(wrong.point, convolutions=tuple(source.envelope.convolutions))
+    point = msgspec.structs.replace(wrong.point, convolutions=tuple(source.limits.convolutions))
     try:
         # it looks at one call, without past tokens
         parts = [part.spec for part in source.parts if part.spec.when != "later"]

@@ -102,7 +102,7 @@ class DefinitionReference:
         feeds = inputs_of(point, source, self.whole_baseline)
         keeps = [token_mask(point, source.inputs, spec) for spec in source.outputs]
         # a schedule that looks at the running length has other values in one call: then the same calls are the truth
-        calls = point.calls if source.envelope.length_dependent else ()
+        calls = point.calls if source.limits.length_dependent else ()
         y64s = in_calls(self.truth, feeds, source, calls)
         dtype = MODEL_DTYPE.name if self.precision == MODEL_DTYPE.precision else None
         # one precision's outputs at a time: logits over a vocabulary are large
@@ -131,7 +131,7 @@ class DefinitionReference:
         source = self.source
         plain = [p for p in self._points if p.padding == "none" and not (p.calls or p.position_ids_given)]
         for point in {point.length: point for point in plain}.values():
-            errors = baseline_error.errors(point, source, self.whole_truth, self.whole_baseline, source.envelope.ragged)
+            errors = baseline_error.errors(point, source, self.whole_truth, self.whole_baseline, source.limits.ragged)
             yield from ((point.length, spec.name, error) for spec, error in zip(source.outputs, errors, strict=True))
 
     def changed(self) -> bool:

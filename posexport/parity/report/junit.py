@@ -67,7 +67,7 @@ def _cases(report: Report) -> Iterator[Case]:
     for number, overflow in enumerate(report.overflows, 1):
         yield Case(f"overflow {number}", "fail", overflow.describe())
     for branch in report.coverage:
-        yield Case(f"branch {branch.branch}", "skipped" if branch.reached is None else "pass", branch.note)
+        yield Case(f"branch {branch.branch}", "skipped" if branch.covered_by is None else "pass", branch.note)
 
 
 def _words(point: Point) -> str:

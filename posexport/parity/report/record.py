@@ -55,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unreached(self) -> list[BranchRun]:
         """The branches that no checked point ran, which are not proven."""
-        return [branch for branch in self.coverage if branch.reached is None]
+        return [branch for branch in self.coverage if branch.covered_by is None]
 
     @property
     def worst(self) -> Point | None:
@@ -71,11 +71,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             points=len(verdicts),
             passed=verdicts.count("pass"),
             skipped=verdicts.count("skipped"),
-            refused=verdicts.count("rejected"),
+            rejected=verdicts.count("rejected"),
             worst_error=error,
             worst_tolerance=worst.tolerance or 0.0 if worst else 0.0,
             complete=self.scope == "grid" and not self.lengths and "skipped" not in verdicts,
-            longest=max((p.length for p in self.points if p.verdict == "pass"), default=None),
+            longest_passed=max((p.length for p in self.points if p.verdict == "pass"), default=None),
         )
 
     def describe(self) -> str:
@@ -111,7 +111,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"mean cosine of {output} {found.cosine:.4f}" for output, found in self.agreement.items()]
         medians = max((item.ratio for item in self.medians), default=None)
         parts += [] if medians is None else [f"median error at most {medians:.2g} times PyTorch's"]
-        parts += [f"{_count(counts.refused, 'input')} outside the limits rejected"] if counts.refused else []
+        parts += [f"{_count(counts.rejected, 'input')} outside the limits rejected"] if counts.rejected else []
         parts += [f"{counts.skipped} skipped"] if counts.skipped else []
         held = sum(item.verdict == "pass" for item in self.invariants)
         parts += [f"{_count(held, 'invariant')} ok"] if held else []

@@ -39,7 +39,7 @@ class SampleWriter:
 
     def choose(self, points: Sequence[GridPoint], source: "Source") -> None:
         """Settle which of ``points`` to keep. Anything gathered before is dropped."""
-        limit = source.envelope.limit if SEQUENCE in source.envelope.limited_axes else None
+        limit = source.limits.max_length if SEQUENCE in source.limits.limited_axes else None
         beyond = GridPoint(
             batch=1, length=(limit or 0) + 1, encoder_length=points[0].encoder_length, must_be_rejected=True
         )
