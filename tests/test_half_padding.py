@@ -1,8 +1,8 @@
 """Rows whose keys are all dropped, in both 16-bit types: every definition, kind of attention and family.
 
 What is converted is what users get by default, but for the proof, whose points have such rows for CANINE alone. A mask
-that is added absorbs scores in float32. In float16 it is -32752: scores of 8 and more show through a sum in float16, all
-of them through one in float32, which ONNX Runtime's CPU and fused attention compute.
+that is added absorbs scores in float32. In float16 it is -32752: a sum in float16 lets scores of 8 and more through,
+one in float32, which ONNX Runtime's CPU and fused attention compute, all of them.
 """
 
 from pathlib import Path
