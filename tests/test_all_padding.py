@@ -113,7 +113,6 @@ SHORT = {
     ("encoder-t5", "portable", "fp32"),
     ("encoder-transformer-xl", "cpu", "fp32"),
     ("decoder-rope", "cpu", "fp32"),
-    ("decoder-shaw-kv", "portable", "fp16"),
     ("encoder-absolute", "cpu", "int8"),
 }
 

@@ -13,10 +13,12 @@ import torch
 
 from posexport.encodings.absolute import Absolute
 from posexport.encodings.alibi import Alibi
+from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.trace import trace
 from posexport.models.canine import BlockAttention, Canine, CanineConfig, CanineModel, CharacterEmbeddings
+from posexport.nn.attention import additive
 from posexport.nn.heads import Features
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.of_definition import source_of
@@ -104,6 +106,25 @@ def test_a_block_of_padding_stays_finite_in_half_precision() -> None:
         wanted = attention.double()(x.double(), real)
     assert torch.isfinite(got).all()
     assert (got - wanted)[:, 8:].abs().max() < 0.01 * wanted[:, 8:].abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_molecules_of_padding_are_read_alike_in_half_precision(dtype: torch.dtype) -> None:
+    """Scores of some tens, which the lowest value of float16 does not absorb, weigh no key where all are dropped."""
+    attention = model().encoder.deep[0].attention
+    attention.query.bias.data.fill_(9)
+    attention.key.bias.data.copy_(torch.linspace(-9, 9, 20))
+    at = Positions.counted(3)
+    x = torch.randn(2, 3, 20, generator=torch.Generator().manual_seed(0)).to(dtype)
+    real = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    with torch.inference_mode():
+        half = attention.to(dtype)
+        got = half(x, x, additive(real, x), at, at).double()
+        wide = attention.double()
+        wanted = wide(x.double(), x.double(), additive(real, x.double()), at, at)
+        mean = wide.output(wide.value(x.double()).mean(1))
+    assert (wanted[1] - mean[1]).abs().max() < 1e-12 * mean.abs().max()
+    assert (got - wanted)[1].abs().max() < 8 * torch.finfo(dtype).eps * wanted.abs().max()
 
 
 def test_one_graph_is_right_at_every_length(tmp_path: Path) -> None:

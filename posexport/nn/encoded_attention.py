@@ -53,6 +53,8 @@ class EncodedAttention(Projections):
             base=self.scoring.base(k_BHSD, queries, keys),
             **options,
         )
-        if mask_B11S is None or self.of_padding == "mean":
+        if mask_B11S is None:
             return self.joined(context_BHTD)
-        return self.joined(context_BHTD, sees_any(mask_B11S, options.get("causal")))
+        # not left to the softmax: a mask that is added makes all scores of a row equal in float32, but not in float16
+        mean_BH1D = shared(v_BGSD, self.heads).mean(2, keepdim=True) if self.of_padding == "mean" else None
+        return self.joined(context_BHTD, sees_any(mask_B11S, options.get("causal")), mean_BH1D)

@@ -54,15 +54,21 @@ class Projections(nn.Module):
         """[B, G, T, D]."""
         return split_heads(self.value(x_BTC), self.kv_heads)
 
-    def joined(self, context_BHTD: Tensor, sees_any: Tensor | None = None) -> Tensor:
+    def joined(
+        self, context_BHTD: Tensor, sees_any: Tensor | None = None, otherwise_BHTD: Tensor | None = None
+    ) -> Tensor:
         """What the heads read, through the output projection; [B, T, C].
 
-        ``sees_any``: bool [B, 1, 1] or [B, T, 1], false for queries whose keys are all dropped: these read zeros,
-        whatever a runtime makes of such a row (the mean of all values, or no number).
+        ``sees_any``: bool [B, 1, 1] or [B, T, 1], false for queries whose keys are all dropped: these read
+        ``otherwise_BHTD``, which is broadcast over T, or zeros, whatever a runtime makes of such a row (the mean of all
+        values, a mean weighted by scores that show through a mask of 16 bits, or no number).
         """
         context_BTC = merge_heads(context_BHTD)
         if sees_any is not None:
-            zero = torch.zeros((), dtype=context_BTC.dtype, device=context_BTC.device)
-            context_BTC = torch.where(sees_any, context_BTC, zero)
+            if otherwise_BHTD is None:
+                otherwise = torch.zeros((), dtype=context_BTC.dtype, device=context_BTC.device)
+            else:
+                otherwise = merge_heads(otherwise_BHTD)
+            context_BTC = torch.where(sees_any, context_BTC, otherwise)
         out: Tensor = self.output(context_BTC)
         return out

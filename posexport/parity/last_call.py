@@ -79,7 +79,10 @@ def _key(value: Any) -> bytes:
         elif value is None or isinstance(value, str):
             digest.update(repr(value).encode())
         else:
-            array = np.ascontiguousarray(value)
+            # NumPy has no bfloat16; float32 holds every value of it
+            array = np.ascontiguousarray(
+                value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value
+            )
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(array.data)
 

@@ -9,6 +9,8 @@ import torch
 from checkpoints import Tensors, change, configure, outputs, read, refusal, same
 
 from posexport.sources.huggingface.directory import JSON_BYTES
+from posexport.sources.huggingface.families import FAMILIES
+from posexport.sources.huggingface.relatives import _RELATIVES
 
 
 @pytest.mark.parametrize(
@@ -37,10 +39,36 @@ def test_unknown_families_name_the_known_and_the_closest(bert: Path) -> None:
     assert "the closest is xlm-roberta" in sentence
     for family in ("bert", "albert", "electra", "megatron-bert", "ernie", "camembert", "roberta-prelayernorm"):
         assert family in sentence
-    configure(bert, model_type="zzz")
-    assert "closest" not in refusal(bert)
     configure(bert, model_type=...)
     assert "has no model_type" in refusal(bert)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "family"),
+    [
+        ("hubert", "wavlm"),
+        ("mixtral", "mistral"),
+        ("dinov2", "vit"),
+        ("codegen", "gptj"),
+        ("RefinedWebModel", "falcon"),
+        ("Deberta_V2", "deberta-v2"),
+        # spelt like a family, and another model
+        *((name, None) for name in ("llava", "mamba", "idefics", "clip", "flaubert", "mobilebert", "t5gemma", "mpt2")),
+        *((name, None) for name in ("visual_bert", "squeezebert", "bert-generation", "gemma3n", "rwkv", "xlm", "zzz")),
+    ],
+)
+def test_the_closest_is_by_what_a_model_computes(bert: Path, model_type: str, family: str | None) -> None:
+    configure(bert, model_type=model_type)
+    sentence = refusal(bert)
+    assert ("; the closest is " in sentence) == (family is not None)
+    assert family is None or sentence.endswith(f"; the closest is {family}")
+
+
+def test_relatives_are_of_families_and_none_themselves() -> None:
+    related = [(other, family) for family, others in _RELATIVES.items() for other in others]
+    assert {family for _, family in related} <= set(FAMILIES)
+    assert not {other for other, _ in related} & set(FAMILIES)
+    assert len(dict(related)) == len(related)
 
 
 def test_code_in_a_checkpoint_is_refused_and_not_executed(bert: Path, tmp_path: Path) -> None:

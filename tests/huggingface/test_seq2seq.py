@@ -273,6 +273,11 @@ def test_a_spectrogram_has_one_length() -> None:
         (MARIAN, {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 0}, "decoder_vocab_size = 0"),
         (
             MARIAN,
+            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 17},
+            "config.json has pad_token_id = 28, decoder_vocab_size = 17",
+        ),
+        (
+            MARIAN,
             {"share_encoder_decoder_embeddings": False},
             "check model_type, share_encoder_decoder_embeddings, tie_word_embeddings, decoder_vocab_size and sizes",
         ),

@@ -12,11 +12,12 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
+from posexport.sources.huggingface.relatives import relative
 from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
-from posexport.suggest import closest, did_you_mean
+from posexport.suggest import did_you_mean
 
 
 def checkpoint_source(
@@ -72,7 +73,7 @@ def _family(config: Config) -> Family:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
     name = config.text("model_type")
     if name not in FAMILIES:
-        match = closest(name, FAMILIES)
+        match = relative(name)
         hint = f"; the closest is {match}" if match else ""
         code = "; the code that its auto_map names is never run" if config.values.get("auto_map") else ""
         raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}{code}")

@@ -4,7 +4,7 @@ What a value of config.json decides is remarked where it is read (`Config.remark
 """
 
 from posexport.definition.definition import Definition
-from posexport.models.xlnet import LastTokenClassification
+from posexport.models.xlnet import LastTokenClassification, XLNet
 from posexport.sources.huggingface.families.family import Family
 
 #: families whose padded tokens attend to others in transformers than here, which shows where a head reads one
@@ -29,8 +29,14 @@ def _by_length(model: Definition) -> list[str]:
 def _padded(family: Family, model: Definition) -> list[str]:
     """A head that reads its answer at a padded token.
 
-    The proof leaves these answers out: no tokenizer of these families pads on that side by default.
+    The proof leaves these answers out. But for XLNet's no tokenizer of these families pads on that side by default.
     """
+    if model.reads_first_token and isinstance(model, XLNet):
+        return [
+            f"{family.model_type} is answered at token 0, and its tokenizer pads on the left: give it padding_side = "
+            "'right'; padded on the left both transformers and the bundle read a padded token there, and their "
+            "answers differ"
+        ]
     if model.reads_first_token and family.model_type in _OTHER_PADDED_TOKENS:
         return [
             f"{family.model_type} is answered at token 0: pad texts on the right, as its tokenizer does; padded on the "

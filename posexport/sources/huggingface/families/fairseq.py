@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from posexport.encodings.encoding import Encoding
+from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
@@ -74,9 +75,16 @@ def text_plan(
         config.only("the head and what it reads have one table", tie_word_embeddings=True)
     config.only("the halves have layers of their own", tie_encoder_decoder=False)
     vocab = config.size("vocab_size")
+    decoder_vocab = vocab if shared or task != GENERATION else config.size_or("decoder_vocab_size", vocab)
+    padding = config.size("pad_token_id", padding, least=0, most=vocab - 1)
+    if padding >= decoder_vocab:
+        raise PosexportError(
+            f"{config.label} has pad_token_id = {padding}, decoder_vocab_size = {decoder_vocab}; the decoder pads with "
+            "it too, so that it must be less"
+        )
     arrangement |= {
         "embedding_scale": math.sqrt(config.size("d_model")) if config.flag("scale_embedding", False) else 1.0,
-        "padding_id": config.size("pad_token_id", padding, least=0, most=vocab - 1),
+        "padding_id": padding,
     }
     modules = named_layers("encoder", "groups", config) | named_layers("decoder", "layers", config)
     modules["head.out"] = origin("lm_head")
@@ -91,15 +99,14 @@ def text_plan(
             alone = EncoderModel(encoder, Features(encoder.config.hidden))
             origins, beside = origins_of(alone, modules, special), {"decoder.": "the decoder"}
             return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside, decides=decides)
-        vocab = vocab if shared else config.size_or("decoder_vocab_size", vocab)
         settings = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
-        decoder = Decoder(DecoderConfig.of(vocab=vocab, **settings), encodings[1])
+        decoder = Decoder(DecoderConfig.of(vocab=decoder_vocab, **settings), encodings[1])
         head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
         model = EncoderDecoderModel(encoder, decoder, head, shared=shared)
     special = {
         "encoder.embeddings.token.weight": _table(both, "lm_head.weight") if shared else _table(before),
         "decoder.token.weight": _table(both[2:], "lm_head.weight" if tied else None),
-        "head.out.bias": Origin(("final_logits_bias",), (Reshape((1, vocab)),), optional=True),
+        "head.out.bias": Origin(("final_logits_bias",), (Reshape((1, decoder_vocab)),), optional=True),
     }
     return Plan(model, origins_of(model, modules, special), longest, constants or {}, unread=UNREAD, decides=decides)
 
