@@ -105,14 +105,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked all too: they take long")
 
 
-#: the files that take longest, which the workers begin with
+#: the files that take longest, 20 seconds of a processor or more, which the workers begin with
 FIRST = (
-    "test_lowering",
-    "test_convert",
-    "test_generate",
-    "test_encoder_decoder",
-    "test_criterion_power",
-    "test_caching",
+    *("test_lowering", "test_convert", "test_branches", "test_encoder_decoder", "test_chain", "test_recipe"),
+    *("test_rotation_graphs", "test_packed_heads", "test_ops", "test_passes", "test_position_rounding"),
+    *("test_generate", "test_steps", "test_parity", "test_user_modules", "test_export", "test_explain"),
 )
 
 

@@ -43,14 +43,11 @@ def _ways() -> dict[object, str]:
 #: is an encoder's and a decoder's, and sound's is an encoder's
 WHOLE = {name for name in _ways().values() if not name.startswith(("encoder-decoder-", "audio-"))}
 WHOLE |= {"encoder-decoder-alibi"}
-#: of these, the short run has one of each kind of model
+#: of these, the short run has one
 WHOLE_IN_SHORT = ("encoder-alibi",)
-#: whose attention is of those kinds and whose own part is unlike theirs: sums, products and rotations of other shapes,
-#: terms by tables and networks
-OTHERS = {
-    *("encoder-sinusoidal", "encoder-learned", "encoder-complex", "encoder-cape", "encoder-rope-longrope"),
-    *("encoder-xpos", "encoder-t5", "encoder-local-window", "encoder-dynamic-bias", "encoder-sandwich"),
-}
+#: in the short run, of models whose attention is of those kinds and whose own part is unlike theirs: a sum of numbers
+#: that are computed, a rotation that depends on the length, terms by a table and by a network
+OTHERS = {"encoder-sinusoidal", "encoder-rope-longrope", "encoder-t5", "encoder-dynamic-bias"}
 #: one for each kind of attention; of kinds of models that put no other attention together, a few (test_windowed.py has
 #: the shifted windows)
 KINDS = sorted(
@@ -60,6 +57,12 @@ KINDS = sorted(
         *("encoder-decoder-rope", "audio-conformer", "vision-axial", "vision-rope-axial"),
     }
 )
+#: of these, the short run has terms of scores and of values, a rotation and contextual positions behind a cache, and
+#: sound; test_lowering.py compares other kinds with their definitions, test_rotation_graphs.py proves images
+KINDS_IN_SHORT = {
+    *WHOLE_IN_SHORT,
+    *("encoder-nezha", "decoder-rope", "decoder-cope", "audio-conformer"),
+}
 
 
 def _chosen() -> list[str]:
@@ -103,7 +106,7 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     assert [array.shape[0] for array in session.run(feeds).values()] == [3] * len(source.outputs)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", in_short(KINDS, KINDS_IN_SHORT.__contains__))
 def test_every_kind_of_attention_is_checked_on_both_sides_of_its_switches(name: str, tmp_path: Path) -> None:
     check(name, known(name, shared(name)), None if name in WHOLE_IN_SHORT else (1, 17, 129, 160), tmp_path)
 
@@ -114,6 +117,7 @@ def test_a_model_of_every_other_encoding_is_checked(name: str, tmp_path: Path) -
     check(name, known(name, ("layers=1", *settings)), (1, 17), tmp_path)
 
 
+@pytest.mark.all  # test_caching.py proves caches of fixed size at some lengths
 @pytest.mark.parametrize("name", ["decoder-alibi"])
 def test_a_cache_of_fixed_size_is_proven(name: str, tmp_path: Path) -> None:
     done = convert(name, tmp_path / "b", ConvertOptions(settings=shared(name), threads=1, cache="static"))
@@ -137,9 +141,9 @@ def test_every_encoding_has_a_model() -> None:
     ("name", "given", "limit"),
     [
         ("encoder-relative-key", {"beyond": "clip"}, None),
-        ("encoder-relative-key-query", {"beyond": "clip", "max_length": 70}, 70),
+        pytest.param("encoder-relative-key-query", {"beyond": "clip", "max_length": 70}, 70, marks=pytest.mark.all),
         ("encoder-absolute", {"beyond": "interpolate", "max_length": 90}, 90),
-        ("encoder-sinusoidal", {"max_length": 31}, 31),
+        pytest.param("encoder-sinusoidal", {"max_length": 31}, 31, marks=pytest.mark.all),
     ],
 )
 def test_beyond_the_trained_length(name: str, given: dict[str, object], limit: int | None, tmp_path: Path) -> None:

@@ -266,7 +266,10 @@ def test_a_step_does_not_read_the_encoder(bundle: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("rope", "--cache", "static", "--length", "7", "--set", "layers=1"),
+        pytest.param(
+            ("rope", "--cache", "static", "--length", "7", "--set", "layers=1"),
+            marks=pytest.mark.all,
+        ),
         pytest.param(
             ("relative-key", "--set", "max_positions=5", "--beyond", "clip", "--length", "7", "--set", "layers=1"),
             marks=pytest.mark.all,

@@ -4,13 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from small import in_short
 
 import posexport
 
 GOLDEN = Path(__file__).parent / "golden"
-#: whose graph is unlike all others: it reads samples, and has convolutions and gates
-ALWAYS = "wavlm"
 EVERY = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
 
 
@@ -26,7 +23,8 @@ def family(name: str) -> str:
     return str(json.loads((GOLDEN / name / "config.json").read_text())["model_type"])
 
 
-@pytest.mark.parametrize("name", in_short(of_families(), lambda name: family(name) == ALWAYS))
+@pytest.mark.all
+@pytest.mark.parametrize("name", of_families())
 def test_int8_agrees(name, tmp_path):
     """The float32 graph for the CPU on the whole grid, and the quantized one by its agreement."""
     done = posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", threads=1)

@@ -21,7 +21,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
 from posexport.targets.target import Target
-from tests.small import recipe, source
+from tests.small import in_short, recipe, source
 
 WITH_TERMS = {
     "relative-key": {"MaskedRelativeKeyAttention", "RelativeKeyScores"},
@@ -36,7 +36,11 @@ def outputs(path: Path, made: object) -> list[np.ndarray]:
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-@pytest.mark.parametrize("encoding", WITH_TERMS)
+#: one of a table of distances, one of queries and keys, one of values
+IN_SHORT = ("relative-key", "relative-key-query", "shaw-kv")
+
+
+@pytest.mark.parametrize("encoding", in_short(WITH_TERMS, IN_SHORT.__contains__))
 def test_functions_are_visible_and_standard_inside(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     built = build(source(encoding), path, recipe())
@@ -53,13 +57,13 @@ def test_functions_are_visible_and_standard_inside(encoding: str, tmp_path: Path
     assert names.index(next(n for n in names if n.endswith("Attention"))) == len(names) - 1, "callees come first"
 
 
-@pytest.mark.parametrize("encoding", ["absolute", "sinusoidal", "nope"])
+@pytest.mark.parametrize("encoding", in_short(["absolute", "sinusoidal", "nope"], "absolute".__eq__))
 def test_no_functions_without_terms(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     assert build(source(encoding), path, recipe()).functions == ["MaskedAttention"]
 
 
-@pytest.mark.parametrize("encoding", WITH_TERMS)
+@pytest.mark.parametrize("encoding", in_short(WITH_TERMS, IN_SHORT.__contains__))
 def test_blockwise_formula_and_inline_agree(encoding: str, tmp_path: Path) -> None:
     made = source(encoding)
     build(made, tmp_path / "formula.onnx", recipe(lowering="formula"))
@@ -111,7 +115,7 @@ def test_refusal_of_a_lowering_says_why() -> None:
         check_name("fast")
 
 
-@pytest.mark.parametrize("opset", [18, 20, 23, 25])
+@pytest.mark.parametrize("opset", in_short([18, 20, 23, 25], (18, 25).__contains__))
 def test_opsets_that_the_runtime_takes(opset: int, tmp_path: Path) -> None:
     made = source("shaw-kv")
     path = tmp_path / "m.onnx"

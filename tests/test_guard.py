@@ -18,7 +18,7 @@ LIMIT = 23
 LEAST = 3
 
 
-@pytest.fixture(scope="module", params=["absolute", "relative-key", "learned"])
+@pytest.fixture(scope="module", params=["absolute", "relative-key", pytest.param("learned", marks=pytest.mark.all)])
 def encoding(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

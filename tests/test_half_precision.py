@@ -307,8 +307,8 @@ def test_parts_share_bfloat16_weights(tmp_path: Path) -> None:
     ("name", "precision", "target"),
     [
         ("decoder-rope", "fp16", "cuda"),
-        ("decoder-rope", "bf16", "portable"),
-        ("decoder-alibi", "int4-fp16", "cuda"),
+        pytest.param("decoder-rope", "bf16", "portable", marks=pytest.mark.all),
+        pytest.param("decoder-alibi", "int4-fp16", "cuda", marks=pytest.mark.all),
         ("encoder-t5", "bf16", "cuda"),
     ],
 )

@@ -25,7 +25,7 @@ def floats(model):
     return [shape for shape in shapes if len(shape) == 2 and min(shape) >= 16]
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("precision", ["int8", pytest.param("int4", marks=pytest.mark.all)])
 def test_what_leaves_nothing(precision, tmp_path):
     """And what matches nothing: one sentence, and nothing is written."""
     with pytest.raises(PosexportError, match=rf"--keep-float '\*' leaves none of \d+ weights .*{precision}; give pat"):
@@ -56,6 +56,7 @@ def test_a_part_of_a_packed_projection(precision, tmp_path):
     assert 0 < errors[1] < 0.95 * errors[0]
 
 
+@pytest.mark.all
 def test_a_name_in_one_graph_of_several(tmp_path):
     """A pattern need not match in all of them."""
     options = {"settings": TINY, "precision": "int8", "verify": False}

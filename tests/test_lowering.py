@@ -92,8 +92,8 @@ class Lowered:
 
 
 ENCODERS = [name for name in MODELS if name.startswith("encoder-") and not name.startswith("encoder-decoder")]
-#: with a bias by distance, as encoder-alibi
-LARGE_BIASES = ("t5", "kerple", "sandwich")
+#: with a bias by distance, as encoder-alibi; of a network
+LARGE_BIASES = ("t5", "kerple", "sandwich", "fire")
 DECODERS = [name for name in MODELS if name.startswith("decoder-")]
 #: without padding: keys in whole chunks, and keys that have to be filled up
 WHOLE_BLOCKS = (GridPoint(batch=2, length=192, padding="none"), ())
@@ -110,16 +110,14 @@ CALLS += [WHOLE_BLOCKS, FILLED_BLOCKS]
 #: of these, what the short run takes: one token, a block and one more, whole blocks and filled ones, calls over an edge
 FEW_PADDED = [PADDED[0], *PADDED[4:]]
 FEW_CALLS = [LEFT[0], LEFT[4], CALLS[0], CALLS[2], *CALLS[4:]]
-#: whose calls the short run cuts too: a rotation, a bias, scores from keys, values, two terms, contextual positions.
-#: Encoders go through the lowerings of every kind.
-CALLED = (
-    "decoder-rope",
-    "decoder-alibi",
-    "decoder-relative-key-query",
-    "decoder-shaw-k",
-    "decoder-deberta",
-    "decoder-cope",
+#: what the short run lowers: no term, a bias by distance, scores from queries and keys, with values, two terms, scores
+#: with a bias of queries, and gates
+LOWERED = tuple(
+    f"encoder-{name}"
+    for name in ("absolute", "alibi", "relative-key-query", "nezha", "deberta", "transformer-xl", "wavlm-gated")
 )
+#: whose calls it cuts too: a bias, scores from keys, contextual positions
+CALLED = ("decoder-alibi", "decoder-shaw-k", "decoder-cope")
 #: whose graph of opset 23 the short run makes too
 WITH_OPERATOR = ("encoder-absolute", "encoder-alibi", "decoder-rope", "decoder-alibi")
 
@@ -157,7 +155,7 @@ def without_operator(name: str) -> list[str]:
     return [lowering for lowering in WHOLE if lowering != "attention" or name in WITH_OPERATOR]
 
 
-@pytest.mark.parametrize("name", by_attention("encoder-"))
+@pytest.mark.parametrize("name", in_short(by_attention("encoder-"), LOWERED.__contains__))
 def test_every_lowering_of_an_encoder(name: str, tmp_path: Path, traces: Traces) -> None:
     took = check_every(Lowered(source(name), 18, traces), tmp_path, FEW_PADDED, without_operator(name))
     assert {"formula", "chunked", "blockwise"} <= took
@@ -171,7 +169,7 @@ def test_every_lowering_of_every_encoder(name: str, tmp_path: Path, traces: Trac
 
 @pytest.mark.parametrize(
     "name",
-    ["encoder-alibi", "encoder-fire", *(pytest.param(f"encoder-{n}", marks=pytest.mark.all) for n in LARGE_BIASES)],
+    ["encoder-alibi", *(pytest.param(f"encoder-{n}", marks=pytest.mark.all) for n in LARGE_BIASES)],
 )
 def test_biases_too_large_to_be_shared(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traces: Traces
@@ -210,9 +208,13 @@ def check_static(
 
 #: kinds of attention that GroupQueryAttention takes, and one for each reason why it does not
 STATIC = ("rope", "alibi", "relative-key", "relative-key-query", "cope", "nezha")
+#: in the short run, one that it takes and one that it does not
+STATIC_IN_SHORT = ("rope", "relative-key-query")
 
 
-@pytest.mark.parametrize("name", [f"decoder-{name}" for name in STATIC])
+@pytest.mark.parametrize(
+    "name", [pytest.param(f"decoder-{n}", marks=() if n in STATIC_IN_SHORT else pytest.mark.all) for n in STATIC]
+)
 def test_every_lowering_of_a_cache_of_fixed_size(name: str, tmp_path: Path, traces: Traces) -> None:
     check_static(source(name), tmp_path, traces, FEW_CALLS)
 

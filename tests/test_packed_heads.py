@@ -70,17 +70,15 @@ def test_left_as_it_is(name: str, settings: tuple[str, ...], options: dict[str, 
     assert found["Transpose"] >= 8
 
 
-#: whose graph no other test needs
-UNTRACED = ("nope", "shaw-kv", "complex")
 APART = ("nope", "alibi", "relative-key", "relative-key-query", "rope", "shaw-kv", "complex")
 
 
 def ways() -> Iterator[Any]:
-    """Every lowering of every model; the short run has all of two kinds, and one of others that it traces anyway."""
+    """Every lowering of every model; the short run has those of opset 18 of one."""
     for name in APART:
         for lowering in WHOLE:
-            few = lowering != "attention" if name in ("alibi", "relative-key-query") else lowering == "blockwise"
-            yield pytest.param(name, lowering, marks=() if few and name not in UNTRACED else pytest.mark.all)
+            few = lowering != "attention" and name == "alibi"
+            yield pytest.param(name, lowering, marks=() if few else pytest.mark.all)
 
 
 @pytest.mark.parametrize(("name", "lowering"), list(ways()))

@@ -203,7 +203,9 @@ def test_an_axis_that_nobody_varies_is_an_error() -> None:
 # -- right models ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["encoder-relative-key", "encoder-nope", "encoder-shaw-kv"])
+@pytest.mark.parametrize(
+    "name", ["encoder-relative-key", "encoder-nope", pytest.param("encoder-shaw-kv", marks=pytest.mark.all)]
+)
 def test_a_right_model_passes(name: str, folder: Path) -> None:
     right = source(name)
     report = proven(right, exported(right, folder), lengths=[1, 2, 17, 20])
@@ -251,7 +253,8 @@ def exported_copy(made_from: Source) -> onnx.ModelProto:
         return exported(made_from, Path(name))
 
 
-@pytest.mark.parametrize("task", [pytest.param("question-answering", marks=pytest.mark.all), "sequence-classification"])
+@pytest.mark.all
+@pytest.mark.parametrize("task", ["question-answering", "sequence-classification"])
 def test_outputs_of_few_numbers_pass(task: str, folder: Path) -> None:
     settings = ("labels=1",) if task == "sequence-classification" else ()
     right = source("encoder-learned", *settings, task=task)

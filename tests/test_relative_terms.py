@@ -20,7 +20,7 @@ from posexport.nn.attention import attend
 from posexport.sources import builtin
 from posexport.sources.example import example
 from posexport.sources.source import Source
-from tests.small import recipe
+from tests.small import in_short, recipe
 
 SIZES = {"hidden": 20, "heads": 5, "head_size": 4}
 
@@ -48,7 +48,8 @@ def test_no_setting_is_also_the_definitions(entry):
     assert set(settings(entry)) & set(EncoderConfig.settings()) <= {"hidden", "heads"}
 
 
-@pytest.mark.parametrize("name", ["transformer-xl", "conformer", "deberta"])
+# test_lowering.py compares the others in the short run too
+@pytest.mark.parametrize("name", in_short(["transformer-xl", "conformer", "deberta"], "conformer".__eq__))
 @pytest.mark.parametrize("length", [1, 129])
 def test_lowerings_agree_with_the_definition(name, length, tmp_path, agree):
     given = source(name, *(("span=30",) if name == "deberta" else ()))

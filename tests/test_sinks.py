@@ -47,7 +47,7 @@ def test_a_window_ends_what_a_token_sees() -> None:
         ("decoder-rope", ("sinks=true", "kv_heads=1"), "static"),
         ("decoder-rope", ("sinks=true", "window=4"), "dynamic"),
         pytest.param("decoder-alibi", ("sinks=true", "kv_heads=1"), "dynamic", marks=pytest.mark.all),
-        ("decoder-relative-key-query", ("sinks=true",), "static"),
+        pytest.param("decoder-relative-key-query", ("sinks=true",), "static", marks=pytest.mark.all),
     ],
 )
 def test_sinks_and_windows_are_proven(name: str, settings: tuple[str, ...], cache: str, tmp_path: Path) -> None:

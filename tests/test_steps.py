@@ -61,6 +61,7 @@ def test_a_decoders_proof_has_64_steps(rope: Report) -> None:
     assert "ok: 64 greedy decode steps choose PyTorch's tokens (length 80)" in plain(rope)
 
 
+@pytest.mark.all
 def test_positions_left_out_take_the_tokens_sizes(tmp_path: Path) -> None:
     """ONNX Runtime reused a buffer of the default's size, [1, 1], for one of [3, 17]."""
     report = proof(decoder("sparse"), tmp_path)

@@ -28,6 +28,7 @@ from posexport.sources import length_search
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.user_module import in_precision
 from posexport.spec import InputSpec, LengthContract, OutputSpec, Promises
+from tests.small import in_short
 
 SOURCE = '''
 import sys
@@ -403,7 +404,9 @@ def test_looking_for_the_limit_leaves_the_module_as_it_was(models: Path) -> None
     assert module.cached == 32
 
 
-@pytest.mark.parametrize("factory", ["table", "regrown", "short", "complexes"])
+@pytest.mark.parametrize(
+    "factory", in_short(["table", "regrown", "short", "complexes"], ("table", "regrown").__contains__)
+)
 def test_the_limit_is_proven_and_guarded(run: Command, models: Path, tmp_path: Path, factory: str) -> None:
     code, out, err = run("convert", f"{models}:{factory}", "-o", tmp_path / "b")
     limit = {"table": 40, "regrown": 32, "short": 7, "complexes": 50}[factory]
