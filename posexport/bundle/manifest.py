@@ -214,6 +214,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
         precision: precision of weights and activations.
         precision_by_class (dict[str, str]): class of tensors and what they are stored in, such as
             ``int8 per channel``; empty: all as ``precision`` says.
+        projections: of a quantized model, how many linear projections have weights of which type: ``int4``,
+            ``int8``, ``float``; all graphs together.
         cost: what a precision below float32 was measured to cost; None for float32.
         variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
         target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
@@ -252,6 +254,7 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     parts: list[PartSpec] = []
     precision: PrecisionName = MODEL_DTYPE.precision
     stored: dict[str, str] = {}
+    projections: dict[str, Count] = {}
     cost: PrecisionCost | None = None
     variants: list[PrecisionName] = []
     target: TargetName = PORTABLE

@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,6 +83,7 @@ def manifest_of(
         target=recipe.target,
         precision=recipe.precision,
         stored={name: words for graph in built for name, words in graph.precision.classes.items()},
+        projections=dict(sum((Counter(graph.precision.projections) for graph in built), Counter())),
         cost=_cost(built, recipe, report, on_texts),
         recipe=recipe,
         lowerings=_lowerings(built),

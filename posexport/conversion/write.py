@@ -52,7 +52,7 @@ def write(
     from posexport.export import layouts, negotiate
     from posexport.lowering import plan
     from posexport.precision.half.ports import with_precision
-    from posexport.precision.result import check_quantized
+    from posexport.precision.result import check_quantized, larger
     from posexport.sources.mapped import drop
 
     tell = progress or (lambda *_: None)
@@ -79,6 +79,8 @@ def write(
     built = _exported(source, directory, options, layout, recipe, float32, texts)
     check_quantized(recipe, [graph.precision for graph in built])
     for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
+        remark(sentence)
+    if sentence := larger([graph.precision for graph in built]):
         remark(sentence)
     source = with_precision(source, recipe)
     if not options.verify:
