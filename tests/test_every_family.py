@@ -29,7 +29,7 @@ def family(name: str) -> str:
 @pytest.fixture(autouse=True)
 def tiny_weights_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     """These checkpoints are so small that their weights would stay in float32 for the nodes that integers need."""
-    monkeypatch.setattr("posexport.precision.worth.node_bytes", lambda _: 0)
+    monkeypatch.setattr("posexport.precision.chosen.shrinking", lambda chosen, _: chosen)
 
 
 @pytest.mark.parametrize("name", in_short(of_families(), lambda name: family(name) == ALWAYS))

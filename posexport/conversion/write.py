@@ -99,7 +99,7 @@ def write(
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy_without_paths(path, copy)
     layout.write(directory, source)
-    return Written(manifest_of(source, built, recipe, report, on_texts), report)
+    return Written(manifest_of(source, directory, built, recipe, report, on_texts), report)
 
 
 def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Layout", name: str | None) -> "Source":

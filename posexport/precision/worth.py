@@ -1,7 +1,7 @@
 """Whether a file gets smaller when a weight is quantized: bytes of values and scales, and of the nodes that it takes.
 
-Integers take a quarter of a weight's bytes or less, but a node takes hundreds, most of them notes on where it was
-traced: of matrices below some 50 by 50 nothing is gained.
+Integers take a quarter of a weight's bytes or less, but a node takes some 400, most of them notes on where it was
+traced: in int8, which needs about ten, nothing is gained of matrices below 40 by 40.
 """
 
 from collections import Counter
@@ -17,7 +17,9 @@ from posexport.precision.linear import Projection
 #: how often a node's name is in a file: its own, its output's, in that one's type, at the node that reads it
 _NAMES = 4
 #: bytes of a node, or of a tensor, beside names and notes: operator, attributes, shapes
-_PLAIN = 80
+_PLAIN = 120
+#: by how many bytes a product itself is longer then: attributes, inputs, names
+_LONGER = 300
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ def shrinking(chosen: Sequence[Projection], replacement: Replacement) -> list[Pr
     for each in chosen:
         weight = each.weight
         nodes = replacement.nodes + replacement.shared_nodes / readers[each.x]
+        nodes += each.bias is not None and each.add is None  # a Gemm's own becomes an Add
         if weight.value not in gained:
             stored = replacement.tensors(each)
             now, then = sum(tensor.nbytes for tensor in weight.stored), sum(each.nbytes for each in stored.values())
             gained[weight.value] = now - then * len(weight.stored) - _PLAIN * (len(stored) - 1)
-        gained[weight.value] -= nodes * node_bytes(each.product)
+        gained[weight.value] -= _LONGER + nodes * node_bytes(each.product)
     return [each for each in chosen if gained[each.weight.value] > 0]
 
 
