@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from small import in_short
-from text_graphs import Inputs, graph, matrices
+from text_graphs import Inputs, graph, matrices, rows
 
 import posexport
 from posexport.bundle.manifest import Manifest
@@ -134,11 +134,10 @@ ROUNDED, EXACT = 1e-3, 1e-6  # how far values move where activations are int8, a
     ("z = MatMul(x, w)", "blocks"),
     ("y = MatMul(x, w)  a = Abs(y)  v = MatMul(a, w)  z = Add(y, v)", "exact"),  # ONNX Runtime leaves shared weights
 ], ids=["one", "shared"])  # fmt: skip
-def test_activations_are_rounded_as_sessions_say(body: str, kind: str, tmp_path: Path) -> None:
+def test_activations_are_rounded_as_sessions_say(body: str, kind: str) -> None:
     """By plain ONNX Runtime, by posexport's sessions and by the proof's reader alike; at level 1 they are not."""
-    inputs = Inputs([InputSpec(name="x", dtype="float32", axes=["r", 70], role="values")])
     model = graph(f"HEAD g (float[r, 70] x, float w) => (float z) {{ {body} }}", 21, w=matrix(70, 70) / 8)
-    apply(model, inputs, TARGETS[1], INT4)
+    apply(model, rows(70), TARGETS[1], INT4)
     data, x = ir.to_proto(model).SerializeToString(), matrix(9, 70)
     assert numeric_options(data)[LEVEL] == "4"
     plain, exact = (session_with(data, given).run(None, {"x": x})[0] for given in ({}, {LEVEL: "1"}))
@@ -150,10 +149,9 @@ def test_activations_are_rounded_as_sessions_say(body: str, kind: str, tmp_path:
 
 
 def test_only_graphs_of_dequantized_blocks_need_the_level() -> None:
-    inputs = Inputs([InputSpec(name="x", dtype="float32", axes=["r", 70], role="values")])
     model = graph("HEAD g (float[r, 70] x, float w) => (float z) { z = MatMul(x, w) }", 23, w=matrix(70, 70))
     assert LEVEL not in numeric_options(ir.to_proto(model).SerializeToString())
-    apply(model, inputs, TARGETS[0], INT4)  # MatMulNBits, which says its level itself
+    apply(model, rows(70), TARGETS[0], INT4)  # MatMulNBits, which says its level itself
     assert LEVEL not in numeric_options(ir.to_proto(model).SerializeToString())
 
 
@@ -176,9 +174,8 @@ def test_what_would_not_shrink_stays(options: PrecisionOptions, target: Target) 
     for n in (16, 24, 32, 40, 48, 64, 96):
         model = noted("HEAD g (float[r, 16] x, float u, float w) => (float z) { y = MatMul(x, u)  z = MatMul(y, w) }",
                       target.opset, u=matrix(16, n), w=matrix(n, n))  # fmt: skip
-        inputs = Inputs([InputSpec(name="x", dtype="float32", axes=["r", 16], role="values")])
         before = len(ir.to_proto(model).SerializeToString())
-        result = apply(model, inputs, target, options)
+        result = apply(model, rows(16), target, options)
         made[n] = result.projections.get(options.precision, 0)
         assert sum(result.projections.values()) == 2
         assert result.larger == 2 - made[n]
@@ -211,7 +208,7 @@ def test_nothing_shrinks(tmp_path: Path) -> None:
 
 
 def test_check_quantized_accepts_what_is_left_for_its_size() -> None:
-    result = apply(noted("HEAD g (float[r, 16] x, float w) => (float z) { z = MatMul(x, w) }", 23, w=matrix(16, 16)),
-                   Inputs([InputSpec(name="x", dtype="float32", axes=["r", 16], role="values")]), TARGETS[0], INT8)  # fmt: skip
+    model = noted("HEAD g (float[r, 16] x, float w) => (float z) { z = MatMul(x, w) }", 23, w=matrix(16, 16))
+    result = apply(model, rows(16), TARGETS[0], INT8)
     assert result.larger == 1
     check_quantized(INT8, [result])

@@ -14,10 +14,8 @@ from posexport.precision.linear import Projection
 #: of outputs, alone or after an underscore
 LOGITS = "logits"
 #: what a head does to each logit (its bias, a scale, a soft cap), and what moves logits
-_BEHIND = frozenset(
-    ["Add", "Cast", "Div", "Gather", "Identity", "Mul", "Reshape", "Slice", "Squeeze", "Sub", "Tanh", "Transpose"]
-    + ["Unsqueeze", "Where"]
-)
+_BEHIND = {"Add", "Div", "Mul", "Sub", "Tanh", "Where"}
+_BEHIND |= {"Cast", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 
 
 def logit_weights(outputs: Iterable[ir.Value], every: Sequence[Projection], content: set[ir.Value]) -> set[ir.Value]:
