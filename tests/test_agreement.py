@@ -184,7 +184,7 @@ def test_precisions_are_candidates_of_one_model(bundle: Path, tmp_path: Path, mo
 
 
 def test_an_encoding_is_compared_in_every_precision(tmp_path: Path) -> None:
-    setup = Setup(steps=2, hidden=20, heads=5, feedforward=28, rows=6, asked_rows=12, timed_rows=2, timed_runs=2)
+    setup = Setup(steps=2, hidden=60, heads=5, feedforward=76, rows=6, asked_rows=12, timed_rows=2, timed_runs=2)
     setup = msgspec.structs.replace(setup, precisions=["int8"])
     path = tmp_path / "rope.onnx"
     result = one("rope", setup, path)

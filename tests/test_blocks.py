@@ -65,8 +65,9 @@ def test_values(case, form, target):
     body, biased = FORMS[form]
     w, b, x = matrix(K, N), matrix(N), matrix(5, K)
     model = graph(f"HEAD g (float[r, {K}] x, float w, float b) => (float z) {{ {body} }}", target.opset, w=w, b=b)
-    classes = apply(model, X, target, options).classes
-    assert f"int{bits} in blocks of {size}, rtn (1)" in classes["linear weights"]
+    result = apply(model, X, target, options)
+    assert result.classes["linear weights"] == f"int{bits} in blocks of {size}, rtn"
+    assert result.projections == {f"int{bits}": 1}
     assert ("MatMulNBits" if target is not PORTABLE else "DequantizeLinear") in kinds(model)
     floats = [value for value in model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT]
     assert all(value.const_value.size <= N * -(-K // size) for value in floats), "the float weight stayed"

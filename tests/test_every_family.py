@@ -23,13 +23,19 @@ def family(name: str) -> str:
     return str(json.loads((GOLDEN / name / "config.json").read_text())["model_type"])
 
 
+@pytest.fixture(autouse=True)
+def tiny_weights_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These checkpoints are so small that their weights would stay in float32 for the nodes that integers need."""
+    monkeypatch.setattr("posexport.precision.chosen.shrinking", lambda chosen, _: chosen)
+
+
 @pytest.mark.all
 @pytest.mark.parametrize("name", of_families())
 def test_int8_agrees(name, tmp_path):
     """The float32 graph for the CPU on the whole grid, and the quantized one by its agreement."""
     done = posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", threads=1)
     assert done.good, done.report.to_text()
-    assert "linear weights" in done.manifest.precision_by_class
+    assert done.manifest.projections["int8"] > 0
 
 
 @pytest.mark.all

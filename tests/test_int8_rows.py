@@ -65,8 +65,7 @@ def test_values(form, lead, target):
     axes = ", ".join([*"rst"[: len(lead)], str(K)])
     text = f"HEAD g (float[{axes}] x, float w, float b) => (float z) {{ {body} }}"
     model = graph(text, target.opset, w=w, b=b)
-    classes = apply(model, X, target, INT8).classes
-    assert "(1)" in classes["linear weights"]
+    assert apply(model, X, target, INT8).projections == {"int8": 1}
     assert not any(
         value.const_value.dtype == ir.DataType.FLOAT and value.const_value.size == w.size
         for value in model.graph.initializers.values()

@@ -15,7 +15,8 @@ import onnx_ir as ir
 import pytest
 
 from posexport.bundle.copied import copy_without_paths
-from posexport.export.provenance import KEPT, strip
+from posexport.export.provenance import strip
+from posexport.graph.queries import NOTES
 from posexport.parity.locate.graph_values import scopes
 
 pytestmark = pytest.mark.fresh
@@ -176,7 +177,7 @@ def noted(graph: Any, place: str) -> None:
     things += [*graph.input, *graph.output] if isinstance(graph, onnx.GraphProto) else []
     for thing in things:
         thing.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=f'File "/secret/{place}.py"')
-        thing.metadata_props.add(key=KEPT[0], value="['', 'head', 'neg']")
+        thing.metadata_props.add(key=NOTES[0], value="['', 'head', 'neg']")
         thing.metadata_props.add(key="posexport.x", value="y")
     for node in graph.node:
         node.doc_string = f"/secret/{place}/node"
@@ -216,7 +217,7 @@ def test_notes_are_stripped_wherever_they_are() -> None:
     stripped = ir.to_proto(model)
     assert b"/secret" not in stripped.SerializeToString()
     assert scopes(stripped.graph.node[0]) == ["head"]
-    assert {entry.key for entry in stripped.graph.node[0].metadata_props} == {KEPT[0], "posexport.x"}
+    assert {entry.key for entry in stripped.graph.node[0].metadata_props} == {NOTES[0], "posexport.x"}
     onnx.checker.check_model(stripped)
 
 

@@ -204,6 +204,8 @@ class Manifest(_Strict, frozen=True, kw_only=True):
         precision: precision of weights and activations.
         precision_by_class: class of tensors and what they are stored in, such as ``int8 per channel``; empty: all
             as ``precision`` says.
+        projections: of a quantized model, how many linear projections have weights of which type: ``int4``,
+            ``int8``, ``float``; all graphs together, packed ones as one.
         cost: what a precision below float32 was measured to cost; None for float32.
         variants: further precisions in this directory, each with a manifest such as ``posexport.int8.json``.
         target: ``portable``: standard operators only; ``cpu``, ``cuda``: also ONNX Runtime's own operators.
@@ -211,6 +213,9 @@ class Manifest(_Strict, frozen=True, kw_only=True):
             it.
         opset: version of the standard operators.
         ir_version: version of the ONNX file format.
+        session_options: ONNX Runtime's session options that change what the graphs answer, as the proof's sessions and
+            those of `posexport.load` have them; a client that sets them (in Python by ``add_session_config_entry``)
+            gets the same values.
         functions: the functions of domain ``posexport`` in the graph.
         lowerings: for each type of function node: which lowering was chosen, and why the others were not.
         passes: for each graph pass, in the order in which they run: how many nodes it changed, and why not
@@ -242,12 +247,14 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     parts: list[PartSpec] = []
     precision: PrecisionName = MODEL_DTYPE.precision
     precision_by_class: dict[str, str] = {}
+    projections: dict[str, Count] = {}
     cost: PrecisionCost | None = None
     variants: list[PrecisionName] = []
     target: TargetName = PORTABLE
     recipe: Recipe
     opset: int
     ir_version: int
+    session_options: dict[str, str] = {}
     functions: list[str]
     lowerings: dict[str, LoweringSpec]
     passes: dict[str, PassSpec] = {}

@@ -5,6 +5,7 @@ import datetime
 import hashlib
 import importlib.metadata
 import platform
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,11 @@ from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, Precisio
 from posexport.conversion.options import ConvertOptions
 from posexport.parity.report.range import nearest
 from posexport.recipe import Recipe
+from posexport.runtime.providers import numeric_options
 from posexport.spec import Limits
 from posexport.targets.precisions import FP32
+from posexport.targets.providers import DEFAULT_PROVIDER
+from posexport.targets.target import PORTABLE
 from posexport.version import VERSION
 
 if TYPE_CHECKING:
@@ -58,6 +62,7 @@ def _cost(
 
 def manifest_of(
     source: "Source",
+    directory: Path,
     built: "Sequence[Built]",
     recipe: Recipe,
     report: "Report | None",
@@ -78,10 +83,12 @@ def manifest_of(
         parts=[part.spec for part in source.parts],
         opset=built[0].opset,
         ir_version=built[0].ir_version,
+        session_options=_session_options(source, directory, recipe),
         functions=sorted({name for graph in built for name in graph.functions}),
         target=recipe.target,
         precision=recipe.precision,
         precision_by_class={name: words for graph in built for name, words in graph.precision.classes.items()},
+        projections=dict(sum((Counter(graph.precision.projections) for graph in built), Counter())),
         cost=_cost(built, recipe, report, on_texts),
         recipe=recipe,
         lowerings=_lowerings(built),
@@ -96,6 +103,16 @@ def manifest_of(
         coverage=[] if report is None else report.coverage,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _session_options(source: "Source", directory: Path, recipe: Recipe) -> dict[str, str]:
+    """Those of any of the graphs in ``directory``, on the provider that they are for."""
+    provider = DEFAULT_PROVIDER if recipe.target == PORTABLE else recipe.target
+    return {
+        name: value
+        for file in source.graphs
+        for name, value in numeric_options(directory / file, provider=provider).items()
+    }
 
 
 def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:

@@ -73,7 +73,7 @@ def write(
     report, on_texts = _proven(source, directory, options, progress, variant, compared)
     _copy_files(source, directory)
     layout.write(directory, source)
-    return Written(manifest_of(source, built, recipe, report, on_texts), report)
+    return Written(manifest_of(source, directory, built, recipe, report, on_texts), report)
 
 
 def _opset(options: ConvertOptions, layout: "Layout") -> int:
@@ -135,10 +135,13 @@ def _compared_texts(options: ConvertOptions, recipe: "Recipe") -> Path | None:
 
 def _check_precision(recipe: "Recipe", built: "list[Built]", remark: Callable[[str], None]) -> None:
     """That something was quantized where that was asked for, and the remarks on what was not, each once."""
-    from posexport.precision.result import check_quantized
+    from posexport.precision.result import check_quantized, larger
 
-    check_quantized(recipe, [graph.precision for graph in built])
-    for sentence in dict.fromkeys(each for graph in built for each in graph.precision.remarks):
+    results = [graph.precision for graph in built]
+    check_quantized(recipe, results)
+    for sentence in dict.fromkeys(each for result in results for each in result.remarks):
+        remark(sentence)
+    if sentence := larger(results):
         remark(sentence)
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import onnx_ir as ir
 
 from posexport.graph.bodies import with_bodies
+from posexport.graph.queries import NOTES
 
-#: names and classes of the modules that a node was traced in: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``
-KEPT = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
 _OURS = "posexport."
 
 
 def strip(model: ir.Model) -> None:
-    """Drop every note and every doc string but those of `KEPT` and our own, in all graphs, bodies and functions."""
+    """Drop every note and every doc string but those of `NOTES` and our own, in all graphs, bodies and functions."""
     _clean(model)
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for body in with_bodies(graph):
@@ -36,7 +35,7 @@ def strip(model: ir.Model) -> None:
 def _clean(thing: Any) -> None:
     """Its notes; doc strings are the tracer's too, no function of ours has one."""
     properties: MutableMapping[str, str] = thing.metadata_props
-    for key in [key for key in properties if key not in KEPT and not key.startswith(_OURS)]:
+    for key in [key for key in properties if key not in NOTES and not key.startswith(_OURS)]:
         del properties[key]
     if isinstance(thing, ir.serde.TensorProtoTensor):
         # it is written as it was read

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 #: what the exporter's optimiser folded a weight from, and what a pass packed it from: lists of parameters' names
 FOLDED_FROM, PACKED_FROM = "pkg.onnxscript.optimizer.folded_from", "posexport.packed_from"
+#: names and classes of the modules that a node was traced in: ``encoder.layer.0``, ``torch.nn.modules.linear.Linear``;
+#: of what the tracer notes at a node, this stays in files
+NOTES = ("pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy")
 #: how far a constant may be from the number that a formula has; the exporter writes them in float32
 _NEAR = 1e-6
 

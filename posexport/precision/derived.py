@@ -4,6 +4,7 @@ They are computed when the file is written, one at a time, and kept nowhere: a l
 fit into memory beside the float ones.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,10 @@ class Derived:
     dtype: ir.DataType
     shape: Sequence[int]
     make: Callable[[NDArray[np.float32]], Array]
+
+    @property
+    def nbytes(self) -> int:
+        return math.ceil(math.prod(self.shape) * self.dtype.itemsize)
 
 
 class DerivedTensors:

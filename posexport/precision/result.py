@@ -1,6 +1,6 @@
 """What bringing graphs to their precision did."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -14,15 +14,19 @@ class PrecisionResult:
 
     Attributes:
         classes: class of tensors, such as ``linear weights`` -> their precision in words.
-        remarks: sentences for the user.
         names: of all weights of linear projections and word embeddings, by which ``--keep-float`` knows them.
         quantized: how many of them were.
+        projections: how many linear projections have weights of which type: ``int4``, ``int8``, ``float``.
+        larger: how many are in float because quantized they would take more bytes, nodes included.
+        remarks: sentences for the user.
     """
 
     classes: dict[str, str] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     quantized: int = 0
+    projections: Mapping[str, int] = field(default_factory=dict)
+    larger: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]) -> None:
@@ -36,7 +40,7 @@ def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]
                 f"--keep-float {pattern!r} matches none of {len(names)} weights; give a glob pattern of their names, "
                 f"such as {_some(names)}"
             )
-    if any(each.quantized for each in graphs):
+    if any(each.quantized or each.larger for each in graphs):
         return
     if options.keep_float:
         patterns = " ".join(f"--keep-float {pattern!r}" for pattern in options.keep_float)
@@ -48,6 +52,13 @@ def check_quantized(options: PrecisionOptions, graphs: Sequence[PrecisionResult]
         f"--precision {options.precision} finds no weight to quantize: the model has no linear projection of 16 "
         "channels or more and no word embeddings of 256 rows or more; leave it out, or give --precision fp16"
     )
+
+
+def larger(graphs: Sequence[PrecisionResult]) -> str:
+    """How many projections stay in float because they would grow, of all graphs; empty: none."""
+    count, total = (sum(each) for each in zip(*((g.larger, sum(g.projections.values())) for g in graphs), strict=True))
+    what = "quantized, their weights with the scales and nodes that they need would be larger than now"
+    return f"{count} of {total} linear projections stay in float: {what}" if count else ""
 
 
 def _some(names: Iterable[str]) -> str:

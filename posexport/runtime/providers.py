@@ -56,12 +56,8 @@ def make_session(
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     options = _session_options(threads, level, profile, spinning)
-    if saturates() and _multiplies_integers(model):
-        # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
-        # that reads an int8 weight twice, and runs none whose int8 weights are in blocks
-        options.add_session_config_entry("session.x64quantprecision", "1")
-    if not denormals and thread_state.supported():
-        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    for name, value in numeric_options(model, provider=provider, denormals=denormals).items():
+        options.add_session_config_entry(name, value)
     if weights is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     if record.ort_name not in onnxruntime.get_available_providers():
@@ -111,6 +107,28 @@ def bundle_session(
     )
 
 
+def numeric_options(
+    model: Path | bytes, *, provider: str = DEFAULT_PROVIDER, denormals: bool = False
+) -> dict[str, str]:
+    """The session options that change what ``model`` answers, by ONNX Runtime's names, as `make_session` sets them.
+
+    With the default of ``denormals`` those of bundles, which their manifests record.
+    """
+    found = {}
+    held = _bytes_of(model)
+    multiplies_integers = held.find(b"MatMulInteger") >= 0 or held.find(b"block_size") < 0
+    if saturates() and multiplies_integers:
+        # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
+        # that reads an int8 weight twice, and runs none whose int8 weights are in blocks
+        found["session.x64quantprecision"] = "1"
+    if held.find(b"DequantizeLinear") >= 0 and held.find(b"block_size") >= 0:
+        # ONNX Runtime makes MatMulNBits of it with the level that its default is today: chosen, not left to it
+        found["session.qdq_matmulnbits_accuracy_level"] = str(provider_named(provider).accuracy_level)
+    if not denormals and thread_state.supported():
+        found["session.set_denormal_as_zero"] = "1"
+    return found
+
+
 def check_loads(provider: str) -> None:
     """Raise PosexportError, as `make_session` does, if a session on ``provider`` is not to be had."""
     import onnx.parser
@@ -146,17 +164,15 @@ def _session_options(threads: int, level: str, profile: Path | None, spinning: b
     return options
 
 
-def _multiplies_integers(model: Path | bytes) -> bool:
-    """Whether products of integers may be in a graph: not where all its integers are weights in blocks.
+def _bytes_of(model: Path | bytes) -> bytes | mmap.mmap:
+    """A model as it is stored, in which names of operators and attributes are found as they are.
 
-    Read off the bytes, as a machine that runs bundles need not have onnx: names of operators and attributes are in them
-    as they are.
+    A machine that runs bundles need not have onnx.
     """
-    held: Path | bytes | mmap.mmap = model
-    if isinstance(model, Path) and model.stat().st_size:
-        with model.open("rb") as file:
-            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return isinstance(held, Path) or held.find(b"MatMulInteger") >= 0 or held.find(b"block_size") < 0
+    if isinstance(model, bytes) or not model.stat().st_size:
+        return b"" if isinstance(model, Path) else model
+    with model.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 #: whether ONNX Runtime may be silenced for the whole process: the command line's to say

@@ -29,7 +29,8 @@ class Provider:
         preferred: by family of lowerings (`posexport.lowering.plan`), their names in order of preference; a family
             that is not named keeps its own order.
         unprofitable: graph passes that apply and are left out for it -> why.
-        accuracy_level: of MatMulNBits; 4: activations become int8 in its kernels, 0: they stay as they are.
+        accuracy_level: of MatMulNBits, and of those that sessions make of DequantizeLinear and MatMul; 4: activations
+            become int8 in its kernels, 0: they stay as they are.
         prepare: called before a session is made.
         load_failure: what ONNX Runtime raised -> why the provider does not load and what to do, where that is known.
     """

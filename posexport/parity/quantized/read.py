@@ -132,9 +132,11 @@ def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
     stored = dequantized(before, known, across=1 if transposed else 0)
     if stored is None:
         return None
-    # ONNX Runtime makes MatMulNBits of those along axis 0, with its default level, which rounds
-    size = before.attributes.get_int("block_size", 0)
+    # ONNX Runtime makes MatMulNBits of those along axis 0 whose weight nothing else reads, and sessions have the level
+    # that rounds (`posexport.runtime.providers.numeric_options`)
+    size, table = before.attributes.get_int("block_size", 0), before.inputs[0]
     fused = before.attributes.get_int("axis", 1) == 0 and size >= 16 and not transposed and node.op_type == "MatMul"
+    fused = fused and table is not None and len(table.uses()) == len(before.outputs[0].uses()) == 1
     bias = array_of(node, 2) if len(node.inputs) > 2 else _bias(node.outputs[0], len(stored.whole))
     return Use(stored, False, [Rounding("blocks", size=size) if fused else Rounding()], [bias])
 

@@ -1,5 +1,7 @@
 """Linear projections whose weight is in blocks: MatMulNBits, or for any runtime DequantizeLinear and MatMul."""
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 
 from posexport.graph.edits import replace
@@ -7,10 +9,18 @@ from posexport.precision.blocks.packing import Scheme, for_dequantize, for_produ
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
 from posexport.precision.linear import Projection
+from posexport.precision.worth import Replacement
 from posexport.targets.target import MICROSOFT, Target
 
 FLOAT = ir.DataType.FLOAT
 OPERATOR = "MatMulNBits"
+
+
+def replacement(target: Target, scheme_of: Callable[[Projection], Scheme]) -> Replacement:
+    """What `Products` puts in the place of a projection."""
+    if target.may_use(OPERATOR):
+        return Replacement(lambda each: for_product(each.weight, scheme_of(each)), nodes=0)
+    return Replacement(lambda each: for_dequantize(each.weight, scheme_of(each)), nodes=1)
 
 
 class Products:

@@ -21,6 +21,8 @@ from posexport.targets.target import BLOCKED_OPSET, Target
 FLOAT, UINT8 = ir.DataType.FLOAT, ir.DataType.UINT8
 #: the largest magnitude of a row that is taken for zeros; its 1 / 127 is a normal float32 still
 TINY = 1e-30
+#: nodes that bring a value to uint8 by rows
+ROW_NODES = 7
 #: above twice the scale of any row, 3.4e38 / 127
 _HUGE = 1e38
 

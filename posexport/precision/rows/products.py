@@ -15,14 +15,22 @@ from posexport.graph.edits import replace
 from posexport.precision.derived import DerivedTensors
 from posexport.precision.insert import Insert
 from posexport.precision.linear import Projection
-from posexport.precision.rows.activations import Activations, Rows
+from posexport.precision.rows.activations import ROW_NODES, Activations, Rows
 from posexport.precision.rows.row_scales import PLAIN, RowScale
 from posexport.precision.rows.static_scales import StaticScale
 from posexport.precision.rows.weights import by_channel, by_row
 from posexport.precision.smoothing import Smoother
+from posexport.precision.worth import Replacement
 from posexport.targets.target import MICROSOFT, Target
 
 FLOAT, INT8, INT32 = ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT32
+
+
+def replacement(target: Target, *, static: bool) -> Replacement:
+    """What `Products` puts in the place of a projection; ``static``: activations have static scales."""
+    nodes = 1 if target.microsoft else 3
+    tensors = lambda projection: by_channel(projection.weight)  # noqa: E731 (a def would take five lines)
+    return Replacement(tensors, nodes - 1 if static and target.microsoft else nodes, 1 if static else ROW_NODES)
 
 
 class Products:

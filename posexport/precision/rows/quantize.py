@@ -11,7 +11,7 @@ from posexport.precision.derived import DerivedTensors
 from posexport.precision.imports import import_microsoft
 from posexport.precision.result import PrecisionResult
 from posexport.precision.rows import embeddings
-from posexport.precision.rows.products import Products
+from posexport.precision.rows.products import Products, replacement
 from posexport.precision.rows.row_scales import RowScale, row_scales
 from posexport.precision.rows.static_scales import StaticScale, static_scales
 from posexport.precision.smoothing import Smoother
@@ -41,7 +41,7 @@ def quantize_rows(
         PosexportError: the provider has no kernel for products of uint8 and int8.
     """
     _check_kernel(target)
-    chosen = choose(model, interface, options)
+    chosen = choose(model, interface, options, lambda _: replacement(target, static=options.static))
     scales = _scales(model, chosen, options, calibration)
     tensors = DerivedTensors(model)
     products = Products(tensors, target, chosen.tied, Smoother(tensors, chosen.projections), scales)
@@ -51,7 +51,7 @@ def quantize_rows(
     for lookup in chosen.tables:
         embeddings.quantize(lookup, tensors)
     tensors.finish()
-    return PrecisionResult(_classes(chosen, scales), names=chosen.names, quantized=chosen.quantized)
+    return chosen.result(_classes(chosen, scales), 8, 8)
 
 
 def _scales(
@@ -76,8 +76,7 @@ def _check_kernel(target: Target) -> None:
 def _classes(chosen: Chosen, scales: Mapping[ir.Value, StaticScale | RowScale]) -> dict[str, str]:
     stored = {}
     if chosen.projections:
-        kept = f", {chosen.left} in float32" if chosen.left else ""
-        stored["linear weights"] = f"int8 with a scale for each channel ({len(chosen.projections)}{kept})"
+        stored["linear weights"] = "int8 with a scale for each channel"
         of_each = [scales.get(each.x) for each in chosen.projections]
         static = sum(isinstance(scale, StaticScale) for scale in of_each)
         measured = f"uint8 with static scales, measured on texts ({static})" if static else ""
