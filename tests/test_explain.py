@@ -27,7 +27,7 @@ from posexport.explain.records import Decision, Explanation, Part, Row
 from posexport.explain.time_table import notes, shown, summary
 from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, InputSpec, Limits
 
-TINY = ("layers=2", "hidden=60", "heads=5")
+TINY = ("hidden=60", "heads=5")
 ROLES = {"ids": "tokens", "mask": "mask", "x": "values"}
 
 #: counts from a shape, turns x by a cosine, keeps a mask, reshapes x; a call of a function and one within it
@@ -67,14 +67,14 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Bundles by source and options, made when they are asked for."""
     made: dict[tuple[Any, ...], Path] = {}
 
-    def bundle(source: str, *settings: str, **options: Any) -> Path:
-        key = (source, settings, *options.items())
+    def bundle(source: str, *settings: str, layers: int = 2, **options: Any) -> Path:
+        key = (source, settings, layers, *options.items())
         if key not in made:
             made[key] = tmp_path_factory.mktemp("explain") / source
             convert(
                 source,
                 made[key],
-                ConvertOptions(settings=(*TINY, *settings), verify=False, **options),
+                ConvertOptions(settings=(*TINY, f"layers={layers}", *settings), verify=False, **options),
             )
         return made[key]
 
@@ -224,7 +224,7 @@ def test_an_encoder_by_blocks(bundles: Any) -> None:
 
 
 def test_no_positions_no_share(bundles: Any) -> None:
-    (part,) = explain(bundles("encoder-nope"), length=100, threads=1).parts
+    (part,) = explain(bundles("encoder-nope", layers=1), length=100, threads=1).parts
     assert part.taken("positions") < 0.02
     assert part.taken("attention") > 0.05
 
@@ -239,7 +239,7 @@ def test_a_graph_without_functions(bundles: Any) -> None:
 
 
 def test_a_step_behind_a_cache(bundles: Any) -> None:
-    found = explain(bundles("decoder-rope", cache="static"), past=20, threads=1)
+    found = explain(bundles("decoder-rope", layers=1, cache="static"), past=20, threads=1)
     assert found.call == "batch 1, length 1, past 20"
     positions = [row for row in found.parts[0].rows if row.share == "positions"]
     names = {kernel.op_type for row in positions for kernel in row.kernels}
@@ -247,7 +247,7 @@ def test_a_step_behind_a_cache(bundles: Any) -> None:
 
 
 def test_parts_are_told_apart(bundles: Any) -> None:
-    found = explain(bundles("encoder-decoder-t5"), length=7, past=4, threads=1)
+    found = explain(bundles("encoder-decoder-t5", layers=1), length=7, past=4, threads=1)
     assert found.call == "batch 1, length 7, past 4, encoder length 11"
     encoder, decoder = found.parts
     assert (encoder.file, decoder.file) == ("encoder_model.onnx", "decoder_model.onnx")

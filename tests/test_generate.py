@@ -27,6 +27,7 @@ from posexport.runtime.completion import InTurn
 from posexport.runtime.session import Session
 from posexport.sources import builtin
 from tests.command import posexport as run_posexport
+from tests.small import in_short
 
 ROOT = Path(__file__).parent.parent
 #: so many positions does the table have
@@ -100,7 +101,7 @@ def full_passes(name: str, prompt: list[int], count: int) -> list[int]:
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["rope", "alibi", "absolute"])
+@pytest.mark.parametrize("name", in_short(["rope", "alibi", "absolute"], ("rope", "absolute").__contains__))
 def test_the_tokens_are_those_of_full_passes_by_pytorch(name: str, session: Callable[..., Session]) -> None:
     made = session(name).generate(PROMPTS, max_new_tokens=14)
     wanted = [full_passes(name, prompt, 14) for prompt in PROMPTS]
@@ -111,7 +112,7 @@ def test_the_tokens_are_those_of_full_passes_by_pytorch(name: str, session: Call
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "seed": 3}])
-@pytest.mark.parametrize("name", ["rope", "alibi", "absolute"])
+@pytest.mark.parametrize("name", in_short(["rope", "alibi", "absolute"], ("rope", "absolute").__contains__))
 def test_a_batch_gives_what_each_prompt_gives_alone(
     name: str, options: dict[str, Any], session: Callable[..., Session]
 ) -> None:

@@ -16,7 +16,7 @@ from posexport.sources.resolve import LoadOptions
 from posexport.sources.source import Source
 from posexport.spec import InputSpec
 from posexport.targets.precision_options import PrecisionOptions
-from tests.small import recipe
+from tests.small import in_short, recipe
 
 HALVES = {"fp16": ir.DataType.FLOAT16, "bf16": ir.DataType.BFLOAT16}
 SETTINGS = ("layers=1", "hidden=60", "heads=5")
@@ -89,7 +89,7 @@ def test_a_rounding_of_positions_is_seen(graphs, name: str, reader: str, operand
     assert HALVES[precision].name.lower() in first or "16 bits" in first
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", in_short(RIGHT, ("decoder-cope", "encoder-tupe").__contains__))
 def test_right_graphs_have_none(graphs, name: str) -> None:
     source, model = graphs(name, "bf16")
     assert roundings(model, source.inputs) == []
