@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sample",
         type=float,
         metavar="SECONDS",
-        help="run tests marked all alone, in a drawn order: start none after so long, end none later than a quarter after that",
+        help="run tests marked all alone, in a drawn order: none starts after them, none ends a quarter later",
     )
     parser.addoption("--sample-seed", default="", metavar="TEXT", help="what the order is drawn by, such as a commit")
 
