@@ -23,13 +23,14 @@ def family(name: str) -> str:
     return str(json.loads((GOLDEN / name / "config.json").read_text())["model_type"])
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def tiny_weights_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     """These checkpoints are so small that their weights would stay in float32 for the nodes that integers need."""
     monkeypatch.setattr("posexport.precision.chosen.shrinking", lambda chosen, _: chosen)
 
 
 @pytest.mark.all
+@pytest.mark.usefixtures("tiny_weights_are_quantized")
 @pytest.mark.parametrize("name", of_families())
 def test_int8_agrees(name, tmp_path):
     """The float32 graph for the CPU on the whole grid, and the quantized one by its agreement."""
@@ -42,3 +43,12 @@ def test_int8_agrees(name, tmp_path):
 @pytest.mark.parametrize("name", EVERY)
 def test_every_checkpoint_converts_for_the_cpu(name, tmp_path):
     assert posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", verify=False).good
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("precision", ["int8", "int4", "fp16"])
+@pytest.mark.parametrize("name", of_families())
+def test_every_precision_is_proven(name, precision, tmp_path):
+    """By default options, as users convert."""
+    done = posexport.convert(GOLDEN / name, tmp_path / "a", precision=precision, threads=1)
+    assert done.good, done.report.to_text()

@@ -212,3 +212,16 @@ def test_check_quantized_accepts_what_is_left_for_its_size() -> None:
     result = apply(model, rows(16), TARGETS[0], INT8)
     assert result.larger == 1
     check_quantized(INT8, [result])
+
+
+def test_onnx_runtime_multiplies_by_the_blocks_before_a_relu(tmp_path: Path) -> None:
+    """By its own rule it would dequantize that weight in every call, and compute in float32 what the proof rounds."""
+    model = model_of(OWN, "logits", VOCAB, 21)
+    apply(model, IDS, Target("portable", 21), INT4)
+    path, options = tmp_path / "optimised.onnx", onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    operators = [node.op_type for node in ir.load(path).graph]
+    assert operators.count("MatMulNBits") == 3
+    assert "DequantizeLinear" not in operators[operators.index("MatMulNBits") :]
+    assert "Relu" not in operators

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.edits import replace
@@ -41,8 +42,25 @@ class Products:
         y = self._fused_product(projection, scheme, add) if self._fused else self._product(projection, scheme, add)
         if projection.bias is not None:
             y = add("Add", [y, projection.bias], "biased", FLOAT, shape=shape)
+        elif not self._fused:
+            self._as_maximum(projection)
         replace(projection.output, y)
         projection.container.remove(projection.nodes, safe=True)
+
+    def _as_maximum(self, projection: Projection) -> None:
+        """Write a Relu right behind a product as Max.
+
+        ONNX Runtime 1.32 takes DequantizeLinear, MatMul and Relu for a part of a product of integers that is not there,
+        and leaves the weight to be dequantized in every call.
+        """
+        for relu in [use.node for use in projection.output.uses() if use.node.op_type == "Relu"]:
+            graph = relu.graph
+            assert isinstance(graph, ir.Graph)
+            value = relu.outputs[0]
+            zero = self._tensors.number(graph, "zero", np.float32(0))
+            add = Insert(graph, [relu], value.name or "relu", before=relu)
+            replace(value, add("Max", [projection.output, zero], "positive", FLOAT, shape=value.shape))
+            graph.remove(relu, safe=True)
 
     def _fused_product(self, projection: Projection, scheme: Scheme, add: Insert) -> ir.Value:
         k, n = projection.weight.sizes
