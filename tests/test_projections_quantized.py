@@ -12,10 +12,12 @@ from text_graphs import Inputs, graph, matrices, rows
 
 import posexport
 from posexport.bundle.manifest import Manifest
+from posexport.parity.quantized import AsStored, as_stored
 from posexport.parity.quantized.read import read
 from posexport.precision.apply import apply
 from posexport.precision.result import check_quantized
 from posexport.runtime.providers import make_session, numeric_options
+from posexport.sources.resolve import LoadOptions, load_source
 from posexport.spec import InputSpec
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
@@ -142,7 +144,7 @@ def test_activations_are_rounded_as_sessions_say(body: str, kind: str) -> None:
     assert numeric_options(data)[LEVEL] == "4"
     plain, exact = (session_with(data, given).run(None, {"x": x})[0] for given in ({}, {LEVEL: "1"}))
     np.testing.assert_array_equal(make_session(data).run(None, {"x": x})[0], plain)
-    (use,) = read(data)
+    (use,), _ = read(data)
     assert {each.kind for each in use.roundings} == {kind}
     moved = np.abs(plain - exact).max() / np.abs(exact).max()
     assert moved > ROUNDED if kind == "blocks" else moved < EXACT
@@ -225,3 +227,15 @@ def test_onnx_runtime_multiplies_by_the_blocks_before_a_relu(tmp_path: Path) -> 
     assert operators.count("MatMulNBits") == 3
     assert "DequantizeLinear" not in operators[operators.index("MatMulNBits") :]
     assert "Relu" not in operators
+
+
+def test_a_weight_that_is_stored_and_there_as_it_is_too(tmp_path: Path) -> None:
+    """DeBERTa's positions go through the weights of the content, in float: each product has its own."""
+    golden = Path(__file__).parent / "golden" / "deberta-v2-formaskedlm"
+    posexport.convert(golden, tmp_path / "b", precision="int4", verify=False)
+    stored = as_stored(load_source(str(golden), LoadOptions()), tmp_path / "b" / "model.onnx").module
+    assert isinstance(stored, AsStored)
+    both = {
+        name for (name, _), form in stored._forms.items() if [r.kind for r in form.roundings] == ["blocks", "float"]
+    }
+    assert {name.rsplit(".", 2)[-2] for name in both} == {"query", "key", "pos_query", "pos_key"}, "names of two"

@@ -105,6 +105,8 @@ def measure(
             run.measure(case.model, candidates, point, case.budget, left_out=too_large(case, point, available()))
             if output is not None:
                 write_whole(output, run.document().to_json(), force=True)
+    if output is not None:  # what was known already may be the last
+        write_whole(output, run.document().to_json(), force=True)
     return run.document()
 
 

@@ -23,6 +23,7 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.half import HALVES
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, samples
+from posexport.targets.precisions import PRECISIONS
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference
@@ -40,9 +41,10 @@ class Invariants:
     def __call__(self, proof: Proof, outcome: Outcome, report: Report) -> Report:
         """The report with all invariants at two lengths."""
         source = self.reference.source
-        # where the source cannot say whether it has positions, or half precision cannot show it, the definition in
+        wide = proof.judge.precision in HALVES or PRECISIONS[proof.about.precision].quantized
+        # where the source cannot say whether it has positions, or the tolerance cannot show it, the definition in
         # float64 does
-        asked = source.kind == "python" or proof.judge.precision in HALVES
+        asked = source.kind == "python" or wide
         promise = Promise(
             run=whole(proof.subject, source),
             definition=self.reference.whole_baseline,
@@ -52,6 +54,7 @@ class Invariants:
             promises=source.promises,
             judge=proof.judge,
             exact=self.reference.whole_truth if asked else None,
+            wide=wide,
         )
         points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]
         batched = {point.length: point for point in points if point.batch > 1 and point not in outcome.skipped}

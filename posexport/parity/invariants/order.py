@@ -13,7 +13,6 @@ from posexport.parity.invariants.judge import judged, unmeasured
 from posexport.parity.invariants.promise import Changes, Promise, all_tokens, compared, take
 from posexport.parity.proof import Run
 from posexport.parity.report.points import Invariant
-from posexport.parity.subjects.half import HALVES
 from posexport.spec import HEIGHT, PATCHES, SEQUENCE, Axis
 
 #: tokens must be permuted for the control of positions: below this there is too little to permute
@@ -31,7 +30,7 @@ def order_of_tokens(promise: Promise, point: GridPoint, length: int, tolerances:
     positional = promise.promises.positional
     if promise.exact is not None and not few:
         tried = _tried(promise, promise.exact, point, tolerances)
-        if promise.judge.precision not in HALVES:
+        if not promise.wide:
             positional = tried
         elif positional is not False:  # its tolerance is too wide to say that there are none
             positional = tried or None

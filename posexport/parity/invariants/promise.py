@@ -35,7 +35,8 @@ class Promise:
     """What the model promises, and how to run it.
 
     Where ``exact`` is given (for a user's module), PyTorch's run in float64 shows whether it has positions.
-    ``definition`` is PyTorch's run in the graph's precision: every pair of inputs goes through it too.
+    ``definition`` is PyTorch's run in the graph's precision: every pair of inputs goes through it too. ``wide``: the
+    tolerance of 16 bits, or of rounded activations, may be too wide to show positions that are there.
     """
 
     run: Run
@@ -46,6 +47,7 @@ class Promise:
     promises: Promises
     judge: Judge
     exact: Run | None = None
+    wide: bool = False
 
     @property
     def masked(self) -> set[Axis]:

@@ -37,10 +37,13 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
     by_file: dict[str, dict[tuple[str, bool], Form]] = {}
     for file in [part.spec.file for part in source.parts] or [""]:
         path = model / file if file and isinstance(model, Path) else model
-        found = [(use, _matched(matcher, use)) for use in read(path)]
+        uses, plain = read(path)
+        found = [(use, _matched(matcher, use)) for use in uses]
         for sentence in biases_differ(found, biases):
             raise StoredError(sentence)
         by_file[file] = forms(found, zeros)
+        for form in by_file[file].values():
+            form.with_float(matrices[form.name], plain)
     return replace(source, module=AsStored(source.module, _by_place(source, by_file)))
 
 

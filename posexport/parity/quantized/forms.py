@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from posexport.parity.quantized.match import Matched
-from posexport.parity.quantized.records import Array, Rounding, StoredError, Use
+from posexport.parity.quantized.records import Array, FloatProduct, Rounding, StoredError, Use
 
 
 @dataclass(eq=False)
@@ -20,6 +20,7 @@ class Form:
         transposed: the parameter is [K, N].
         factor: [K], what rows were multiplied by and activations are divided by.
         roundings: of its products in the order of the nodes.
+        places: of these products among all nodes.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Form:
     lookup: bool
     factor: Array
     roundings: list[Rounding] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
     pieces: list[tuple[Use, Array, Array]] = field(default_factory=list)
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
@@ -38,6 +40,16 @@ class Form:
         for use, channels, rows in self.pieces:
             result[torch.from_numpy(rows)] = torch.from_numpy(use.stored.real(channels)).to(wide)
         return result.to(dtype)
+
+    def with_float(self, parameter: Array, plain: Sequence[FloatProduct]) -> None:
+        """Find products that read ``parameter`` itself: DeBERTa projects positions by the weights of the content."""
+        if self.lookup:
+            return
+        matrix = parameter.reshape([size for size in parameter.shape if size > 1] or [1])
+        rows = matrix.T if self.transposed else matrix
+        more = [(product.place, Rounding("float")) for product in plain if product.has(rows)]
+        placed = sorted([*zip(self.places, self.roundings, strict=True), *more], key=lambda pair: pair[0])
+        self.places, self.roundings = ([pair[which] for pair in placed] for which in (0, 1))  # type: ignore[assignment]
 
 
 def forms(found: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]]) -> dict[tuple[str, bool], Form]:
@@ -53,7 +65,8 @@ def forms(found: Sequence[tuple[Use, Matched]], zero_rows: Mapping[str, set[int]
             form = result.get(key)
             if form is None:
                 size = len(candidate.matrix)
-                form = Form(candidate.name, size, candidate.transposed, use.lookup, matched.factor, list(use.roundings))
+                form = Form(candidate.name, size, candidate.transposed, use.lookup, matched.factor)
+                form.roundings, form.places = list(use.roundings), list(use.places)
                 result[key] = form
             elif (form.factor != matched.factor).any() or form.transposed != candidate.transposed:
                 raise StoredError(f"{use.stored.name}: its part of {form.name} is not stored as the others are")

@@ -35,7 +35,9 @@ class AsStored(nn.Module):
     @property
     def rounds(self) -> bool:
         """Whether activations are rounded anywhere."""
-        return any(rounding.kind != "exact" for form in self._forms.values() for rounding in form.roundings)
+        return any(
+            rounding.kind not in ("exact", "float") for form in self._forms.values() for rounding in form.roundings
+        )
 
     @property
     def reused(self) -> Sequence[nn.Module]:
@@ -148,6 +150,8 @@ class _Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
         turn = self._used[id(form)]
         self._used[id(form)] += 1
         how = form.roundings[min(turn, len(form.roundings) - 1)]
+        if how.kind == "float":
+            return None
         if (form.factor != 1).any():
             x = x / torch.from_numpy(form.factor).to(x.dtype)
         return F.linear(rounded(x, how), matrix, bias)

@@ -10,7 +10,7 @@ from onnx_ir.passes.common import InlinePass
 
 from posexport.parity.quantized.constants import array_of, constant, tables
 from posexport.parity.quantized.lookups import lookup
-from posexport.parity.quantized.records import Array, Rounding, Stored, StoredError, Use, Uses
+from posexport.parity.quantized.records import Array, FloatProduct, Rounding, Stored, StoredError, Use
 
 #: ONNX Runtime's accuracy level at which MatMulNBits rounds what it multiplies (measured: 1.31.1, 4 and 8 bits)
 ROUNDS_ACTIVATIONS = 4
@@ -19,8 +19,8 @@ _BIASES = {"Add": (0, 1), "BiasGelu": (1,), "FastGelu": (1,), "SkipLayerNormaliz
 _STEPS = ("Mul", "Cast")
 
 
-def read(model: Path | bytes) -> Uses:
-    """Every quantized weight, each once, with all of its readers.
+def read(model: Path | bytes) -> tuple[list[Use], list[FloatProduct]]:
+    """Every quantized weight, each once, with all of its readers; and the products with constants that are not.
 
     Raises:
         StoredError: something is quantized in a way that is not known.
@@ -28,21 +28,32 @@ def read(model: Path | bytes) -> Uses:
     loaded = ir.from_proto(onnx.ModelProto.FromString(model)) if isinstance(model, bytes) else ir.load(model)
     InlinePass()(loaded)
     uses: list[Use] = []
+    plain: list[FloatProduct] = []
     known: set[ir.Value] = set()
-    for node in _nodes(loaded.graph):
+    for place, node in enumerate(_nodes(loaded.graph)):
         found = _product(node, known) or lookup(node, known)
         if found is None:
+            plain += _float_product(node, place)
             continue
+        found.places = [place] * len(found.roundings)
         before = next((use for use in uses if use.is_like(found)), None)
         if before is None:
             uses.append(found)
         else:
             before.roundings += found.roundings
             before.biases += found.biases
+            before.places += found.places
     for value in tables(_nodes(loaded.graph), loaded):
         if value not in known:
             raise StoredError(f"{value.name} is quantized, and no product or lookup that is known reads it")
-    return uses
+    return uses, plain
+
+
+def _float_product(node: ir.Node, place: int) -> Iterator[FloatProduct]:
+    if node.op_type in ("MatMul", "Gemm"):
+        array = array_of(node, 1)
+        if array is not None and array.ndim == 2:
+            yield FloatProduct(place, array if node.attributes.get_int("transB", 0) else array.T)
 
 
 def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:

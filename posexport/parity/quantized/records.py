@@ -1,6 +1,5 @@
 """What is read from a file of quantized weights. Shape letters: N channels, K what each multiplies, B blocks of K."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,10 +23,11 @@ class Rounding:
     Attributes:
         kind: ``exact``: not at all; ``rows``: to uint8 about ``zero``, with a scale for each row that fits its largest
             value; ``static``: to uint8 about ``zero`` in steps of ``step``; ``blocks``: to int8, symmetric, with a
-            scale for every ``size`` values of a row.
+            scale for every ``size`` values of a row; ``float``: not at all, and the weight is not the stored one but
+            the definition's, which the file has too.
     """
 
-    kind: Literal["exact", "rows", "static", "blocks"] = "exact"
+    kind: Literal["exact", "rows", "static", "blocks", "float"] = "exact"
     zero: int = 0
     step: float = 0.0
     size: int = 0
@@ -79,16 +79,30 @@ class Use:
     Attributes:
         roundings: of the products that it is multiplied in, in the order of the nodes; of a lookup none.
         biases: that is added to its products, [N]; None: it cannot be read off.
+        places: of these products among all nodes.
     """
 
     stored: Stored
     lookup: bool
     roundings: list[Rounding] = field(default_factory=list)
     biases: list[Array | None] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
 
     def is_like(self, other: "Use") -> bool:
         """Whether it is another reader of the same tensor."""
         return self.stored.name == other.stored.name and self.lookup == other.lookup
 
 
-Uses = Sequence[Use]
+@dataclass(frozen=True, eq=False)
+class FloatProduct:
+    """A product with a matrix of floating point numbers: ``channels`` [N, K]; ``place``: among all nodes."""
+
+    place: int
+    channels: Array
+
+    def has(self, rows: Array) -> bool:
+        """Whether all ``rows`` [M, K] are among its channels."""
+        if rows.shape[1] != self.channels.shape[1]:
+            return False
+        own = {channel.tobytes() for channel in np.ascontiguousarray(self.channels)}
+        return all(row.tobytes() in own for row in np.ascontiguousarray(rows.astype(self.channels.dtype)))
