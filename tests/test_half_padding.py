@@ -48,7 +48,7 @@ def settings(name: str) -> tuple[str, ...]:
 
 def inputs(source: Source) -> tuple[Feeds, Array]:
     """Random inputs whose masks keep `REAL`, and the tokens to compare: the real ones, and all where none is real."""
-    convolutions = source.envelope.convolutions
+    convolutions = source.limits.convolutions
     length = samples(LENGTH, convolutions)
     feeds = draw(
         GridPoint(batch=len(REAL), length=length, encoder_length=LENGTH, convolutions=tuple(convolutions)),

@@ -3,6 +3,9 @@
 Shape letters: B batch, H heads, T queries, S keys, D head size.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -62,30 +65,43 @@ def attend(
         if buffers is not None and static:
             k_BHSD, v_BHSD = buffers
         return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
-    if torch.is_inference_mode_enabled() and (tile := _tile(q_BHTD, k_BHSD)) < q_BHTD.shape[2]:
-        tiles = [
-            attend(
-                q_BHTD[:, :, rows],
-                k_BHSD,
-                v_BHSD,
-                scale=scale,
-                mask=mask if mask is None or mask.shape[2] == 1 else mask[:, :, rows],
-                scores=scores and scores.of_queries(rows),
-                values=values and values.of_queries(rows),
-                base=base and base.of_queries(rows),
-                causal=causal and (causal[0].part(rows), causal[1]),
-                sink=sink,
-                dropout=dropout,
-            )
-            for rows in (slice(start, start + tile) for start in range(0, q_BHTD.shape[2], tile))
-        ]
-        return torch.cat(tiles, 2)
-    s_BHTS = _scores(q_BHTD, k_BHSD, scale, scores, base)
+    how: dict[str, Any] = {"scale": scale, "sink": sink, "dropout": dropout}
+    # while a module is traced, lengths are symbols; Longformer's windows are an axis more
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled() or q_BHTD.ndim > 4:
+        return _formula(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, **how)
+    tile = _tile(q_BHTD, k_BHSD)
+    if tile >= q_BHTD.shape[2]:
+        return _formula(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, **how)
+    contexts = []
+    for start in range(0, q_BHTD.shape[2], tile):
+        rows = slice(start, start + tile)
+        own = {part: None if term is None else term.of_queries(rows) for part, term in terms.items()}
+        shown = mask if mask is None or mask.shape[2] == 1 else mask[:, :, rows]
+        order = None if causal is None else (causal[0].part(rows), causal[1])
+        contexts.append(_formula(q_BHTD[:, :, rows], k_BHSD, v_BHSD, own, shown, order, **how))
+    return torch.cat(contexts, 2)
+
+
+def _formula(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    terms: Mapping[str, Term | None],
+    mask: Tensor | None,
+    causal: tuple[Positions, Positions] | None,
+    *,
+    scale: float,
+    sink: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """All in one, as `attend` says it."""
+    s_BHTS = _scores(q_BHTD, k_BHSD, scale, terms["scores"], terms["base"])
     mask = _with_order(mask, causal, q_BHTD)
     p_BHTS = _softmax(s_BHTS if mask is None else s_BHTS + mask, sink)
     if dropout:
         p_BHTS = F.dropout(p_BHTS, dropout)
     context_BHTD = by_group(p_BHTS, v_BHSD)
+    values = terms["values"]
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
 
 
