@@ -416,16 +416,17 @@ def test_what_does_not_fit_is_left_out():
     )
 
 
-def test_a_run_goes_on_with_what_is_missing(tmp_path, monkeypatch):
-    """What is valid, of the same candidates and the same commit, is not measured again."""
+@pytest.mark.parametrize("missing", [8, 16])
+def test_a_run_goes_on_with_what_is_missing(tmp_path, monkeypatch, missing):
+    """What is valid, of the same candidates and the same commit, is not measured again, and is written all the same."""
     monkeypatch.setattr(main, "commit", lambda: "abc")
     case = Case(
         model="m",
         candidates=[Planned(name="nope", recipe=None, model="x", vocab=2, weights="w")],
         points=[Point(new=8), Point(new=16)],
     )
-    noisy, path = _result(16, _figure("nope", 1.0), reason="noise"), tmp_path / "found.json"
-    path.write_bytes(_document("paper", _result(8, _figure("nope", 1.0)), noisy).to_json())
+    noisy, path = _result(missing, _figure("nope", 1.0), reason="noise"), tmp_path / "found.json"
+    path.write_bytes(_document("paper", _result(24 - missing, _figure("nope", 1.0)), noisy).to_json())
     conditions = Conditions(rounds=1, threads=2)
     before = main.earlier(path, conditions)
     measured = []
@@ -435,9 +436,11 @@ def test_a_run_goes_on_with_what_is_missing(tmp_path, monkeypatch):
         run.results.append(noisy)
 
     monkeypatch.setattr(main.Run, "measure", measure)
-    document = main.measure("paper", [case], conditions, None, before)
-    assert measured == [16]
+    document = main.measure("paper", [case], conditions, path, before)
+    assert measured == [missing]
     assert [result.point.new for result in document.results] == [8, 16]
+    written = msgspec.json.decode(path.read_bytes(), type=Document)
+    assert [result.point.new for result in written.results] == [8, 16]
     with pytest.raises(Exception, match="of another commit or has other options"):
         main.earlier(path, Conditions(rounds=1, threads=1))
 

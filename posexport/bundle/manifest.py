@@ -339,16 +339,16 @@ def _fit(manifest: Manifest) -> None:
         )
         if not set(part.input_names) <= {spec.name for spec in part.inputs} or not all_given:
             raise PosexportError(f"its part {part.file} feeds or gives what it does not have")
-        made = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.output_names.items()}
-        taken = known.keys() & made.keys()
+        outputs = {whole: (_output_dtype(manifest, own), names[own]) for own, whole in part.output_names.items()}
+        taken = known.keys() & outputs.keys()
         if part.when == "later" and taken <= first:
             # in calls of its own it gives what the part for first calls gives in the others
-            taken = {whole for whole in taken if known[whole] != made[whole]}
-        if len(made) < len(part.output_names) or taken:
+            taken = {whole for whole in taken if known[whole] != outputs[whole]}
+        if len(outputs) < len(part.output_names) or taken:
             raise PosexportError(f"its part {part.file} gives an output a name that is already used")
-        first |= made.keys() if part.when == "first" else set()
-        known |= made
-        given |= made.keys()
+        first |= outputs.keys() if part.when == "first" else set()
+        known |= outputs
+        given |= outputs.keys()
     if lacking := [
         spec.name for spec in manifest.outputs if spec.name not in given or known[spec.name][1] != spec.axes
     ]:

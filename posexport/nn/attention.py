@@ -66,11 +66,8 @@ def attend(
             k_BHSD, v_BHSD = buffers
         return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
     how: dict[str, Any] = {"scale": scale, "sink": sink, "dropout": dropout}
-    # while a module is traced, lengths are symbols; Longformer's windows are an axis more
-    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled() or q_BHTD.ndim > 4:
-        return _formula(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, **how)
     tile = _tile(q_BHTD, k_BHSD)
-    if tile >= q_BHTD.shape[2]:
+    if tile is None:
         return _formula(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, **how)
     contexts = []
     for start in range(0, q_BHTD.shape[2], tile):
@@ -105,9 +102,15 @@ def _formula(
     return context_BHTD if values is None else context_BHTD + values.dense(probs=p_BHTS)
 
 
-def _tile(q_BHTD: Tensor, k_BHSD: Tensor) -> int:
-    """Queries whose scores are held at once: memory then grows with the length, not with its square."""
-    return max(1, _MOST_SCORES // (q_BHTD.shape[0] * q_BHTD.shape[1] * k_BHSD.shape[2]))
+def _tile(q_BHTD: Tensor, k_BHSD: Tensor) -> int | None:
+    """Queries whose scores are held at once, so that memory grows with the length, not with its square; None: all.
+
+    Not while something is learned or traced (lengths are symbols then), nor with one axis more (Longformer's windows).
+    """
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled() or q_BHTD.ndim > 4:
+        return None
+    tile = max(1, _MOST_SCORES // (q_BHTD.shape[0] * q_BHTD.shape[1] * k_BHSD.shape[2]))
+    return tile if tile < q_BHTD.shape[2] else None
 
 
 def _scores(q_BHTD: Tensor, k_BHSD: Tensor, scale: float, scores: Term | None, base: Term | None) -> Tensor:

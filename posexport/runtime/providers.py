@@ -114,19 +114,19 @@ def numeric_options(
 
     With the default of ``denormals`` those of bundles, which their manifests record.
     """
-    found = {}
+    options = {}
     held = _bytes_of(model)
     multiplies_integers = held.find(b"MatMulInteger") >= 0 or held.find(b"block_size") < 0
     if saturates() and multiplies_integers:
         # int8 weights become uint8, which is slower and right; not elsewhere, as ONNX Runtime 1.31 then opens no model
         # that reads an int8 weight twice, and runs none whose int8 weights are in blocks
-        found["session.x64quantprecision"] = "1"
+        options["session.x64quantprecision"] = "1"
     if held.find(b"DequantizeLinear") >= 0 and held.find(b"block_size") >= 0:
         # ONNX Runtime makes MatMulNBits of it with the level that its default is today: chosen, not left to it
-        found["session.qdq_matmulnbits_accuracy_level"] = str(provider_named(provider).accuracy_level)
+        options["session.qdq_matmulnbits_accuracy_level"] = str(provider_named(provider).accuracy_level)
     if not denormals and thread_state.supported():
-        found["session.set_denormal_as_zero"] = "1"
-    return found
+        options["session.set_denormal_as_zero"] = "1"
+    return options
 
 
 def check_loads(provider: str) -> None:

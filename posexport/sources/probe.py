@@ -73,11 +73,13 @@ def probe(
     _repeats(trial, first)
     _values_change_no_shape(trial, first, outputs)
     _in_float64(trial, first)
-    found = searched.get(SEQUENCE)
+    sequence = searched.get(SEQUENCE)
     return Probed(
         outputs=outputs,
         limits=limits,
-        plan=ProofPlan(further=[] if found is None or found.limit is not None else found.cheap, trace_sizes=traced),
+        plan=ProofPlan(
+            further=[] if sequence is None or sequence.limit is not None else sequence.cheap, trace_sizes=traced
+        ),
         remarks=remarks,
     )
 

@@ -203,11 +203,11 @@ class _Search:
         A smaller size between two of them is not looked for: what a graph does at once it does in the most memory just
         below the size from which on it does not.
         """
-        for size in sizes:
-            if not self._missing or not self._fits(sized(size)):
+        for point in map(sized, sizes):
+            if not self._missing or not self._fits(point):
                 return
-            if self._try(sized(size)):
-                self._add(sized(size))
+            if self._try(point):
+                self._add(point)
 
 
 def _scaled(point: GridPoint, factor: int) -> GridPoint:

@@ -38,10 +38,10 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
     for file in [part.spec.file for part in source.parts] or [""]:
         path = model / file if file and isinstance(model, Path) else model
         uses, plain = read(path)
-        found = [(use, _matched(matcher, use)) for use in uses]
-        for sentence in biases_differ(found, biases):
+        matched = [(use, _matched(matcher, use)) for use in uses]
+        for sentence in biases_differ(matched, biases):
             raise StoredError(sentence)
-        by_file[file] = forms(found, zeros)
+        by_file[file] = forms(matched, zeros)
         for form in by_file[file].values():
             form.with_float(matrices[form.name], plain)
     return replace(source, module=AsStored(source.module, _by_place(source, by_file)))
