@@ -32,6 +32,17 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def test_the_sample_is_verified_without_pytorch(bundle: Path) -> None:
+    """As on a machine that has the extra onnxruntime alone."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnxscript', 'onnx_ir')));"
+        f"sys.argv = ['posexport', 'verify', {str(bundle)!r}]; from posexport.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "this is the sample stored in the bundle" in done.stdout
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(name: str) -> None:
     done = CliRunner().invoke(group, [name, "--help"])

@@ -116,6 +116,12 @@ def test_every_package_has_a_layer() -> None:
     assert names == set(LEVEL)
 
 
+def test_every_folder_of_modules_is_in_a_wheel() -> None:
+    """A folder without ``__init__.py`` imports from a checkout, and is left out of what people install."""
+    folders = {path.parent for place in (ROOT, ROOT / "models") for path in place.rglob("*.py")}
+    assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
+
+
 def test_imports_no_torch() -> None:
     code = "import importlib, sys\n" + "".join(
         f"importlib.import_module('posexport{module}')\nassert 'torch' not in sys.modules, 'posexport{module}'\n"

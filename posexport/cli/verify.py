@@ -74,20 +74,24 @@ def command(
         posexport verify minilm --junit parity.xml
     """
     import posexport
-    from posexport.sources.settings import parse
 
+    settings_of_source: dict[str, Any] = {}
     if against is None:
         about_source = {"--set": settings}
         for name in ("task", "allow_pickle", "as_transformers"):
             about_source[f"--{name.replace('_', '-')}"] = choices[name]
         for name in (name for name, value in about_source.items() if value):
             raise posexport.PosexportError(f"{name} is about the source to compare with; name it with --against SOURCE")
+    else:
+        from posexport.sources.settings import parse  # imports torch, which a stored sample does not need
+
+        settings_of_source = parse(settings)
     # a Python file of the user's may print; stdout is for the result
     with junit_file.writer(junit, target) as write, bar("Verifying") as progress, redirect_stdout(sys.stderr):
         report = posexport.verify(
             target,
             against,
-            settings=parse(settings),
+            settings=settings_of_source,
             lengths=lengths or None,
             progress=progress,
             remark=remark,
