@@ -1,9 +1,9 @@
 """How many nodes a graph has, those of functions counted once: ``python -m posexport.bench.nodes MODEL.onnx``."""
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+from posexport.graph.protos import all_nodes
 
 
 def count(path: Path) -> int:
@@ -11,18 +11,7 @@ def count(path: Path) -> int:
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    return _count(model.graph.node) + sum(_count(function.node) for function in model.functions)
-
-
-def _count(nodes: Iterable[Any]) -> int:
-    return sum(1 + sum(_count(graph.node) for graph in _bodies(node)) for node in nodes)
-
-
-def _bodies(node: Any) -> Iterable[Any]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
+    return sum(1 for scope in [model.graph, *model.functions] for _ in all_nodes(scope.node))
 
 
 if __name__ == "__main__":

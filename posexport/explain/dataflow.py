@@ -4,13 +4,14 @@ Tables looked up by position, angles, cosines, distances, buckets: all that foll
 the tokens say. What only shapes are made of is not counted, nor what follows from the mask without counting.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from posexport.graph.operators import SHAPES
+from posexport.graph.protos import all_nodes
 
 #: counts tokens: what they give are positions
 _COUNTING = frozenset(["Range", "CumSum"])
-#: nothing of what the input holds is left in the output
-_SHAPES = frozenset(["Shape", "Size", "ConstantOfShape"])
 #: sums of what was turned are turned
 _SUMS = frozenset(["Add", "Sub", "Concat"])
 
@@ -28,8 +29,8 @@ def positional(nodes: Sequence[Any], roles: Mapping[str, str]) -> set[int]:
     masked = {name for name, role in roles.items() if role == "mask"}
     indices = set()
     for index, node in enumerate(nodes):
-        inputs = set(read(node))
-        if node.op_type in _SHAPES:
+        inputs = {name for inner in all_nodes([node]) for name in inner.input if name}
+        if node.op_type in SHAPES:
             continue
         if tokens := inputs & content:
             content.update(node.output)
@@ -46,12 +47,3 @@ def positional(nodes: Sequence[Any], roles: Mapping[str, str]) -> set[int]:
         elif inputs & masked:
             masked.update(node.output)
     return indices
-
-
-def read(node: Any) -> Iterator[str]:
-    """All that a node reads, what its bodies read of the outside too."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for body in [attribute.g, *attribute.graphs]:
-            for inner in body.node:
-                yield from read(inner)

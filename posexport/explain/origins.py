@@ -8,12 +8,13 @@ is changed.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from posexport.explain.dataflow import positional
 from posexport.explain.records import Share
+from posexport.graph.protos import all_nodes
 from posexport.spec import DOMAIN, FUNCTION
 
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -55,11 +56,13 @@ class Origins:
         #: nodes of each function in the graph, and functions that call it
         self.nodes = dict.fromkeys(bodies, 0)
         self.callers: dict[str, list[str]] = {name: [] for name in bodies}
-        for node in every(model.graph.node):
+        for node in all_nodes(model.graph.node):
             if node.domain == DOMAIN and node.op_type in bodies:
                 self.nodes[node.op_type] += 1
         for name, body in bodies.items():
-            for callee in dict.fromkeys(n.op_type for n in every(body) if n.domain == DOMAIN and n.op_type in bodies):
+            for callee in dict.fromkeys(
+                n.op_type for n in all_nodes(body) if n.domain == DOMAIN and n.op_type in bodies
+            ):
                 self.callers[callee].append(name)
 
     def of(self, name: str, op_type: str, around: Origin | None) -> Origin:
@@ -85,17 +88,8 @@ def of_function(name: str) -> Origin:
     return Origin("attention" if _ATTENTION.search(name) or _MASK.fullmatch(name) else "positions", name)
 
 
-def every(nodes: Any) -> Iterator[Any]:
-    """Nodes and those in their bodies."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for body in [attribute.g, *attribute.graphs]:
-                yield from every(body.node)
-
-
 def _rename(nodes: Any, prefix: str) -> None:
-    for number, node in enumerate(every(nodes)):
+    for number, node in enumerate(all_nodes(nodes)):
         node.name = f"{prefix}{number}"
 
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from posexport.graph.bodies import bodies
-from posexport.graph.edits import unused
-
-CONTROL_FLOW = ("If", "Scan", "Loop")
+from posexport.graph.edits import claim
+from posexport.graph.operators import CONTROL_FLOW
 
 
 def name_control_flow(model: ir.Model) -> None:
@@ -23,8 +22,7 @@ def name_control_flow(model: ir.Model) -> None:
     for prefix, graph in graphs:
         for node, wanted in _unnamed(prefix, graph):
             if not node.name or node.name in seen:
-                node.name = unused(wanted, taken)
-                taken.add(node.name)
+                node.name = claim(wanted, taken)
             seen.add(node.name)
 
 

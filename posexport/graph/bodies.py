@@ -16,20 +16,20 @@ def with_bodies(top: ir.Graph) -> list[ir.Graph]:
 
 
 def loop_inputs(node: ir.Node, body: ir.Graph) -> tuple[Sequence[ir.Value], Sequence[ir.Value | None]]:
-    """What the body of a Scan or Loop is given, and by what."""
+    """What the body of a Scan or Loop is given, and by what; that of an If is given nothing."""
     if node.op_type == "Loop":
         return body.inputs[1:], node.inputs[1:]
     return body.inputs, node.inputs
 
 
 def loop_carried(node: ir.Node, body: ir.Graph) -> list[tuple[ir.Value, ir.Value]]:
-    """Every state of a loop, before and after its body."""
+    """Every state of a loop, before and after its body; an If has none."""
     if node.op_type == "Loop":
         return list(zip(body.inputs[2:], body.outputs[1:], strict=False))
-    states = len(body.inputs) - node.attributes["num_scan_inputs"].as_int()
+    states = len(body.inputs) - node.attributes.get_int("num_scan_inputs", 0)
     return list(zip(body.inputs[:states], body.outputs[:states], strict=True))
 
 
 def loop_results(node: ir.Node, body: ir.Graph) -> Sequence[ir.Value]:
-    """What becomes the outputs of a Scan or Loop."""
+    """What becomes the outputs of a Scan, a Loop or an If."""
     return body.outputs[1:] if node.op_type == "Loop" else body.outputs

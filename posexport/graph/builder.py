@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from posexport.graph.edits import unused
+from posexport.graph.edits import claim
 
 _TYPES = {int: ir.AttributeType.INT, float: ir.AttributeType.FLOAT, list: ir.AttributeType.INTS}
 _CONSTANTS = {int: "value_int", float: "value_float", list: "value_ints"}
@@ -95,7 +95,7 @@ class Builder:
             inputs,
             {key: self._attribute(key, value) for key, value in attributes.items()},
             domain=domain,
-            outputs=[ir.Value(name=self._unused(name or op_type.lower())) for name in names],
+            outputs=[ir.Value(name=claim(name or op_type.lower(), self._names)) for name in names],
         )
         if domain:
             self._domains[domain] = 1
@@ -123,7 +123,7 @@ class Builder:
         """What ``then`` or ``orelse`` returns, by a bool scalar; ``branches`` and ``name`` are for the file."""
         names = [name] if isinstance(name, str) else list(name)
         graphs = [self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)]
-        values = [ir.Value(name=self._unused(each)) for each in names]
+        values = [ir.Value(name=claim(each, self._names)) for each in names]
         bodies = dict(zip(("then_branch", "else_branch"), graphs, strict=True))
         outputs: Any = self._add(ir.node("If", [condition], bodies, outputs=values))
         return outputs[0] if isinstance(name, str) else outputs  # type: ignore[no-any-return]  # as many as a branch's
@@ -132,15 +132,15 @@ class Builder:
         self, body: Callable[..., ir.Value], scanned: Mapping[str, ir.Value], *, body_name: str, name: str
     ) -> ir.Value:
         """Stacks what ``body`` returns for each slice along axis 0 of ``scanned``, by the slices' names."""
-        slices = [ir.Value(name=self._unused(each)) for each in scanned]
+        slices = [ir.Value(name=claim(each, self._names)) for each in scanned]
         graph = self._graph(body_name, [name], lambda: body(*slices), slices)
-        value = ir.Value(name=self._unused(name))
+        value = ir.Value(name=claim(name, self._names))
         attributes: dict[str, Any] = {"num_scan_inputs": len(slices), "body": graph}
         return self._add(ir.node("Scan", list(scanned.values()), attributes, outputs=[value]))[0]
 
     def input(self, name: str) -> ir.Value:
         """An input of the function."""
-        return ir.Value(name=self._unused(name))
+        return ir.Value(name=claim(name, self._names))
 
     def function(
         self, domain: str, name: str, inputs: Sequence[ir.Value], outputs: Mapping[str, ir.Value]
@@ -189,7 +189,7 @@ class Builder:
             else:
                 results += self._add(ir.node("Identity", [value], num_outputs=1))
             if results[-1].name != name:
-                results[-1].name = self._unused(name)
+                results[-1].name = claim(name, self._names)
         return results
 
     def _value(self, operand: Operand) -> ir.Value | None:
@@ -216,11 +216,6 @@ class Builder:
         if key is not None:
             self._scopes[-1].known[key] = outputs
         return outputs
-
-    def _unused(self, name: str) -> str:
-        free = unused(name, self._names)
-        self._names.add(free)
-        return free
 
 
 def _finished(graph: ir.Graph) -> ir.Graph:

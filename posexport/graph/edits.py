@@ -13,6 +13,13 @@ def unused(name: str, taken: Container[str], *, between: str = "_", first: int =
     return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
+def claim(name: str, taken: set[str], *, between: str = "_") -> str:
+    """The same, which is taken from then on."""
+    free = unused(name, taken, between=between)
+    taken.add(free)
+    return free
+
+
 def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:
     """A new initialiser; a number is put behind ``name`` where that is taken."""
     free = unused(name, graph.initializers, first=1)

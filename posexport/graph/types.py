@@ -4,14 +4,14 @@ ONNX's own inference knows no operators of com.microsoft and stops at them. Here
 has the type of which input; an operator without a schema gives the type of its first floating-point input.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
 
 import onnx.defs
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies, loop_inputs, loop_results
+from posexport.graph.bodies import bodies
+from posexport.graph.propagation import Propagation
 
 #: attributes that name the type of the first output, and that type where they are absent
 _BY_ATTRIBUTE = {
@@ -35,27 +35,40 @@ _QUANTIZING = ("Quantize", "QLinear", "DynamicQuantizeLinear")
 TypeOf = Callable[[ir.Value], "ir.DataType | None"]
 
 
-def settle(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
-    """Set the type of every value that a node of ``graph`` or of a body gives; the values whose type is unknown.
+class Types(Propagation):
+    """The element type of every value, kept at the value; a function that is called is an operator without a schema."""
 
-    Of a graph without functions. Types of inputs and initializers must be there. Types of other values that the model
-    states are not believed.
-    """
-    unknown: list[ir.Value] = []
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            value.dtype = value.const_value.dtype
-    for node in graph:
-        if node.op_type in ("If", "Loop", "Scan") and not node.domain:
-            dtypes = _control_flow(node, opsets, unknown)
-        else:
-            dtypes = output_types(node, attrgetter("dtype"), opsets)
-        for value, dtype in zip(node.outputs, dtypes, strict=False):
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self._opsets = opsets
+
+    def of(self, value: ir.Value) -> "ir.DataType | None":
+        return value.dtype
+
+    def put(self, value: ir.Value, dtype: ir.DataType) -> None:
+        value.dtype = dtype
+
+    def constant(self, value: ir.Value) -> None:
+        self.put(value, ir.DataType.INT64 if value.const_value is None else value.const_value.dtype)
+
+    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        if known := [dtype for other in others if (dtype := self.of(other)) is not None]:
+            self.put(value, known[0])
+
+    def node(self, node: ir.Node) -> None:
+        for value, dtype in zip(node.outputs, output_types(node, self.of, self._opsets), strict=True):
             if dtype is not None:
-                value.dtype = dtype
-            elif value.dtype is None:
-                unknown.append(value)
-    return unknown
+                self.put(value, dtype)
+
+
+def settle(graph: ir.Graph, opsets: Mapping[str, int]) -> list[ir.Value]:
+    """Set the type of every value that a node of ``graph`` or of a body gives; what operators give of unknown type.
+
+    Of a graph without functions. Types of inputs must be there. Types of other values that the model states are not
+    believed.
+    """
+    Types(opsets).run(graph)
+    operators = [node for node in graph.all_nodes() if not bodies(node)]
+    return [value for node in operators for value in node.outputs if value.dtype is None]
 
 
 def output_types(node: ir.Node, type_of: TypeOf, opsets: Mapping[str, int]) -> "list[ir.DataType | None]":
@@ -86,20 +99,6 @@ def allowed_types(schema: "onnx.defs.OpSchema", formal: "onnx.defs.OpSchema.Form
     """What a parameter of an operator may be: ``tensor(float)`` and others."""
     constraints = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
     return list(constraints.get(formal.type_str, [formal.type_str]))
-
-
-def _control_flow(node: ir.Node, opsets: Mapping[str, int], unknown: list[ir.Value]) -> "list[ir.DataType | None]":
-    """The types of the outputs of an If, a Loop or a Scan, after those in its bodies."""
-    first, *_ = every = bodies(node).values()
-    for body in every:
-        if node.op_type == "Loop":
-            body.inputs[0].dtype = ir.DataType.INT64
-        if node.op_type != "If":
-            for value, given in zip(*loop_inputs(node, body), strict=False):
-                if given is not None and given.dtype is not None:
-                    value.dtype = given.dtype
-        unknown += settle(body, opsets)
-    return [value.dtype for value in loop_results(node, first)]
 
 
 def _output_type(node: ir.Node, index: int, type_of: TypeOf, opsets: Mapping[str, int]) -> "ir.DataType | None":

@@ -5,52 +5,49 @@ distances, projections of a position table. Their weights are few, all tokens de
 quantised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies
+from posexport.graph.operators import SHAPES, TRUTHS
+from posexport.graph.propagation import Propagation
 from posexport.spec import Role
 
 #: what inputs say of positions and padding alone
 _NO_CONTENT: tuple[Role, ...] = ("mask", "positions")
-#: nothing of what the input holds is left in the output
-_SHAPES = frozenset(["Shape", "Size", "ConstantOfShape"])
-#: truth values of ids are masks: which tokens are padding, from which positions are counted
-TRUTHS = frozenset(["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Not", "And", "Or", "IsNaN"])
-_BREAKS = _SHAPES | TRUTHS
 
 
 def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:
     """All values, of bodies and functions too, that hold something of the content; those of unknown inputs do.
 
-    ``roles``: by the names of the graph's inputs. A function's input counts where any call gives it content.
+    ``roles``: by the names of the graph's inputs. A function's input counts where any call gives it content. Truth
+    values of ids are masks: which tokens are padding, from which positions are counted.
     """
     content = {value for value in model.graph.inputs if roles.get(value.name or "") not in _NO_CONTENT}
-    _follow(model.graph, content, model)
-    # a call in a function may come before what calls that function was seen: until nothing changes
-    before = -1
-    while before != len(content):
-        before = len(content)
-        for function in model.functions.values():
-            _follow(function, content, model)
+    Content(content, SHAPES | TRUTHS, lambda node: model.functions.get(node.op_identifier())).run(model.graph)
     return content
 
 
-def _follow(nodes: "ir.Graph | ir.Function", content: set[ir.Value], model: ir.Model) -> None:
-    """Add what ``nodes`` compute from ``content`` to it, and what functions that they call are passed."""
-    for node in nodes:
-        inputs = [value in content for value in node.inputs]
-        if node.op_type in _BREAKS and not node.domain:
-            continue
-        function = model.functions.get(node.op_identifier())
-        if function is not None:
-            content.update(inner for inner, holds in zip(function.inputs, inputs, strict=False) if holds)
-        holds = any(inputs)
-        for body in bodies(node).values():
-            if holds and node.op_type != "If":
-                content.update(body.inputs)
-            _follow(body, content, model)
-            holds = holds or any(value in content for value in body.outputs)
-        if holds:
-            content.update(node.outputs)
+@dataclass(frozen=True)
+class Content(Propagation):
+    """Adds to ``values`` all that is computed from them, but for what the operators of ``breaks`` give.
+
+    Attributes:
+        function: the one that a node calls, if any.
+    """
+
+    values: set[ir.Value]
+    breaks: Container[str]
+    function: Callable[[ir.Node], ir.Function | None]
+
+    def called(self, node: ir.Node) -> ir.Function | None:
+        return self.function(node)
+
+    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        if not self.values.isdisjoint(others):
+            self.values.add(value)
+
+    def node(self, node: ir.Node) -> None:
+        if node.op_type not in self.breaks and not self.values.isdisjoint(node.inputs):
+            self.values.update(node.outputs)

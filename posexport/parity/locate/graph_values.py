@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posexport.graph.protos import bodies
 from posexport.parity.criterion import Array
 from posexport.parity.grid.inputs import Feeds
 from posexport.parity.subjects.runner import Runner
@@ -86,12 +87,11 @@ def _run(model: "ModelProto", feeds: Feeds, provider: str, threads: int) -> dict
 def _softmaxes(graph: "GraphProto") -> Iterator[tuple[str, str]]:
     """Input and output of each Softmax; one inside a Scan over blocks of queries, or an If, is made an output of it."""
     for node in graph.node:
-        bodies = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
         if node.op_type == "Softmax":
             yield node.input[0], node.output[0]
         # of an If the same softmax by two ways
-        for number, ways in enumerate(zip(*map(list, map(_softmaxes, bodies)), strict=False)):
-            for body, names in zip(bodies, ways, strict=True):
+        for number, ways in enumerate(zip(*map(list, map(_softmaxes, bodies(node))), strict=False)):
+            for body, names in zip(bodies(node), ways, strict=True):
                 _give(body, names)
             outside = [f"{_BLOCKS}{node.output[0]}/{place}/{number}" for place in ("entering", "leaving")]
             node.output.extend(outside)

@@ -30,7 +30,7 @@ def read(model: Path | bytes) -> tuple[list[Use], list[FloatProduct]]:
     uses: list[Use] = []
     plain: list[FloatProduct] = []
     known: set[ir.Value] = set()
-    for place, node in enumerate(_nodes(loaded.graph)):
+    for place, node in enumerate(loaded.graph.all_nodes()):
         found = _product(node, known) or lookup(node, known)
         if found is None:
             plain += _float_product(node, place)
@@ -43,7 +43,7 @@ def read(model: Path | bytes) -> tuple[list[Use], list[FloatProduct]]:
             before.roundings += found.roundings
             before.biases += found.biases
             before.places += found.places
-    for value in tables(_nodes(loaded.graph), loaded):
+    for value in tables(loaded.graph.all_nodes(), loaded):
         if value not in known:
             raise StoredError(f"{value.name} is quantized, and no product or lookup that is known reads it")
     return uses, plain
@@ -54,14 +54,6 @@ def _float_product(node: ir.Node, place: int) -> Iterator[FloatProduct]:
         array = array_of(node, 1)
         if array is not None and array.ndim == 2:
             yield FloatProduct(place, array if node.attributes.get_int("transB", 0) else array.T)
-
-
-def _nodes(graph: ir.Graph) -> Iterator[ir.Node]:
-    for node in graph:
-        yield node
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _nodes(attribute.as_graph())
 
 
 def _product(node: ir.Node, known: set[ir.Value]) -> Use | None:

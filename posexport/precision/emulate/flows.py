@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies
+from posexport.graph.operators import CONTROL_FLOW
+from posexport.graph.propagation import Propagation
 
-_CONTROL_FLOW = ("If", "Loop", "Scan")
 #: what may lie between a masked score and its softmax: it stays masked when it becomes -inf
 _TO_SOFTMAX = {
     *("Add", "Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split"),
@@ -24,7 +24,7 @@ _SCORES: Mapping[tuple[str, str], Sequence[int]] = {
 }
 
 
-class Flows:
+class Flows(Propagation):
     """Of a graph without functions."""
 
     #: stands for readers that are not on the way to a softmax
@@ -35,41 +35,23 @@ class Flows:
         self._to: dict[ir.Value, list[ir.Value]] = defaultdict(list)
         self._infinite: set[ir.Value] = set()
         self._outputs = set(graph.outputs)
-        self._graph(graph)
+        self.run(graph)
 
-    def _graph(self, graph: ir.Graph) -> None:
-        self._infinite |= {value for value in graph.initializers.values() if _infinite(value.const_value)}
-        for node in graph:
-            if node.op_type in _CONTROL_FLOW and not node.domain:
-                self._control_flow(node)
-                continue
-            given = [value for value in node.inputs if value is not None]
-            for value in node.outputs:
-                self._from[value] += given
-            tensors = (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
-            if any(map(_infinite, tensors)):
-                self._infinite |= set(node.outputs)
+    def constant(self, value: ir.Value) -> None:
+        if _infinite(value.const_value):
+            self._infinite.add(value)
 
-    def _control_flow(self, node: ir.Node) -> None:
-        for body in bodies(node).values():
-            self._graph(body)
-            results = body.outputs[1:] if node.op_type == "Loop" else body.outputs
-            for outer, inner in zip(node.outputs, results, strict=False):
-                self._moves(inner, outer)
-            for fed, inside in zip(node.inputs, body.inputs, strict=False):
-                if fed is not None:
-                    self._moves(fed, inside)
-            if node.op_type == "If":
-                continue
-            # what a turn leaves, the next one finds
-            states = body.inputs[2:] if node.op_type == "Loop" else body.inputs
-            carried = len(states) - node.attributes.get_int("num_scan_inputs", 0)
-            for after, before in zip(results[:carried], states[:carried], strict=False):
-                self._moves(after, before)
+    def node(self, node: ir.Node) -> None:
+        for value in node.outputs:
+            self._from[value] += [given for given in node.inputs if given is not None]
+        tensors = (a.as_tensor() for a in node.attributes.values() if a.type == ir.AttributeType.TENSOR)
+        if any(map(_infinite, tensors)):
+            self._infinite |= set(node.outputs)
 
-    def _moves(self, value: ir.Value, other: ir.Value) -> None:
-        self._from[other].append(value)
-        self._to[value].append(other)
+    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        for other in others:
+            self._from[value].append(other)
+            self._to[other].append(value)
 
     def sources(self, value: ir.Value, stops: Mapping[ir.Value, int]) -> tuple[frozenset[int], bool]:
         """The first of ``stops`` on all ways back from ``value``, and whether a way leads to an infinite constant."""
@@ -93,7 +75,7 @@ class Flows:
                     ended = True
                 elif node.op_type in _TO_SOFTMAX and not node.domain:
                     yield from node.outputs
-                elif node.op_type not in _CONTROL_FLOW or node.domain:
+                elif node.op_type not in CONTROL_FLOW or node.domain:
                     yield self._elsewhere
 
         walked = set(self._walk(value, onward))

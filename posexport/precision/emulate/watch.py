@@ -5,7 +5,6 @@ of all places of a graph go into one vector, which leaves every body around it: 
 taken it is 0, of a Loop or a Scan there is one a turn.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,7 +52,7 @@ def watch(model: ir.Model) -> tuple[list[Site], list[Vector]]:
 
     What the graph is fed is no site.
     """
-    places = list(_places(model.graph))
+    places = [node for node in model.graph.all_nodes() if _rounds(node)]  # in the order in which they run
     numbers = {down: number for number, down in enumerate(places)}
     flows = Flows(model.graph)
     rounded = {down.outputs[0]: number for down, number in numbers.items()}
@@ -63,15 +62,6 @@ def watch(model: ir.Model) -> tuple[list[Site], list[Vector]]:
         model.graph.outputs.append(given.value)
         vectors.append(Vector(given.value.name or "", given.sites))
     return sites, vectors
-
-
-def _places(graph: ir.Graph) -> Iterator[ir.Node]:
-    """The Casts that round, in the order in which they run."""
-    for node in graph:
-        for body in bodies(node).values():
-            yield from _places(body)
-        if _rounds(node):
-            yield node
 
 
 def _rounds(node: ir.Node) -> bool:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.bodies import bodies, loop_inputs, loop_results, with_bodies
-from posexport.graph.edits import unused
+from posexport.graph.edits import claim
 from posexport.precision.half.flow import Flow
 from posexport.precision.half.kinds import INDIFFERENT, Kind, is_float_cast
 
@@ -145,7 +145,7 @@ class Casts:
         if half and self.flow.info[value].large and self.flow.info[value].kind == Kind.POSITION:
             nodes += self._bounded(value)
         source = nodes[-1].outputs[0] if nodes else value
-        name = self._unused(f"{value.name}_{'half' if half else 'float32'}")
+        name = claim(f"{value.name}_{'half' if half else 'float32'}", self._names)
         cast = ir.node("Cast", [source], {"to": int(dtype)}, name=f"{name}_cast")
         cast.outputs[0].name = name
         cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(dtype), value.shape
@@ -167,9 +167,9 @@ class Casts:
     def _bounded(self, value: ir.Value) -> list[ir.Node]:
         """A mask that was computed in float32 becomes the least score that 16 bits hold, not minus infinity."""
         least = ir.node("Constant", [], {"value_float": -self.flow.largest / 2})
-        least.outputs[0].name = self._unused(f"{value.name}_least")
+        least.outputs[0].name = claim(f"{value.name}_least", self._names)
         bounded = ir.node("Max", [value, least.outputs[0]])
-        bounded.outputs[0].name = self._unused(f"{value.name}_bounded")
+        bounded.outputs[0].name = claim(f"{value.name}_bounded", self._names)
         for node in (least, bounded):
             node.name = node.outputs[0].name
             node.outputs[0].type = ir.TensorType(WIDE)
@@ -212,11 +212,6 @@ class Casts:
         for value in values:
             if value in self.flow.info:
                 value.type = ir.TensorType(self.dtype if value in self.flow.half else WIDE)
-
-    def _unused(self, name: str) -> str:
-        free = unused(name, self._names)
-        self._names.add(free)
-        return free
 
 
 def numpy_type(dtype: ir.DataType) -> "np.dtype[np.generic]":

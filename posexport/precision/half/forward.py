@@ -1,110 +1,55 @@
 """Forward: what every value is, and which activations have 16 bits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
-from posexport.graph.types import output_types
-from posexport.precision.content import TRUTHS
+from posexport.graph.operators import TRUTHS
+from posexport.graph.types import Types
 from posexport.precision.half.flow import Flow, data_inputs
 from posexport.precision.half.kinds import BOUNDS, ISLANDS, LAYERS, SMALL, STATISTICS, Info, Kind
 
 #: outputs of ONNX Runtime's normalisations, by their place, that do not have the type of the input
 _FLOAT32_OUTPUTS = {"SkipLayerNormalization": (1, 2), "SkipSimplifiedLayerNormalization": (1, 2)}
-#: what these return of tokens does not depend on which ones they are
-_SIZES = frozenset(("Shape", "Size"))
 
 
-@dataclass(frozen=True)
-class Forward:
-    """Writes kinds, element types and the types that nodes compute in into ``flow``."""
+class Forward(Types):
+    """Writes kinds, element types and the types that nodes compute in into ``flow``; the graph's inputs are known."""
 
-    flow: Flow
+    def __init__(self, flow: Flow) -> None:
+        super().__init__({"": flow.kernels.opset})
+        self.flow = flow
 
-    def run(self, graph: ir.Graph | ir.Function) -> None:
-        """Every value's kind, in the order of execution; those of the graph's inputs are known."""
-        if isinstance(graph, ir.Graph):
-            for value in graph.initializers.values():
-                if value not in self.flow.types:
-                    self._parameter(value)
-        for node in graph:
-            if node in self.flow.calls:
-                self._enter(self.flow.calls[node].inputs, node.inputs)
-                self.run(self.flow.calls[node])
-                self._leave(node.outputs, [self.flow.calls[node].outputs])
-            elif node.op_type == "If":
-                branches = list(bodies(node).values())
-                for branch in branches:
-                    self.run(branch)
-                self._leave(node.outputs, [branch.outputs for branch in branches])
-            elif node.op_type in ("Scan", "Loop"):
-                self._loop(node)
-            else:
-                self._compute(node)
+    def of(self, value: ir.Value) -> ir.DataType | None:
+        return self.flow.types.get(value)
 
-    def _parameter(self, value: ir.Value) -> None:
+    def put(self, value: ir.Value, dtype: ir.DataType) -> None:
+        self.flow.types[value] = dtype
+
+    def called(self, node: ir.Node) -> ir.Function | None:
+        return self.flow.calls.get(node)
+
+    def constant(self, value: ir.Value) -> None:
         tensor = value.const_value
-        dtype = value.dtype or (None if tensor is None else tensor.dtype)
-        if dtype is not None:
-            self.flow.types[value] = dtype
-        if dtype != ir.DataType.FLOAT or tensor is None:
+        if value in self.flow.types:  # the default of an input
+            return
+        super().constant(value)
+        if tensor is None or tensor.dtype != ir.DataType.FLOAT:
             return
         large = tensor.size == 1 and abs(float(tensor.numpy().reshape(()))) > self.flow.largest
         kind = Kind.CONSTANT if tensor.size <= 1 else Kind.WEIGHT
         self.flow.info[value] = Info(kind, size=tensor.size, large=large)
 
-    def _enter(self, inner: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> None:
-        """Inputs of a body are what it is called with."""
-        for parameter, argument in zip(inner, outer, strict=False):
-            if argument is None:
-                continue
-            if argument in self.flow.types:
-                self.flow.types[parameter] = self.flow.types[argument]
-            if argument in self.flow.info:
-                self.flow.info[parameter] = self.flow.info[argument]
-            if argument in self.flow.contents:
-                self.flow.contents.add(parameter)
+    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        super().join(value, others)
+        if floats := [self.flow.info[other] for other in others if other in self.flow.info]:
+            self.flow.info[value] = _join(floats)
 
-    def _leave(self, outer: Sequence[ir.Value], inner: Sequence[Sequence[ir.Value]]) -> None:
-        """Outputs of a node are those of its bodies."""
-        for index, value in enumerate(outer):
-            results = [outputs[index] for outputs in inner if index < len(outputs)]
-            known = [self.flow.types[result] for result in results if result in self.flow.types]
-            if known:
-                self.flow.types[value] = known[0]
-            if any(result in self.flow.contents for result in results):
-                self.flow.contents.add(value)
-            if floats := [self.flow.info[result] for result in results if result in self.flow.info]:
-                self.flow.info[value] = _join(floats)
-
-    def _loop(self, node: ir.Node) -> None:
-        body = bodies(node)["body"]
-        inner, outer = loop_inputs(node, body)
-        self._enter(inner, outer)
-        carried = loop_carried(node, body)
-        for value in body.inputs[:1] if node.op_type == "Loop" else ():
-            self.flow.types[value] = ir.DataType.INT64
-        for _ in range(2):  # what a state is after the body, it is before its next run
-            self.run(body)
-            for before, after in carried:
-                if before in self.flow.info and after in self.flow.info:
-                    self.flow.info[before] = _join([self.flow.info[before], self.flow.info[after]])
-        self._leave(node.outputs, [loop_results(node, body)])
-
-    def _compute(self, node: ir.Node) -> None:
-        graph = node.graph
-        assert graph is not None
-        types = output_types(node, self.flow.types.get, {"": self.flow.kernels.opset})
-        for value, dtype in zip(node.outputs, types, strict=True):
-            # what is cast from a comparison is float32 first: without this one cast were enough, in 16 bits at once
-            if dtype is not None and node.op_type not in TRUTHS:
-                self.flow.types[value] = dtype
-        if node.op_type not in _SIZES and any(
-            value in self.flow.contents for value in node.inputs if value is not None
-        ):
-            self.flow.contents.update(node.outputs)
+    def node(self, node: ir.Node) -> None:
+        # what is cast from a comparison is float32 first: without this one cast were enough, in 16 bits at once
+        if node.op_type not in TRUTHS:
+            super().node(node)
         result = self._result(node)
         for index, value in enumerate(node.outputs):
             # means and deviations are float32 whatever the type of what is normalised

@@ -4,6 +4,8 @@ import ml_dtypes
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from posexport.graph.operators import SIZES
+from posexport.precision.content import Content
 from posexport.precision.half import instances
 from posexport.precision.half.backward import Backward
 from posexport.precision.half.casts import WIDE, Casts, numpy_type
@@ -37,6 +39,7 @@ def to_half(model: ir.Model, interface: Interface, target: Target, options: Prec
             flow.contents.add(value)
         if value.dtype == WIDE:
             flow.info[value] = Info(Kind.ACTIVATION, half=value.name in held)
+    Content(flow.contents, SIZES, calls.get).run(model.graph)
     Forward(flow).run(model.graph)
     for value in model.graph.outputs:
         half = options.io == "half" or is_cache_output(value.name or "")

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import onnx_ir as ir
 
-from posexport.graph.edits import unused
+from posexport.graph.edits import claim
 
 #: the function that a node calls
 Calls = dict[ir.Node, ir.Function]
@@ -38,8 +38,7 @@ def merge(model: ir.Model, calls: Calls) -> None:
             visit(function)  # callees first: their names are part of what a body is
             key = ir.to_proto(function).SerializeToString(deterministic=True)
             if key not in kept:
-                function.name = unused(function.name, names[function.domain], between="")
-                names[function.domain].add(function.name)
+                function.name = claim(function.name, names[function.domain], between="")
                 kept[key] = function
             node.op_type = kept[key].name
 

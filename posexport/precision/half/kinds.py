@@ -9,6 +9,8 @@ from enum import IntEnum
 
 import onnx_ir as ir
 
+from posexport.graph.operators import COMPARISONS, SIZES
+
 
 class Kind(IntEnum):
     """Where the numbers of a float value come from; of several operands the greatest."""
@@ -108,9 +110,9 @@ ISLANDS = STATISTICS | frozenset(
     ["Pow", "Sqrt", "Exp", "Log", "CumSum", "ScatterElements", "ScatterND", "Mod", "Range", "Resize"]
 )
 #: these take whatever type their operand has, and say nothing in it
-INDIFFERENT = frozenset(("Shape", "Size", "Cast", "CastLike"))
+INDIFFERENT = SIZES | {"Cast", "CastLike"}
 #: of these a large constant bounds a result, or is compared with it
-BOUNDS = frozenset(["Clip", "Min", "Max", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"])
+BOUNDS = COMPARISONS | {"Clip", "Min", "Max"}
 
 
 def is_float_cast(node: ir.Node) -> bool:

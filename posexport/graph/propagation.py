@@ -1,0 +1,65 @@
+"""What is known of values, carried from a graph's inputs to its outputs: through nodes, functions and bodies."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from posexport.graph.bodies import bodies, loop_carried, loop_inputs, loop_results
+from posexport.graph.operators import CONTROL_FLOW
+
+
+class Propagation(ABC):
+    """A walk in the order of execution. A subclass says what is known: of a node's outputs, of constants, of copies."""
+
+    def run(self, graph: ir.Graph | ir.Function) -> None:
+        """All of ``graph``, with the functions that it calls and its bodies; what its inputs are is known."""
+        if isinstance(graph, ir.Graph):
+            for value in graph.initializers.values():
+                self.constant(value)
+        for node in graph:
+            if (function := self.called(node)) is not None:
+                self._enter(function.inputs, node.inputs)
+                self.run(function)
+                self._leave(node, [function.outputs])
+            elif node.op_type in CONTROL_FLOW and not node.domain:
+                self._control_flow(node)
+            else:
+                self.node(node)
+
+    @abstractmethod
+    def node(self, node: ir.Node) -> None:
+        """The outputs of an operator."""
+
+    @abstractmethod
+    def join(self, value: ir.Value, others: Sequence[ir.Value]) -> None:
+        """``value`` is one of ``others``: an input of a body what is passed, an output of an If that of a branch."""
+
+    def constant(self, value: ir.Value) -> None:  # noqa: B027  # not every question is about them
+        """An initialiser; without a tensor, the number of a Loop's iteration."""
+
+    def called(self, node: ir.Node) -> ir.Function | None:
+        """The function that ``node`` calls, if that is to be entered."""
+        return None
+
+    def _control_flow(self, node: ir.Node) -> None:
+        every = bodies(node).values()
+        for body in every:
+            if node.op_type == "Loop":
+                self.constant(body.inputs[0])
+            self._enter(*loop_inputs(node, body))
+            carried = loop_carried(node, body)
+            for _ in range(2 if carried else 1):  # what a state is after the body, it is before its next run
+                self.run(body)
+                for before, after in carried:
+                    self.join(before, [before, after])
+        self._leave(node, [loop_results(node, body) for body in every])
+
+    def _enter(self, inner: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> None:
+        for parameter, argument in zip(inner, outer, strict=False):
+            if argument is not None:
+                self.join(parameter, [argument])
+
+    def _leave(self, node: ir.Node, inner: Sequence[Sequence[ir.Value]]) -> None:
+        for index, value in enumerate(node.outputs):
+            self.join(value, [outputs[index] for outputs in inner if index < len(outputs)])
