@@ -119,7 +119,8 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
     tokens = next(spec for spec in source.inputs if spec.name == IDS)
     if vocab in _rows(user.module):  # an example need not hold the last id
         tokens = msgspec.structs.replace(tokens, size=vocab)
-    limits, remarks = source.limits, list(source.remarks)
+    limits: LengthContract = source.limits
+    remarks = list(source.remarks)
     if any(spec.name == POSITIONS for spec in source.inputs):
         limits, remarks = _numbered(OwnDecoder(user, paths, tokens, vocab, limits).eval(), remarks)
     decoder = OwnDecoder(user, paths, tokens, vocab, limits).eval()
