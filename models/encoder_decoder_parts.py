@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
-import torch
 from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
@@ -21,14 +20,13 @@ from posexport.models.decoder import Crossed, Decoder, LanguageModel
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_side import Side, side_of
 from posexport.nn.attention import additive
+from posexport.ops.cache import after_held, not_held
 from posexport.spec import BATCH, ENCODER_PAST, InputSpec, OutputSpec, PartSpec
 from posexport.targets.dtypes import MODEL_DTYPE
 
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 #: the encoder's states, as decoders take them
 STATES = "encoder_hidden_states"
-#: of the axis of states, for ONNX's Slice
-_TO_THE_END = 2**63 - 1
 
 #: where a decoder has keys and values of the encoder's states from: inputs, the states, or the states if no inputs
 CrossSource = Literal["held", "states", "both"]
@@ -225,27 +223,12 @@ def completed(decoder: Decoder, states_BSC: Tensor, held: Sequence[Tensor]) -> S
     """Keys and values [B, H, S, D] of all states, those of the first P being ``held``, [B, H, P, D].
 
     Without control flow: they are computed of the states that none are held of, which are all or none, and put behind
-    those that are held. While ``torch.onnx.export`` traces, sizes of what is computed are said to be those of the
-    whole: its tracer would fix which of both cases it is. `posexport.export.unknown_sizes` forgets these sizes.
+    those that are held.
     """
     if not held:
         return flat(decoder.crossed(states_BSC))
-    if not torch.onnx.is_in_onnx_export():
-        computed = flat(decoder.crossed(states_BSC[:, held[0].shape[2] :]))
-        return [torch.cat(pair, 2) for pair in zip(held, computed, strict=True)]
-    starts = torch.onnx.ops.symbolic(
-        "::Shape", (held[0],), attrs={"start": 2, "end": 3}, dtype=torch.int64, shape=(1,), version=18
-    )
-    end, axis = (torch.tensor([number], dtype=torch.int64) for number in (_TO_THE_END, 1))
-    left_BSC = torch.onnx.ops.symbolic(
-        "::Slice", (states_BSC, starts, end, axis), dtype=states_BSC.dtype, shape=states_BSC.shape, version=18
-    )
-    return [
-        torch.onnx.ops.symbolic(
-            "::Concat", pair, attrs={"axis": 2}, dtype=states_BSC.dtype, shape=pair[1].shape, version=18
-        )
-        for pair in zip(held, flat(decoder.crossed(left_BSC)), strict=True)
-    ]
+    computed = flat(decoder.crossed(not_held(states_BSC, held[0])))
+    return [after_held(*pair) for pair in zip(held, computed, strict=True)]
 
 
 def _by_layer(own: Sequence[InputSpec], held: Sequence[InputSpec]) -> list[InputSpec]:

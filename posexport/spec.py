@@ -3,8 +3,9 @@
 Axis names are those of the ecosystem: ``batch_size``, ``sequence_length``; an integer is a fixed size.
 """
 
+import json
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -164,13 +165,11 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes at which a model is traced and proven, where the usual ones do not fit. It promises nothing to users.
 
-    ``proof_lengths`` replace the usual ones. ``further``: longer ones, proven too where there is memory for them.
-    ``proof_image_sizes``: (height, width) in pixels; none: no input is an image. ``trace_sizes``: sizes of axes to
-    trace at.
+    ``proof_lengths`` replace the usual ones. ``proof_image_sizes``: (height, width) in pixels; none: no input is an
+    image. ``trace_sizes``: sizes of axes to trace at.
     """
 
     proof_lengths: list[int] = []
-    further: list[int] = []
     proof_image_sizes: list[tuple[int, int]] = []
     trace_sizes: dict[str, int] = {}
 
@@ -191,12 +190,7 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @staticmethod
     def of(contract: LengthContract, plan: ProofPlan) -> "Limits":
         """The record of a contract and a plan."""
-        return Limits(
-            **msgspec.structs.asdict(contract),
-            proof_lengths=plan.proof_lengths,
-            proof_image_sizes=plan.proof_image_sizes,
-            trace_sizes=plan.trace_sizes,
-        )
+        return Limits(**(msgspec.structs.asdict(contract) | msgspec.structs.asdict(plan)))
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,3 +243,45 @@ class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     parameters: dict[str, int | float | str | bool | None]
     cached_keys_until: int | None = None
+
+
+def as_metadata(value: object) -> str:
+    """A string as it is, JSON of anything else."""
+    return value if isinstance(value, str) else json.dumps(msgspec.to_builtins(value))
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model is: the facts that a source knows, the manifest records and the graph's metadata repeats.
+
+    The records that hold them extend this one, so a further fact is a field here.
+
+    Attributes:
+        task: what the model is for, such as ``features``, ``sentence-embedding`` or ``text-generation``.
+        encoding: the position encoding and its parameters; None for a module without one that posexport knows.
+        encodings: the encoding of each layer in turn, where layers differ.
+        limits: the lengths for which the model is right, and what happens beyond them.
+        inputs: the inputs in the graph's order.
+        outputs: the outputs in the graph's order.
+    """
+
+    task: str
+    encoding: EncodingSpec | None
+    encodings: list[EncodingSpec] = []
+    limits: Limits
+    inputs: list[InputSpec]
+    outputs: list[OutputSpec]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """These by name, without what a record that extends this one has beside them."""
+        return {name: getattr(self, name) for name in ModelSpec.__struct_fields__}
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The facts as a graph's ``metadata_props`` have them; of layers that differ, the first one's encoding."""
+        return {name: as_metadata(value) for name, value in self.facts.items() if name != "encodings"}
+
+    @property
+    def layers(self) -> list[EncodingSpec]:
+        """The encodings of its layers, one where all share it."""
+        return self.encodings or ([] if self.encoding is None else [self.encoding])

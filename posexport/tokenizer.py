@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from posexport.errors import PosexportError
 from posexport.runtime.texts import TOKENIZER
 
@@ -128,7 +130,7 @@ def with_tokenizer(source: "Source", path: Path) -> "Source":
             f"the tokenizer {path} numbers its tokens up to {highest}, the model {source.name} takes ids below "
             f"{spec.size}; give a tokenizer of at most {spec.size} tokens, or a model with a larger vocabulary"
         )
-    return dataclasses.replace(source, files={**source.files, TOKENIZER: path})
+    return msgspec.structs.replace(source, files={**source.files, TOKENIZER: path})
 
 
 def _fresh(merges: list[tuple[str, str]], vocab: dict[str, int]) -> "Tokenizer":

@@ -13,7 +13,7 @@ from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
 from posexport.parity.subjects.half import check_emulation, stored_precision
 from posexport.recipe import Recipe
-from posexport.spec import PartSpec
+from posexport.spec import PartSpec, as_metadata
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 if TYPE_CHECKING:
@@ -202,16 +202,10 @@ def _agree(target: Path, manifest: Manifest) -> None:
     """Nothing hashes the manifest itself: what it promises must be what the graphs say of themselves."""
     graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
     for file, graph in graphs or [(MODEL, manifest)]:
+        spec = msgspec.structs.replace(manifest, inputs=graph.inputs, outputs=graph.outputs)
         entries = _metadata(target / file)
-        said = {
-            "inputs": graph.inputs,
-            "outputs": graph.outputs,
-            "limits": manifest.limits,
-            "recipe": manifest.recipe,
-        }
-        for field, value in said.items():
-            entry = entries.get(f"posexport.{field}")
-            if entry is not None and msgspec.json.decode(entry) != msgspec.json.decode(msgspec.json.encode(value)):
+        for field, text in {**spec.metadata, "recipe": as_metadata(manifest.recipe)}.items():
+            if entries.get(f"posexport.{field}", text) != text:
                 raise PosexportError(
                     f"{target / MANIFEST} gives other {field} than {file} does: it was altered; copy or convert the "
                     "bundle again"

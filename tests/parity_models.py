@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import torch
@@ -60,7 +60,7 @@ class Wrapped(nn.Module):
 
 
 def wrapped(right: Source, **changes: Any) -> Source:
-    return dataclasses.replace(right, module=Wrapped(right.module, **changes).eval())
+    return msgspec.structs.replace(right, module=Wrapped(right.module, **changes).eval())
 
 
 class Stateful(nn.Module):
@@ -96,12 +96,10 @@ def numbered_by_ids(right: Source) -> Source:
     encoder = Encoder(config, right.module.encoder.encoding, FairseqPositionIds(config.padding_id))
     module = EncoderModel(encoder, right.module.head).eval()
     limits = dataclass_limit(right, right.limits.max_length - 1)
-    return dataclasses.replace(right, module=module, limits=limits)
+    return msgspec.structs.replace(right, module=module, limits=limits)
 
 
 def dataclass_limit(right: Source, limit: int | None) -> Any:
-    import msgspec
-
     return msgspec.structs.replace(
         right.limits, max_length=limit, trained_length=limit, boundaries=[limit] if limit else []
     )

@@ -29,7 +29,7 @@ from posexport.parity.grid.inputs import kept
 from posexport.parity.grid.point import GridPoint
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
-from posexport.spec import SEQUENCE, frames, samples
+from posexport.spec import SEQUENCE, Limits, frames, samples
 
 GOLDEN = Path(__file__).parent / "golden"
 STEPS = [(5, 3), (3, 2), (2, 1)]
@@ -85,7 +85,7 @@ def test_no_row_of_the_grid_is_without_a_frame() -> None:
             assert min(frames(int(n), STEPS) for n in real) >= 1
             assert (real < length).any() == (length > least)
     model = speech("layer")
-    points = grid(model.limits, model.inputs)
+    points = grid(Limits.of(model.limits, model.plan), model.inputs)
     assert {p.padding for p in points if p.length == least} == {"none"}
     assert {p.padding for p in points if p.length > least} == {"none", "right", "ragged-right"}
 

@@ -423,6 +423,8 @@ def test_numbers_that_float32_cannot_hold(clipped: Path) -> None:
         ("inputs", lambda m: m["inputs"][0].update(size=1000)),
         ("outputs", lambda m: m["outputs"][0].update(name="other")),
         ("limits", lambda m: m["limits"].update(max_length=100)),
+        ("task", lambda m: m.update(task="fill-mask")),
+        ("encoding", lambda m: m["encoding"]["parameters"].update(clip=7)),
     ],
 )
 def test_a_manifest_that_promises_another_model(

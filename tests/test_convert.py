@@ -84,7 +84,7 @@ def known(name: str, settings: Sequence[str]) -> tuple[str, ...]:
 def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, folder: Path) -> None:
     """Converted, passed, in every row and padding there is; the file is valid and answers."""
     source = builtin.builtin_source(name, task=None, settings_given=settings)
-    if source.plan.proof_image_sizes or source.plan.proof_lengths:
+    if source.limits.proof_image_sizes or source.limits.proof_lengths:
         lengths = None
     few = lengths and [n for n in lengths if source.limits.max_length is None or n <= source.limits.max_length]
     done = convert(name, folder / "b", ConvertOptions(settings=settings, threads=1, lengths=few))
@@ -96,13 +96,13 @@ def check(name: str, settings: tuple[str, ...], lengths: Sequence[int] | None, f
     assert not done.report.unreached
     # more rows where a branch needs them
     assert {point.batch for point in done.report.points} >= {1, 3}
-    paddings = set() if source.plan.proof_image_sizes else set(source.limits.paddings)
+    paddings = set() if source.limits.proof_image_sizes else set(source.limits.paddings)
     if few is None or max(few) > 1:
         assert {point.padding for point in done.report.points} == {"none"} | paddings
     for graph in [name for name in done.manifest.files if name.endswith(".onnx")]:
         onnx.checker.check_model(str(folder / "b" / graph), full_check=True)
     session = posexport.load(folder / "b", threads=1)
-    feeds = draw(next(p for p in grid(source.limits, source.inputs, source.plan) if p.batch == 3), source.inputs)
+    feeds = draw(next(p for p in grid(source.limits, source.inputs) if p.batch == 3), source.inputs)
     assert [array.shape[0] for array in session.run(feeds).values()] == [3] * len(source.outputs)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -46,7 +47,7 @@ def broken(right: Source, change: Change, folder: Path) -> onnx.ModelProto:
     changed = copy.deepcopy(right.module)
     with torch.no_grad():
         change(changed)
-    return exported(dataclasses.replace(right, module=changed), folder)
+    return exported(msgspec.structs.replace(right, module=changed), folder)
 
 
 # -- mistakes in numbers -----------------------------------------------------------------------------------------------

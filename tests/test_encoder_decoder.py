@@ -248,7 +248,7 @@ def test_swapped_feeds_fail(rope: tuple[Source, Path]) -> None:
         first, second = (f"past_key_values.{i}.encoder.{what}" for i in (0, 1))
         feeds[first], feeds[second] = feeds[second], feeds[first]
     swapped = dataclasses.replace(decoder, spec=msgspec.structs.replace(decoder.spec, input_names=feeds))
-    wrong = dataclasses.replace(source, parts=[source.parts[0], swapped])
+    wrong = msgspec.structs.replace(source, parts=[source.parts[0], swapped])
     report = prove(wrong, folder, lengths=(2,), threads=1)
     failed = {point.output for point in report.points if point.verdict == "fail"}
     assert "logits" in failed

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -215,11 +216,10 @@ def test_a_fixed_axis_is_refused() -> None:
             return tuple(y[:3, :11] for y in self.inner(**inputs))
 
     frozen = Frozen.__new__(Frozen)
-    import dataclasses
 
     import torch
 
     torch.nn.Module.__init__(frozen)
     frozen.inner = made.module
     with pytest.raises(PosexportError, match=re.escape("encoder-absolute")):
-        trace(dataclasses.replace(made, module=frozen), 18)
+        trace(msgspec.structs.replace(made, module=frozen), 18)

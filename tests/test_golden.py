@@ -3,9 +3,9 @@
 import copy
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import yaml
@@ -241,7 +241,7 @@ def test_every_exception_is_needed(begin: str) -> None:
 def test_positions_matter(name: str) -> None:
     """A definition that lost its positions is far off, so that the agreement above says something."""
     source = read(name, "features")
-    source = replace(source, module=copy.deepcopy(source.module))
+    source = msgspec.structs.replace(source, module=copy.deepcopy(source.module))
     for module in list(source.module.modules()):
         for child, value in list(module.named_children()):
             if isinstance(value, Encoding):

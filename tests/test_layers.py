@@ -111,6 +111,12 @@ def test_imports_only_go_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_file_asks_the_exporter() -> None:
+    """Every other one has both functions, and `traced_as` chooses: a model definition knows of no tracer."""
+    asking = [path for path in parts() if "is_in_onnx_export" in path.read_text()]
+    assert asking == [ROOT / "ops" / "tracing.py"]
+
+
 def test_every_package_has_a_layer() -> None:
     names = {p.relative_to(ROOT).parts[0].removesuffix(".py") for p in parts()}
     assert names == set(LEVEL)

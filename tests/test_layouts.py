@@ -4,7 +4,6 @@ What runs in short is on the files; the clients themselves (in an environment th
 are asked under ``--all``.
 """
 
-import dataclasses
 import itertools
 import json
 import subprocess
@@ -405,7 +404,7 @@ def test_the_proof_is_of_the_files_that_ship(name: str, layout: LayoutName, tmp_
     values = onnx.numpy_helper.to_array(bias) * np.float32(1.25)
     bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
     onnx.save(graph, str(target / last))
-    wrong = dataclasses.replace(arranged(source(name), layout))
+    wrong = msgspec.structs.replace(arranged(source(name), layout))
     from parity_models import prove
 
     from posexport.bundle.manifest import model_of

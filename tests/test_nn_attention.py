@@ -29,7 +29,7 @@ from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
 from posexport.sources.with_cache import with_cache
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec
 
 #: 12 heads of 6 channels are not the 70 channels of the input
 HIDDEN, HEADS, KV_HEADS, SIZE = 70, 12, 4, 6
@@ -483,7 +483,7 @@ def source_of(module, names=("input_ids", "attention_mask"), vocab=61):
         module=by_name("mine", module.eval(), inputs, outputs),
         inputs=inputs,
         outputs=outputs,
-        limits=LengthContract(),
+        limits=Limits(),
         encoding=None,
         task="features",
         sha256="",

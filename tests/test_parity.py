@@ -1,6 +1,5 @@
 """The proof: right models pass, wrong ones fail and the report says how."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,7 +33,7 @@ from posexport.parity.report.point_table import plain
 from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, OutputSpec, Promises
 
 TOKENS = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61, padding=7)
 MASK = InputSpec(name="attention_mask", dtype="int64", axes=[BATCH, SEQUENCE], role="mask")
@@ -142,7 +141,7 @@ def test_inputs_avoid_outputs_that_are_small_by_luck() -> None:
 
 
 def test_default_grid_is_what_the_contract_says() -> None:
-    points = grid(LengthContract(trained_length=512, max_length=512, boundaries=[100]), [TOKENS, MASK])
+    points = grid(Limits(trained_length=512, max_length=512, boundaries=[100]), [TOKENS, MASK])
     lengths = [1, 2, 17, 63, 64, 65, 99, 100, 101, 257, 512]
     assert sorted({p.length for p in points if not p.must_be_rejected}) == lengths
     assert [(p.batch, p.length) for p in points if p.must_be_rejected] == [(1, 513), (3, 513), (1, 1024)]
@@ -152,26 +151,26 @@ def test_default_grid_is_what_the_contract_says() -> None:
 
 
 def test_grid_beyond_the_trained_length() -> None:
-    clipped = LengthContract(trained_length=40, max_length=None, beyond="clip", boundaries=[40])
-    assert {39, 40, 41, 80, 257} < set(lengths_of(clipped, ProofPlan()))
+    clipped = Limits(trained_length=40, max_length=None, beyond="clip", boundaries=[40])
+    assert {39, 40, 41, 80, 257} < set(lengths_of(clipped))
     assert not any(p.must_be_rejected for p in grid(clipped, [TOKENS, MASK]))
-    stretched = LengthContract(trained_length=40, max_length=100, beyond="interpolate", boundaries=[40])
-    assert {40, 41, 70, 100} < set(lengths_of(stretched, ProofPlan()))
-    assert max(lengths_of(stretched, ProofPlan())) == 100
+    stretched = Limits(trained_length=40, max_length=100, beyond="interpolate", boundaries=[40])
+    assert {40, 41, 70, 100} < set(lengths_of(stretched))
+    assert max(lengths_of(stretched)) == 100
     assert [p.length for p in grid(stretched, [TOKENS]) if p.must_be_rejected] == [101, 101, 200]
 
 
 def test_grid_of_given_lengths_and_of_a_second_sequence() -> None:
     points = grid(
-        LengthContract(max_length=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
+        Limits(max_length=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES], lengths=[8, 10]
     )
     assert {(p.length, p.must_be_rejected) for p in points} == {(8, False), (10, True)}
     assert {p.encoder_length for p in points if p.batch == 1} == {9}
     assert {p.encoder_length for p in points if p.batch == 3} == {5}
-    default = grid(LengthContract(max_length=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
+    default = grid(Limits(max_length=9, limited_axes=[SEQUENCE, ENCODER_SEQUENCE]), [TOKENS, MASK, STATES])
     assert [p.encoder_length for p in default if p.must_be_rejected] == [9, 5, 9, 10]
     with pytest.raises(PosexportError, match="--length 2 or more"):
-        grid(LengthContract(min_length=2), [TOKENS], lengths=[1])
+        grid(Limits(min_length=2), [TOKENS], lengths=[1])
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left", "ragged"])
@@ -281,7 +280,7 @@ def test_numbering_by_ids_is_no_failure(folder: Path) -> None:
 
 def test_a_definition_that_keeps_state_gets_fresh_copies(absolute: tuple[Source, onnx.ModelProto]) -> None:
     right, model = absolute
-    report = proven(dataclasses.replace(right, module=Stateful(right.module).eval()), model, lengths=[2, 17])
+    report = proven(msgspec.structs.replace(right, module=Stateful(right.module).eval()), model, lengths=[2, 17])
     assert report.stateful
     assert report.passed, report.describe()
     assert not proven(right, model, lengths=[2]).stateful
@@ -374,7 +373,7 @@ def test_rows_that_are_mixed_up_fail_in_batches(absolute: tuple[Source, onnx.Mod
 
 def test_a_missing_guard_fails(folder: Path) -> None:
     right = source("encoder-relative-key")
-    unguarded = dataclasses.replace(right, limits=dataclass_limit(right, None))
+    unguarded = msgspec.structs.replace(right, limits=dataclass_limit(right, None))
     report = proven(right, exported(unguarded, folder), lengths=[20, 21])
     assert failing_lengths(report) == {21}
     assert "it must be rejected (input longer than 20 positions): no length guard" in report.describe()
@@ -382,7 +381,7 @@ def test_a_missing_guard_fails(folder: Path) -> None:
 
 def test_another_failure_is_no_guard(folder: Path) -> None:
     right = source("encoder-learned")
-    unguarded = dataclasses.replace(right, limits=dataclass_limit(right, None))
+    unguarded = msgspec.structs.replace(right, limits=dataclass_limit(right, None))
     model = exported(unguarded, folder)
     for value in model.graph.input:
         value.type.tensor_type.shape.dim[1].dim_value = 20
@@ -405,7 +404,7 @@ def test_an_output_that_is_not_a_number_fails(absolute: tuple[Source, onnx.Model
 def test_a_graph_without_its_positions_breaks_the_control(folder: Path) -> None:
     """The values of both are right: only the claim that there are positions is wrong."""
     right = source("encoder-nope")
-    claimed = dataclasses.replace(right, promises=source("encoder-absolute").promises)
+    claimed = msgspec.structs.replace(right, promises=source("encoder-absolute").promises)
     report = proven(claimed, exported(right, folder), lengths=[17])
     assert all(p.verdict == "pass" for p in report.points)
     assert not report.passed
@@ -421,7 +420,7 @@ def test_a_model_of_another_source_is_refused(absolute: tuple[Source, onnx.Model
 def test_a_module_that_returns_no_tuple_is_named() -> None:
     tokens = InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=61)
     outputs = [OutputSpec(name="y", axes=[BATCH, SEQUENCE, 20])]
-    kept_source = dataclasses.replace(
+    kept_source = msgspec.structs.replace(
         source(),
         module=Kept(lambda x: x).eval(),
         inputs=[tokens],

@@ -18,7 +18,7 @@ from posexport.parity.sample.check import check_sample
 from posexport.parity.sample.header import LARGEST
 from posexport.parity.sample.writer import SampleWriter
 from posexport.sources.source import Source
-from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, LengthContract
+from posexport.spec import BATCH, ENCODER_SEQUENCE, InputSpec, Limits
 
 #: a machine that has no PyTorch
 WITHOUT_TORCH = """
@@ -104,7 +104,7 @@ def test_a_large_model_still_fits() -> None:
     )
     right = source("encoder-absolute", task="fill-mask")
     inputs = [*right.inputs, states]
-    limits = LengthContract(trained_length=512, max_length=512, boundaries=[512])
+    limits = Limits(trained_length=512, max_length=512, boundaries=[512])
     points = [p for p in grid(limits, inputs) if not p.must_be_rejected]
     writer = SampleWriter()
     wide = Source(

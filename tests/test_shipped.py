@@ -59,10 +59,10 @@ def points_of(source: Source) -> list[GridPoint]:
     """Of the grid, few: rows of different lengths, no padding, and each way to split a sequence into calls."""
     limits = source.limits
     chosen = None
-    if not (source.plan.proof_image_sizes or source.plan.proof_lengths):
+    if not (source.limits.proof_image_sizes or source.limits.proof_lengths):
         limit = limits.max_length
         chosen = [n for n in LENGTHS if n >= limits.min_length and (limit is None or n <= limit)]
-    points = [p for p in grid(limits, source.inputs, source.plan, lengths=chosen) if not p.must_be_rejected]
+    points = [p for p in grid(limits, source.inputs, lengths=chosen) if not p.must_be_rejected]
     few = {"none", limits.ragged}
     return [p for p in points if (p.batch > 1 and p.padding in few) or (p.calls and p.batch == 1)]
 

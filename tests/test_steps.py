@@ -1,6 +1,5 @@
 """Greedy steps as a part of the proof, and the promise that later tokens change nothing: both can fail."""
 
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,7 +205,7 @@ def test_later_tokens_change_nothing_in_a_decoder(rope: Report) -> None:
 def test_an_encoder_that_promises_it_fails(tmp_path: Path) -> None:
     right = encoder("encoder-absolute")
     assert not right.promises.causal
-    wrong = dataclasses.replace(right, promises=msgspec.structs.replace(right.promises, causal=True))
+    wrong = msgspec.structs.replace(right, promises=msgspec.structs.replace(right.promises, causal=True))
     report = proof(wrong, tmp_path, lengths=(17,))
     assert [item.verdict for item in later(report)] == ["fail"]
     assert not report.passed

@@ -27,7 +27,7 @@ from posexport.runtime.session import load as load_bundle
 from posexport.sources import length_search
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.user_module import in_precision
-from posexport.spec import InputSpec, LengthContract, OutputSpec, Promises
+from posexport.spec import InputSpec, LengthContract, Limits, OutputSpec, Promises
 from tests.small import in_short
 
 SOURCE = '''
@@ -388,14 +388,14 @@ def test_the_limit_is_found(models: Path, factory: str, limit: int, axes: list[s
     source = load_source(f"{models}:{factory}", LoadOptions())
     assert (source.limits.max_length, source.limits.limited_axes) == (limit, axes)
     assert any(reason in remark for remark in source.remarks)
-    assert source.plan.further == []
+    assert source.further == []
 
 
 @pytest.mark.parametrize("factory", ["distances", "lone", "bag", "one_length", "trained"])
 def test_no_limit_is_made_up(models: Path, factory: str) -> None:
     source = load_source(f"{models}:{factory}", LoadOptions())
     assert source.limits.max_length is None
-    assert {512, 1024} <= set(source.plan.further)
+    assert {512, 1024} <= set(source.further)
 
 
 def test_looking_for_the_limit_leaves_the_module_as_it_was(models: Path) -> None:
@@ -503,11 +503,11 @@ def test_search_keeps_to_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_further_lengths_are_points_without_padding() -> None:
     inputs = [InputSpec(name="x", dtype="int64", axes=["batch_size", "sequence_length"], role="tokens", size=3)]
-    points = grid(LengthContract(), inputs, further=[64, 1024])
+    points = grid(Limits(), inputs, further=[64, 1024])
     assert [(p.batch, p.padding) for p in points if p.length == 1024] == [(1, "none")]
     assert len([p for p in points if p.length == 64]) == 2
-    assert not [p for p in grid(LengthContract(), inputs, lengths=[5], further=[1024]) if p.length > 5]
-    limited = grid(LengthContract(max_length=100), inputs, further=[64, 1024])
+    assert not [p for p in grid(Limits(), inputs, lengths=[5], further=[1024]) if p.length > 5]
+    limited = grid(Limits(max_length=100), inputs, further=[64, 1024])
     assert [p.length for p in limited if p.length > 100] == [101, 101, 200]
     assert all(p.must_be_rejected for p in limited if p.length > 100)
 

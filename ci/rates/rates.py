@@ -85,7 +85,7 @@ def models(count: int) -> list[Model]:
 def lengths_of(source: Source) -> list[int] | None:
     """`LENGTHS`, both sides of the encoding's boundaries, and the limit; None (the defaults) for images and samples."""
     limits = source.limits
-    if source.plan.proof_image_sizes or source.plan.proof_lengths or limits.convolutions:
+    if limits.proof_image_sizes or limits.proof_lengths or limits.convolutions:
         return None
     near = {b + step for b in limits.boundaries if b <= LONGEST for step in (0, 1)}
     limit = limits.max_length

@@ -19,7 +19,7 @@ import msgspec
 
 from posexport.errors import PosexportError
 from posexport.recipe import Recipe
-from posexport.spec import ENCODER_PAST, Axis, EncodingSpec, InputSpec, Limits, OutputSpec, PartSpec, is_cache_output
+from posexport.spec import ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, is_cache_output
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
@@ -187,19 +187,13 @@ class PassSpec(_Strict, frozen=True, kw_only=True):
     rejected: list[str] = []
 
 
-class Manifest(_Strict, frozen=True, kw_only=True):
+class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
     """A bundle's manifest, ``posexport.json``.
 
     Attributes:
         format_version: version of this format; a reader rejects versions that it does not know.
         posexport: the version of posexport that wrote the bundle.
         source: what was converted.
-        task: what the model is for, such as ``features``, ``sentence-embedding`` or ``text-generation``.
-        encoding: the position encoding and its parameters; None for a module without one that posexport knows.
-        encodings: the encoding of each layer in turn, where layers differ.
-        limits: the lengths for which the model is right, and what happens beyond them.
-        inputs: the inputs in the graph's order.
-        outputs: the outputs in the graph's order.
         parts: the graphs of a model that has several (encoder and decoder), in the order in which they run.
         precision: precision of weights and activations.
         precision_by_class: class of tensors and what they are stored in, such as ``int8 per channel``; empty: all
@@ -238,12 +232,6 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     posexport: str
     source: SourceInfo
-    task: str
-    encoding: EncodingSpec | None
-    encodings: list[EncodingSpec] = []
-    limits: Limits
-    inputs: list[InputSpec]
-    outputs: list[OutputSpec]
     parts: list[PartSpec] = []
     precision: PrecisionName = MODEL_DTYPE.precision
     precision_by_class: dict[str, str] = {}
@@ -268,11 +256,6 @@ class Manifest(_Strict, frozen=True, kw_only=True):
     coverage: list[BranchRun] = []
     created: str
 
-    @property
-    def layers(self) -> list[EncodingSpec]:
-        """The encodings of its layers, one where all share it."""
-        return self.encodings or ([] if self.encoding is None else [self.encoding])
-
 
 class _Version(msgspec.Struct):
     """The one field that every version has, read first so that a manifest of another one is named as such."""
@@ -281,8 +264,10 @@ class _Version(msgspec.Struct):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest as JSON that people can read, ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    """The manifest as JSON that people can read, ending in a newline; what was written by what comes first."""
+    fields = msgspec.to_builtins(manifest)
+    first = {name: fields[name] for name in ("format_version", "posexport", "source")}
+    return msgspec.json.format(msgspec.json.encode(first | fields), indent=2) + b"\n"
 
 
 def decode(data: bytes) -> Manifest:

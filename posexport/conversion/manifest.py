@@ -15,7 +15,6 @@ from posexport.conversion.options import ConvertOptions
 from posexport.parity.report.range import nearest
 from posexport.recipe import Recipe
 from posexport.runtime.providers import numeric_options
-from posexport.spec import Limits
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import DEFAULT_PROVIDER
 from posexport.targets.target import PORTABLE
@@ -72,14 +71,9 @@ def manifest_of(
 
     proven = verdict(report).proven
     return Manifest(
+        **source.facts,
         posexport=VERSION,
         source=SourceInfo(name=source.public_name, kind=source.kind, sha256=source.sha256, revision=source.revision),
-        task=source.task,
-        encoding=source.encoding,
-        encodings=source.encodings,
-        limits=Limits.of(source.limits, source.plan),
-        inputs=source.inputs,
-        outputs=source.outputs,
         parts=[part.spec for part in source.parts],
         opset=built[0].opset,
         ir_version=built[0].ir_version,

@@ -2,9 +2,10 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from posexport.bundle.copied import copy_without_paths
 from posexport.bundle.manifest import model_of
@@ -94,7 +95,7 @@ def _prepared(argument: "str | nn.Module", options: ConvertOptions, layout: "Lay
 
     source = prepare(argument, options.load, options)
     if name is not None:
-        source = replace(source, name=name)
+        source = msgspec.structs.replace(source, name=name)
     source = layout.arranged(source, options.record)
     return source if options.tokenizer is None else with_tokenizer(source, Path(options.tokenizer))
 

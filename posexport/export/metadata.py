@@ -1,13 +1,10 @@
 """What a lone .onnx says of itself: the essentials of the manifest in ``metadata_props``."""
 
-import json
-
-import msgspec
 import onnx_ir as ir
 
 from posexport.recipe import Recipe
 from posexport.sources.source import Source
-from posexport.spec import Limits
+from posexport.spec import as_metadata
 from posexport.version import VERSION
 
 
@@ -23,14 +20,10 @@ def fill(model: ir.Model, source: Source, lowerings: dict[str, str], recipe: Rec
             "sha256": source.sha256,
             **({} if source.revision is None else {"revision": source.revision}),
         },
-        "task": source.task,
-        "encoding": msgspec.to_builtins(source.encoding),
-        "limits": msgspec.to_builtins(Limits.of(source.limits, source.plan)),
-        "inputs": msgspec.to_builtins(source.inputs),
-        "outputs": msgspec.to_builtins(source.outputs),
+        **source.metadata,
         "lowerings": lowerings,
-        "recipe": msgspec.to_builtins(recipe),
+        "recipe": recipe,
         "version": VERSION,
     }
     for key, value in entries.items():
-        model.metadata_props[f"posexport.{key}"] = value if isinstance(value, str) else json.dumps(value)
+        model.metadata_props[f"posexport.{key}"] = as_metadata(value)

@@ -25,7 +25,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     Raises:
         PosexportError: the module cannot be traced, or fixes an axis that it declares dynamic.
     """
-    sizes = axis_sizes(source.inputs, source.plan.trace_sizes)
+    sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs = example(source.inputs, sizes)
     dims = {name: torch.export.Dim(name, max=None) for name in sizes}
     shapes = {

@@ -15,6 +15,7 @@ from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.spec import emit
+from posexport.ops.tracing import traced_as
 
 #: scores that are held at once where nothing is to be learned: 8 MB in float64
 _MOST_SCORES = 1 << 20
@@ -60,12 +61,67 @@ def attend(
             )
         q_BHTD, scores = scores.biased(q_BHTD)
         terms["scores"] = scores
-    if torch.onnx.is_in_onnx_export():
-        static = buffers is not None and not (scores or values or base)
-        if buffers is not None and static:
-            k_BHSD, v_BHSD = buffers
-        return _node(q_BHTD, k_BHSD, v_BHSD, scale, mask, terms, causal, sink, static=static)
     how: dict[str, Any] = {"scale": scale, "sink": sink, "dropout": dropout}
+    return _attended(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, buffers=buffers, **how)
+
+
+def _node(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    parts: Mapping[str, Term | None],
+    mask: Tensor | None,
+    causal: tuple[Positions, Positions] | None,
+    /,
+    *,
+    buffers: tuple[Tensor, Tensor] | None,
+    scale: float,
+    sink: Tensor | None,
+    dropout: float,
+) -> Tensor:
+    """One node; without position terms it reads the buffers themselves."""
+    del dropout  # nothing is dropped in a graph
+    terms = {part: term for part, term in parts.items() if term is not None}
+    static = buffers is not None and not terms
+    if buffers is not None and static:
+        k, v = buffers
+    names = {part: term.operator.name for part, term in terms.items()}
+    spec = AttentionSpec(
+        scores=names.get("scores"),
+        values=names.get("values"),
+        base=names.get("base"),
+        mask="none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs",
+        causal=causal is not None,
+        grouped=k.shape[1] != q.shape[1],
+        sink=sink is not None,
+        cache="static" if static else "none",
+        head_size=q.shape[-1],
+    )
+    tensors = [tensor for part in spec.operators for tensor in terms[part].tensors]
+    inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]
+    if spec.ordered:
+        queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
+        inputs += [queries.slots_T, keys.slots_T]
+    sizes = {"heads": q.shape[1], "kv_heads": k.shape[1]}
+    shape = (*q.shape[:-1], v.shape[-1])
+    return emit(spec, inputs, like=q, shape=shape, scale=scale, lowest=lowest(q.dtype), **sizes)
+
+
+@traced_as(_node)
+def _attended(
+    q_BHTD: Tensor,
+    k_BHSD: Tensor,
+    v_BHSD: Tensor,
+    terms: Mapping[str, Term | None],
+    mask: Tensor | None,
+    causal: tuple[Positions, Positions] | None,
+    /,
+    *,
+    buffers: tuple[Tensor, Tensor] | None,
+    **how: Any,
+) -> Tensor:
+    """In PyTorch: tiled over queries where the scores of all would be too many."""
+    del buffers  # copying the used slots costs nothing that matters here
     tile = _tile(q_BHTD, k_BHSD)
     if tile is None:
         return _formula(q_BHTD, k_BHSD, v_BHSD, terms, mask, causal, **how)
@@ -181,38 +237,3 @@ def sees_any(mask_B11S: Tensor, causal: tuple[Positions, Positions] | None = Non
     queries, keys = causal
     first_B1 = torch.where(kept_BS, keys.slots_T, torch.iinfo(torch.int64).max).amin(-1, keepdim=True)
     return (first_B1 <= queries.slots_T)[..., None]
-
-
-def _node(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    mask: Tensor | None,
-    parts: dict[str, Term | None],
-    causal: tuple[Positions, Positions] | None,
-    sink: Tensor | None,
-    *,
-    static: bool,
-) -> Tensor:
-    terms = {part: term for part, term in parts.items() if term is not None}
-    names = {part: term.operator.name for part, term in terms.items()}
-    spec = AttentionSpec(
-        scores=names.get("scores"),
-        values=names.get("values"),
-        base=names.get("base"),
-        mask="none" if mask is None else "keys" if mask.shape[2] == 1 else "pairs",
-        causal=causal is not None,
-        grouped=k.shape[1] != q.shape[1],
-        sink=sink is not None,
-        cache="static" if static else "none",
-        head_size=q.shape[-1],
-    )
-    tensors = [tensor for part in spec.operators for tensor in terms[part].tensors]
-    inputs = [q, k, v, *(tensor for tensor in (mask, sink) if tensor is not None), *tensors]
-    if spec.ordered:
-        queries, keys = causal or next((term.queries, term.keys) for term in terms.values())
-        inputs += [queries.slots_T, keys.slots_T]
-    sizes = {"heads": q.shape[1], "kv_heads": k.shape[1]}
-    shape = (*q.shape[:-1], v.shape[-1])
-    return emit(spec, inputs, like=q, shape=shape, scale=scale, lowest=lowest(q.dtype), **sizes)

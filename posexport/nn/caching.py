@@ -1,8 +1,5 @@
 """The KV cache of a decoder, dynamic or static, and whether keys are kept rotated.
 
-While ``torch.onnx.export`` traces, writing to a static cache is one TensorScatter (opset 24), which a runtime does in
-place where its past and present are one buffer; reading is one Slice.
-
 Shape letters: B batch, G KV heads, P past tokens, M slots of a static cache, T new tokens, S past and new tokens, D
 head size.
 """
@@ -16,6 +13,7 @@ import torch
 from torch import Tensor
 
 from posexport.encodings.positions import Positions
+from posexport.ops.cache import read_slots, write_slots
 from posexport.recipe import RotationName
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL
 
@@ -85,27 +83,11 @@ class StaticCache(Cache):
 
     def write(self, past: Tensor, new_BGTD: Tensor, queries: Positions) -> Tensor:
         """A copy of the past with the new tokens at their slots, which are consecutive; [B, G, M, D]."""
-        if not torch.onnx.is_in_onnx_export():
-            return past.index_copy(2, queries.slots_T, new_BGTD)
-        first_B = queries.slots_T[:1].expand(new_BGTD.shape[0])
-        inputs = (past, new_BGTD, first_B)
-        present: Tensor = torch.onnx.ops.symbolic(
-            "::TensorScatter", inputs, attrs={"axis": 2}, dtype=past.dtype, shape=past.shape, version=24
-        )
-        return present
+        return write_slots(past, new_BGTD, queries.slots_T)
 
     def read(self, present: Tensor, keys: Positions) -> Tensor:
         """The slots up to the last new token: those of ``keys`` are 0, 1, 2 ..."""
-        total = keys.slots_T.shape[0]
-        if not torch.onnx.is_in_onnx_export():
-            return present[:, :, :total]
-        batch, heads, _, size = present.shape
-        start, axis = (torch.tensor([value], dtype=torch.int64) for value in (0, 2))
-        inputs = (present, start, keys.slots_T[-1:] + 1, axis)
-        used: Tensor = torch.onnx.ops.symbolic(
-            "::Slice", inputs, dtype=present.dtype, shape=(batch, heads, total, size), version=24
-        )
-        return used
+        return read_slots(present, keys.slots_T)
 
 
 CACHES: dict[str, type[Cache]] = {cls.name: cls for cls in (DynamicCache, StaticCache)}

@@ -20,6 +20,7 @@ from onnxscript.values import Opset
 from torch import Tensor
 
 from posexport.ops.gradient import give_gradient
+from posexport.ops.tracing import traced_as
 from posexport.spec import DOMAIN as DOMAIN
 
 #: the opset of our own domain, which the functions are declared in
@@ -84,11 +85,13 @@ class Operator:
     shifts: bool = False
     lead: Callable[..., tuple[int, int]] = lambda first, *_: (1, first.shape[0])
 
-    def __call__(self, *tensors: Tensor) -> Tensor:
-        """Run the torch operator, or emit its node while ``torch.onnx.export`` traces."""
-        if not torch.onnx.is_in_onnx_export():
-            return self.eager(*tensors)
+    def _node(self, *tensors: Tensor) -> Tensor:
         return symbolic(self.name, tensors, like=tensors[0], shape=self.shape(*tensors))
+
+    @traced_as(_node)
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """The torch operator, or its node."""
+        return self.eager(*tensors)
 
     def shape(self, *tensors: Tensor) -> tuple[int, ...]:
         """Of the output for these inputs."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from posexport.ops.operator import Array
 from posexport.ops.spec import NodeSpec, emit
+from posexport.ops.tracing import traced_as
 
 Layout = Literal["half", "interleaved"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -79,10 +80,7 @@ class RotationSpec(NodeSpec):
         return replace(self, packed=False)
 
 
-def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
-    """`turn`, or its node while ``torch.onnx.export`` traces."""
-    if not torch.onnx.is_in_onnx_export():
-        return turn(x_BHTD, cos_B1TF, sin_B1TF, layout)
+def _node(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
     size, pairs = x_BHTD.shape[-1], cos_B1TF.shape[-1]
     partial = 2 * pairs < size
     # a batch that the trace does not know is never taken for 1
@@ -94,7 +92,8 @@ def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -
     return emit(spec, (x_BHTD, cos_B1TF, sin_B1TF), like=x_BHTD, shape=x_BHTD.shape, **attributes)
 
 
-def turn(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
+@traced_as(_node)
+def rotate(x_BHTD: Tensor, cos_B1TF: Tensor, sin_B1TF: Tensor, layout: Layout) -> Tensor:
     """Pair by pair: ``(a + ib) (cos + i sin)``, computed in the type of the cosines, given in that of ``x_BHTD``."""
     pairs = cos_B1TF.shape[-1]
     wide = x_BHTD[..., : 2 * pairs].to(cos_B1TF.dtype)

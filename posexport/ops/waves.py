@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from posexport.ops.operator import Array
 from posexport.ops.spec import NodeSpec, emit
+from posexport.ops.tracing import traced_as
 
 Layout = Literal["interleaved", "half"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -76,14 +77,17 @@ class ProjectionSpec(NodeSpec):
         return ["vectors"]
 
 
-def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
-    """``weight [H D, C]`` times the waves of ``distance_W``: [H, W, D]; its node while ``torch.onnx.export`` traces."""
+def _node(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
     split_heads = [-1, heads, weight.shape[0] // heads]
-    if not torch.onnx.is_in_onnx_export():
-        wave_WC = waves(distance_W, frequencies, weight.shape[1], layout, weight.dtype).to(weight.dtype)
-        return nn.functional.linear(wave_WC, weight).reshape(split_heads).transpose(0, 1)
     wide = torch.promote_types(weight.dtype, torch.float32)
     frequency_F = torch.tensor(frequencies, dtype=wide, device=weight.device)
     shape = (heads, distance_W.shape[0], split_heads[-1])
     spec = ProjectionSpec(layout)
     return emit(spec, (distance_W, frequency_F, weight), like=weight, shape=shape, split_heads=split_heads)
+
+
+@traced_as(_node)
+def project(distance_W: Tensor, frequencies: Sequence[float], weight: Tensor, *, heads: int, layout: Layout) -> Tensor:
+    """``weight [H D, C]`` times the waves of ``distance_W``: [H, W, D]."""
+    wave_WC = waves(distance_W, frequencies, weight.shape[1], layout, weight.dtype).to(weight.dtype)
+    return nn.functional.linear(wave_WC, weight).reshape(-1, heads, weight.shape[0] // heads).transpose(0, 1)

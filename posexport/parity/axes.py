@@ -20,9 +20,9 @@ def check_axes(source: Source, model: Path | bytes) -> None:
     runner = Runner.of(source, model, [part.spec for part in source.parts])
     limit = source.limits.max_length
     for step in (1, 2):
-        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.plan.trace_sizes).items()}
-        if source.plan.proof_image_sizes:
-            sizes[HEIGHT], sizes[WIDTH] = source.plan.proof_image_sizes[(step - 1) % len(source.plan.proof_image_sizes)]
+        sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}
+        if images := source.limits.proof_image_sizes:
+            sizes[HEIGHT], sizes[WIDTH] = images[(step - 1) % len(images)]
         for axis in source.limits.limited_axes:
             if axis in sizes and limit is not None:
                 sizes[axis] = max(source.limits.min_length, min(sizes[axis], limit + 1 - step))

@@ -178,10 +178,8 @@ class _Choice:
 
     def _grid(self) -> list[GridPoint]:
         source, wishes = self._source, self._wishes
-        further = source.plan.further or (LONG if wishes.computed in HALVES else ())
-        return grid(
-            source.limits, source.inputs, source.plan, lengths=wishes.lengths, further=self._budget.further(further)
-        )
+        further = source.further or (LONG if wishes.computed in HALVES else ())
+        return grid(source.limits, source.inputs, lengths=wishes.lengths, further=self._budget.further(further))
 
     def _judge(self) -> Judge:
         wishes = self._wishes
@@ -247,7 +245,8 @@ class _Choice:
 def _widened_parts(source: Source) -> Source:
     """``source`` with the inputs of its parts as a copy has them that rounds."""
     specs = widened_parts([part.spec for part in source.parts])
-    return replace(source, parts=[replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)])
+    parts = [replace(part, spec=spec) for part, spec in zip(source.parts, specs, strict=True)]
+    return msgspec.structs.replace(source, parts=parts)
 
 
 def _about(wishes: Wishes) -> Report:

@@ -1,7 +1,5 @@
 """How a decoder keeps past tokens: ``--cache`` and ``--rotation``."""
 
-from dataclasses import replace
-
 import msgspec
 
 from posexport.definition.definition import Definition
@@ -38,5 +36,7 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     # positions that are given end where the inputs do
     limit = source.limits.max_length
     inputs = [msgspec.structs.replace(s, size=limit) if s.role == "positions" else s for s in module.inputs]
-    plan = msgspec.structs.replace(source.plan, trace_sizes=module.plan.trace_sizes)
-    return replace(source, module=module, inputs=inputs, outputs=module.outputs, parts=module.parts, plan=plan)
+    limits = msgspec.structs.replace(source.limits, trace_sizes=module.plan.trace_sizes)
+    return msgspec.structs.replace(
+        source, module=module, inputs=inputs, outputs=module.outputs, parts=module.parts, limits=limits
+    )

@@ -1,7 +1,5 @@
 """What happens beyond the trained length: ``--beyond`` and ``--max-length``."""
 
-from dataclasses import replace
-
 import msgspec
 from torch import nn
 
@@ -28,7 +26,7 @@ def extend(source: Source, beyond: Beyond, max_length: int | None) -> Source:
     else:
         module, limit = _extended(source, beyond, max_length), max_length
     inside = sorted({b for b in [*old.boundaries, *([limit] if limit else [])] if limit is None or b <= limit})
-    return replace(
+    return msgspec.structs.replace(
         source,
         module=module,
         parts=module.parts if isinstance(module, Definition) and module is not source.module else source.parts,

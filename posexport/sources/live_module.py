@@ -76,7 +76,7 @@ def source_of_module(
         encoding=None if first is None else first.spec,
         task="features",
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
-        plan=probed.plan,
+        further=probed.further,
         promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
         remarks=[*remarks, *renamed, *bounded, *probed.remarks],
     )

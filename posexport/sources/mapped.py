@@ -52,7 +52,8 @@ def release(parameters: Iterable[nn.Parameter]) -> None:
     advise = getattr(mmap, "MADV_DONTNEED", None)
     for parameter in parameters:
         pages: _Pages | None = getattr(parameter, _PAGES, None)
-        if pages is None or advise is None or parameter._version != pages.version:  # noqa: SLF001 (counts writes)
+        # the counter of writes that autograd's checks read; it has no public name
+        if pages is None or advise is None or parameter._version != pages.version:  # noqa: SLF001
             continue
         # whole pages only: those at the ends are the neighbours' too
         start = -(-pages.start // mmap.PAGESIZE) * mmap.PAGESIZE

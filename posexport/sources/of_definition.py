@@ -8,6 +8,20 @@ import msgspec
 
 from posexport.definition.definition import Definition
 from posexport.sources.source import Source
+from posexport.spec import Limits, ModelSpec
+
+
+def spec_of(model: Definition, task: str) -> ModelSpec:
+    """What the definition says of itself, as the record that sources and bundles share."""
+    encodings = [encoding.spec for encoding in model.encodings]
+    return ModelSpec(
+        task=task,
+        encoding=encodings[0],
+        encodings=encodings if any(spec != encodings[0] for spec in encodings) else [],
+        limits=Limits.of(model.limits, model.plan),
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
 
 
 def source_of(
@@ -23,26 +37,20 @@ def source_of(
     remarks: Sequence[str] = (),
 ) -> Source:
     """The source of a definition. ``longest``: where its inputs end although its encoding takes longer ones."""
-    limits = model.limits
+    spec = spec_of(model, task)
+    limits = spec.limits
     if longest is not None:
         limit = longest if limits.max_length is None else min(longest, limits.max_length)
         boundaries = sorted({*(length for length in limits.boundaries if length < limit), limit})
         trained = limit if limits.trained_length is None else min(limit, limits.trained_length)
         limits = msgspec.structs.replace(limits, max_length=limit, trained_length=trained, boundaries=boundaries)
-    encodings = [encoding.spec for encoding in model.encodings]
     return Source(
+        **msgspec.structs.replace(spec, limits=limits).facts,
         name=name,
         label=label,
         kind=kind,
         module=model.eval(),
-        inputs=model.inputs,
-        outputs=model.outputs,
-        limits=limits,
-        encoding=encodings[0],
-        encodings=encodings if any(spec != encodings[0] for spec in encodings) else [],
-        task=task,
         sha256=sha256,
-        plan=model.plan,
         promises=model.promises,
         parts=model.parts,
         files=files or {},

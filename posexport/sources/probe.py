@@ -27,7 +27,17 @@ from posexport.sources.user_module import (
     raised,
 )
 from posexport.sources.value_reads import ValueReads
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, ProofPlan
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    SEQUENCE,
+    Axis,
+    InputSpec,
+    LengthContract,
+    Limits,
+    OutputSpec,
+    ProofPlan,
+)
 
 Sizes = dict[str, int]
 #: axes whose longest input is looked for
@@ -41,11 +51,11 @@ _PADDED = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """``plan``: with lengths beyond the default grid, cheap enough to be proven too, where no limit was found."""
+    """``further``: lengths beyond the default grid, cheap enough to be proven too, where no limit was found."""
 
     outputs: list[OutputSpec]
-    limits: LengthContract
-    plan: ProofPlan
+    limits: Limits
+    further: list[int]
     remarks: list[str] = field(default_factory=list)
 
 
@@ -76,10 +86,8 @@ def probe(
     sequence = searched.get(SEQUENCE)
     return Probed(
         outputs=outputs,
-        limits=limits,
-        plan=ProofPlan(
-            further=[] if sequence is None or sequence.limit is not None else sequence.cheap, trace_sizes=traced
-        ),
+        limits=Limits.of(limits, ProofPlan(trace_sizes=traced)),
+        further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
         remarks=remarks,
     )
 

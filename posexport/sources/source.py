@@ -1,18 +1,17 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
+import msgspec
 from torch import nn
 
 from posexport.definition.definition import Part
-from posexport.spec import MODEL, EncodingSpec, InputSpec, LengthContract, OutputSpec, Promises, ProofPlan
+from posexport.spec import MODEL, ModelSpec, Promises
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A model that is ready to be converted.
+class Source(ModelSpec, frozen=True, kw_only=True):
+    """A model that is ready to be converted: its facts, and what export and proof need beside them.
 
     Attributes:
         name: as the user gave it.
@@ -21,9 +20,7 @@ class Source:
         label: what files that leave this machine call it, the same wherever it lies; None: the last part of its name.
         revision: the commit of a source from the Hugging Face Hub.
         sha256: of what determines the weights (a checkpoint's files, a Python file, a built-in's settings).
-        encodings: of every layer in turn, where they differ; ``encoding`` is the first one's.
-        limits: the lengths it is right for.
-        plan: the sizes to trace and to prove it at.
+        further: lengths beyond the usual ones to prove it at, where there is memory for them.
         promises: what holds between its outputs for different inputs.
         parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
@@ -35,18 +32,12 @@ class Source:
     revision: str | None = None
     kind: Literal["builtin", "python", "huggingface"]
     module: nn.Module
-    inputs: list[InputSpec]
-    outputs: list[OutputSpec]
-    limits: LengthContract
-    encoding: EncodingSpec | None
-    encodings: list[EncodingSpec] = field(default_factory=list)
-    task: str
     sha256: str
-    plan: ProofPlan = field(default_factory=ProofPlan)
-    promises: Promises = field(default_factory=Promises)
-    parts: list[Part] = field(default_factory=list)
-    files: dict[str, Path] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    further: list[int] = msgspec.field(default_factory=list)
+    promises: Promises = Promises()
+    parts: list[Part] = msgspec.field(default_factory=list)
+    files: dict[str, Path] = msgspec.field(default_factory=dict)
+    remarks: list[str] = msgspec.field(default_factory=list)
 
     @property
     def public_name(self) -> str:
@@ -59,7 +50,7 @@ class Source:
         if not self.parts:
             return {MODEL: self}
         return {
-            part.spec.file: replace(
+            part.spec.file: msgspec.structs.replace(
                 self, module=part.module, inputs=part.spec.inputs, outputs=part.spec.outputs, parts=[]
             )
             for part in self.parts

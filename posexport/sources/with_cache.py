@@ -7,7 +7,6 @@ Shape letters: B batch, T new tokens.
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 import torch
@@ -20,6 +19,7 @@ from posexport.nn.caching import Caching
 from posexport.nn.reach import Reach
 from posexport.sources import mapped
 from posexport.sources.length_search import LONGEST, search
+from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
@@ -58,13 +58,14 @@ def with_cache(source: Source, task: str | None) -> Source:
     if reason and task is None:
         remark = f"converted for features, without a KV cache: {reason}"
         causal = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
-        return replace(source, remarks=[*source.remarks, remark]) if causal else source
+        return msgspec.structs.replace(source, remarks=[*source.remarks, remark]) if causal else source
     if reason:
         raise PosexportError(f"{source.name} cannot be converted for {TASK}: {reason}")
     decoder = _decoder(source, user, paths)
     if task is None:
         remark = f"converted for {TASK}: a KV cache goes through its {len(paths)} causal attention layers"
-        return replace(decoder, remarks=[*decoder.remarks, f"{remark}; the task features leaves it out"])
+        remarks = [*decoder.remarks, f"{remark}; the task features leaves it out"]
+        return msgspec.structs.replace(decoder, remarks=remarks)
     return decoder
 
 
@@ -118,7 +119,8 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
     tokens = next(spec for spec in source.inputs if spec.name == IDS)
     if vocab in _rows(user.module):  # an example need not hold the last id
         tokens = msgspec.structs.replace(tokens, size=vocab)
-    limits, remarks = source.limits, list(source.remarks)
+    limits: LengthContract = source.limits
+    remarks = list(source.remarks)
     if any(spec.name == POSITIONS for spec in source.inputs):
         limits, remarks = _numbered(OwnDecoder(user, paths, tokens, vocab, limits).eval(), remarks)
     decoder = OwnDecoder(user, paths, tokens, vocab, limits).eval()
@@ -126,19 +128,13 @@ def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
         raise PosexportError(
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
-    encodings = [encoding.spec for encoding in decoder.encodings]
-    further = [length for length in source.plan.further if limits.max_length is None or length <= limits.max_length]
-    return replace(
+    further = [length for length in source.further if limits.max_length is None or length <= limits.max_length]
+    return msgspec.structs.replace(
         source,
+        **spec_of(decoder, TASK).facts,
         module=decoder,
-        inputs=decoder.inputs,
-        outputs=decoder.outputs,
-        limits=decoder.limits,
-        encoding=encodings[0],
-        encodings=encodings if any(each != encodings[0] for each in encodings) else [],
-        task=TASK,
         promises=decoder.promises,
-        plan=msgspec.structs.replace(decoder.plan, further=further),
+        further=further,
         remarks=remarks,
     )
 

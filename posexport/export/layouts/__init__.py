@@ -1,6 +1,6 @@
 """What the directory of a bundle looks like: ``--layout``. A layout is a record in a file of its own."""
 
-from dataclasses import replace
+import msgspec
 
 from posexport.export.layouts.genai import GENAI
 from posexport.export.layouts.layout import Layout
@@ -25,4 +25,4 @@ def arranged(source: Source, name: LayoutName, precision: Precision = FP32, *, a
         PosexportError: the layout is not for such a model.
     """
     source = LAYOUTS[name].arranged(source, precision)
-    return replace(source, parts=[]) if alone and len(source.parts) == 1 else source
+    return msgspec.structs.replace(source, parts=[]) if alone and len(source.parts) == 1 else source

@@ -46,7 +46,7 @@ class Layout:
             return source
         if not precision.client_dtype:
             raise PosexportError(f"no client of this layout has a name for {precision.name}; leave --layout out")
-        return replace(source, parts=[_suffixed(part, precision.suffix) for part in source.parts])
+        return msgspec.structs.replace(source, parts=[_suffixed(part, precision.suffix) for part in source.parts])
 
 
 def _suffixed(part: Part, suffix: str) -> Part:
@@ -69,7 +69,7 @@ def in_one_part(source: Source, file: str) -> Source:
         input_names={each.name: each.name for each in source.inputs},
         output_names={each.name: each.name for each in source.outputs},
     )
-    return replace(source, parts=[Part(spec, source.module)])
+    return msgspec.structs.replace(source, parts=[Part(spec, source.module)])
 
 
 def check_client(source: Source, layout: str, client: str) -> None:

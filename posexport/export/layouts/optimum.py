@@ -5,7 +5,7 @@ and modeling_seq2seq.py). An encoder-decoder has one decoder for the first call,
 and one for all later calls; the weights of all three files stand once, in ``model.onnx_data``.
 """
 
-from dataclasses import replace
+import msgspec
 
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, read_json, wiring
 from posexport.export.save import OwnFile, SharedFile, Store
@@ -28,8 +28,8 @@ def arrange(source: Source) -> Source:
     check_client(source, "optimum", "optimum")
     if source.parts:
         cut = wiring(source)
-        return replace(source, parts=[cut.encoder_alone(ENCODER), cut.first(FIRST), cut.later(LATER)])
-    return replace(source, inputs=fed(source.inputs), remarks=[*source.remarks, *_misfits(source)])
+        return msgspec.structs.replace(source, parts=[cut.encoder_alone(ENCODER), cut.first(FIRST), cut.later(LATER)])
+    return msgspec.structs.replace(source, inputs=fed(source.inputs), remarks=[*source.remarks, *_misfits(source)])
 
 
 def _misfits(source: Source) -> list[str]:

@@ -7,8 +7,9 @@ and src/utils/model-loader.js there). Of an encoder-decoder it runs ``encoder_mo
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json, wiring
 from posexport.export.save import OwnFile
@@ -25,8 +26,8 @@ def arrange(source: Source) -> Source:
     check_client(source, "transformers.js", "transformers.js")
     if source.parts:
         cut = wiring(source)
-        return replace(source, parts=[cut.encoder_alone(ENCODER), *cut.merged(MERGED)])
-    return in_one_part(replace(source, inputs=fed(source.inputs)), MODEL)
+        return msgspec.structs.replace(source, parts=[cut.encoder_alone(ENCODER), *cut.merged(MERGED)])
+    return in_one_part(msgspec.structs.replace(source, inputs=fed(source.inputs)), MODEL)
 
 
 def write(directory: Path, _source: Source) -> None:

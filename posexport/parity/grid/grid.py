@@ -7,13 +7,12 @@ from posexport.lowering.blocks import BLOCK
 from posexport.parity.grid import cached, images
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.grid.text import BATCHES, Sequences
-from posexport.spec import InputSpec, LengthContract, ProofPlan, samples
+from posexport.spec import InputSpec, LengthContract, Limits, samples
 
 
 def grid(
-    contract: LengthContract,
+    limits: Limits,
     inputs: Sequence[InputSpec],
-    plan: ProofPlan | None = None,
     *,
     lengths: Sequence[int] | None = None,
     further: Sequence[int] = (),
@@ -25,16 +24,15 @@ def grid(
 
     Raises PosexportError for a length the model does not promise to accept.
     """
-    plan = plan or ProofPlan()
-    if plan.proof_image_sizes:
-        return images.points(contract, plan, lengths)
-    sequences = Sequences(contract, inputs)
-    chosen = sequences.chosen(plan, lengths)
+    if limits.proof_image_sizes:
+        return images.points(limits, lengths)
+    sequences = Sequences(limits, inputs)
+    chosen = sequences.chosen(lengths)
     limit = sequences.limit
     points = sequences.accepted(chosen)
     if lengths is None and limit is None:
         points += [sequences.point(1, length) for length in further if length > max(chosen)]
-    if contract.kv_cache:
+    if limits.kv_cache:
         points += cached.in_calls(points)
     if any(spec.role == "positions" for spec in inputs):
         points += cached.numbered(points)
@@ -47,7 +45,7 @@ def grid(
         too_long = [length for length in chosen if limit and length > limit]
         return points + [sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in BATCHES]
     points += sequences.rejected(chosen[0])
-    if limit is not None and contract.kv_cache:
+    if limit is not None and limits.kv_cache:
         points.append(cached.beyond(sequences.point(1, limit + 1, must_be_rejected=True), limit))
     return points
 

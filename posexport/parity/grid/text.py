@@ -4,37 +4,37 @@ from collections.abc import Iterator, Sequence
 
 from posexport.errors import PosexportError
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Padding, ProofPlan, samples
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, samples
 
 BATCHES = (1, 3)
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
 LENGTHS = (1, 2, 17, 63, 64, 65, 257)
 
 
-def lengths_of(contract: LengthContract, plan: ProofPlan) -> list[int]:
+def lengths_of(limits: Limits) -> list[int]:
     """The default lengths, ascending, all of which the model must accept."""
-    trained, limit = contract.trained_length, contract.max_length
-    if plan.proof_lengths:
-        return sorted(plan.proof_lengths)
-    lengths = {*LENGTHS, contract.min_length}
-    lengths |= {boundary + step for boundary in contract.boundaries for step in (-1, 0, 1)}
+    trained, limit = limits.trained_length, limits.max_length
+    if limits.proof_lengths:
+        return sorted(limits.proof_lengths)
+    lengths = {*LENGTHS, limits.min_length}
+    lengths |= {boundary + step for boundary in limits.boundaries for step in (-1, 0, 1)}
     lengths |= {length for length in (trained, limit) if length is not None}
-    if trained is not None and contract.beyond == "clip":
+    if trained is not None and limits.beyond == "clip":
         lengths |= {trained + 1, 2 * trained}
-    if trained is not None and limit is not None and contract.beyond == "interpolate":
+    if trained is not None and limit is not None and limits.beyond == "interpolate":
         lengths |= {trained + 1, (trained + limit) // 2}
-    return sorted(n for n in lengths if contract.min_length <= n and (limit is None or n <= limit))
+    return sorted(n for n in lengths if limits.min_length <= n and (limit is None or n <= limit))
 
 
 class Sequences:
     """The points of a model whose inputs are sequences: ``limit`` and ``far_limit`` are those of its two axes."""
 
-    def __init__(self, contract: LengthContract, inputs: Sequence[InputSpec]) -> None:
-        self.contract = contract
+    def __init__(self, limits: Limits, inputs: Sequence[InputSpec]) -> None:
+        self.limits = limits
         self._axes = {axis for spec in inputs for axis in spec.axes}
         self._masked = any(spec.role == "mask" for spec in inputs)
-        limits = {axis: contract.max_length for axis in contract.limited_axes if axis in self._axes}
-        self.limit, self.far_limit = limits.get(SEQUENCE), limits.get(ENCODER_SEQUENCE)
+        per_axis = {axis: limits.max_length for axis in limits.limited_axes if axis in self._axes}
+        self.limit, self.far_limit = per_axis.get(SEQUENCE), per_axis.get(ENCODER_SEQUENCE)
 
     def point(self, batch: int, length: int, padding: Padding = "none", must_be_rejected: bool = False) -> GridPoint:
         """A point, the sequence that is cross attended to as long as fits it."""
@@ -43,7 +43,7 @@ class Sequences:
             length=length,
             padding=padding,
             encoder_length=self._encoder_length(batch, length),
-            convolutions=tuple(self.contract.convolutions),
+            convolutions=tuple(self.limits.convolutions),
             must_be_rejected=must_be_rejected,
         )
 
@@ -54,14 +54,14 @@ class Sequences:
         far = length + 3 if batch == 1 else 5
         return far if self.far_limit is None else min(far, self.far_limit)
 
-    def chosen(self, plan: ProofPlan, lengths: Sequence[int] | None) -> list[int]:
+    def chosen(self, lengths: Sequence[int] | None) -> list[int]:
         """The lengths to check, ``lengths`` in place of the default ones; one where no sequence varies."""
         for length in lengths or ():
-            if length < self.contract.min_length:
+            if length < self.limits.min_length:
                 raise PosexportError(
-                    f"length {length} is below the model's minimum: give --length {self.contract.min_length} or more"
+                    f"length {length} is below the model's minimum: give --length {self.limits.min_length} or more"
                 )
-        chosen = lengths_of(self.contract, plan) if lengths is None else sorted(set(lengths))
+        chosen = lengths_of(self.limits) if lengths is None else sorted(set(lengths))
         return chosen if SEQUENCE in self._axes else chosen[:1]
 
     def accepted(self, lengths: Sequence[int]) -> list[GridPoint]:
@@ -76,8 +76,8 @@ class Sequences:
 
     def _paddings(self, batch: int, length: int) -> Iterator[Padding]:
         yield "none"
-        if self._masked and length > samples(1, self.contract.convolutions):
-            for padding in self.contract.paddings:
+        if self._masked and length > samples(1, self.limits.convolutions):
+            for padding in self.limits.paddings:
                 if batch > 1 or not padding.startswith("ragged"):
                     yield padding
 
@@ -87,7 +87,7 @@ class Sequences:
             yield from (self.point(batch, self.limit + 1, must_be_rejected=True) for batch in BATCHES)
             if self.limit > 1:
                 yield self.point(1, 2 * self.limit, must_be_rejected=True)
-        if self.contract.min_length > 1:
-            yield self.point(1, self.contract.min_length - 1, must_be_rejected=True)
+        if self.limits.min_length > 1:
+            yield self.point(1, self.limits.min_length - 1, must_be_rejected=True)
         if self.far_limit is not None:
             yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)

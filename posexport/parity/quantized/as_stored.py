@@ -1,9 +1,9 @@
 """The definition with the weights that are in a file, rounding activations as the file's nodes say."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from torch import nn
 
@@ -44,7 +44,7 @@ def as_stored(source: Source, model: Path | bytes) -> Source:
         by_file[file] = forms(matched, zeros)
         for form in by_file[file].values():
             form.with_float(matrices[form.name], plain)
-    return replace(source, module=AsStored(source.module, _by_place(source, by_file)))
+    return msgspec.structs.replace(source, module=AsStored(source.module, _by_place(source, by_file)))
 
 
 def _matched(matcher: Matcher, use: Use) -> Matched:

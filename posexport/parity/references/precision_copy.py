@@ -40,6 +40,8 @@ class PrecisionCopy:
         else:
             module = in_precision(self._duplicate(), self.dtype).eval()
         for part in getattr(module, "reused", ()):
+            # of a copy of posexport's own; hooks see a call and cannot spare it, and a module around the part would
+            # not be the one that its definition asks for inputs and encodings
             part.forward = Remembered(part.forward)
         return module
 

@@ -85,6 +85,9 @@ def sharing(module: nn.Module, reader: Reader) -> nn.Module:
     """A copy with buffers and attributes of its own; wherever it reads a parameter, ``reader`` gives the original's."""
     copy = mapped.copy_with_same_weights(module).eval()
     for part in copy.modules():
+        # PyTorch's ways do not fit: parametrize.register_parametrization writes to the parameter (``set_``), which is
+        # the original's, so that `mapped.release` takes it for changed and keeps its pages; functional_call wants all
+        # parameters cast at once
         part.__dict__["_parameters"] = _Parameters(dict(part.__dict__["_parameters"]), reader)
         for name, buffer in part.__dict__["_buffers"].items():
             if buffer is not None and _real(buffer):

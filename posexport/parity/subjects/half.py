@@ -5,7 +5,6 @@ Imports no torch.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -67,7 +66,7 @@ def widened(source: "Source") -> "Source":
 
     NumPy has no bfloat16.
     """
-    return replace(source, inputs=_widened(source.inputs))
+    return msgspec.structs.replace(source, inputs=_widened(source.inputs))
 
 
 def widened_parts(parts: Sequence[PartSpec]) -> list[PartSpec]:

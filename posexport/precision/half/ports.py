@@ -33,4 +33,4 @@ def with_precision(source: "Source", options: PrecisionOptions) -> "Source":
     parts = [
         replace(part, spec=msgspec.structs.replace(part.spec, inputs=inputs(part.spec.inputs))) for part in source.parts
     ]
-    return replace(source, inputs=inputs(source.inputs), parts=parts)
+    return msgspec.structs.replace(source, inputs=inputs(source.inputs), parts=parts)
