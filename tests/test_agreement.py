@@ -23,6 +23,7 @@ from posexport.parity.agreement.texts import read_texts, surprise
 from posexport.runtime.texts import TOKENIZER
 from posexport.spec import BATCH, SEQUENCE, OutputSpec
 from posexport.tokenizer import train
+from tests.tolerances import agree, agree_each
 
 SETTINGS = {"layers": 2, "hidden": 60, "heads": 5, "vocab": 61}
 
@@ -37,10 +38,10 @@ def test_cosines_are_those_of_numpy() -> None:
     found = cosines(y, truth, spec, keep)
     pairs = [(y[b, t], truth[b, t]) for b in range(3) for t in range(5) if keep[b, t]]
     expected = [np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)) for a, b in pairs]
-    np.testing.assert_allclose(np.sort(found.values), np.sort(expected), rtol=1e-12)
-    assert found.mean == pytest.approx(np.mean(expected))
-    assert found.least == pytest.approx(min(expected))
-    assert found.top_1 == pytest.approx(np.mean([np.argmax(a) == np.argmax(b) for a, b in pairs]))
+    agree_each(np.sort(found.values), np.sort(expected), "operator", np.float64)
+    agree(found.mean, np.mean(expected), "operator", np.float64)
+    agree(found.least, min(expected), "operator", np.float64)
+    agree(found.top_1, np.mean([np.argmax(a) == np.argmax(b) for a, b in pairs]), "rounded", np.float64)
     assert len(expected) == 11
 
 
@@ -50,8 +51,8 @@ def test_outputs_with_few_elements_are_one_vector() -> None:
     y = truth + rng.standard_normal(truth.shape)
     found = cosines(y, truth, OutputSpec(name="start_logits", axes=[BATCH, SEQUENCE]), None)
     dot = (y * truth).sum() / np.sqrt((y * y).sum() * (truth * truth).sum())
-    np.testing.assert_allclose(found.values, [dot])
-    assert found.top_1 == pytest.approx(np.mean(y.argmax(-1) == truth.argmax(-1)))
+    agree(found.values, [dot], "operator", np.float64)
+    agree(found.top_1, np.mean(y.argmax(-1) == truth.argmax(-1)), "rounded", np.float64)
     nothing = cosines(y[:1], truth[:1], OutputSpec(name="start_logits", axes=[BATCH, SEQUENCE]), None)
     assert nothing.mean is None
 
@@ -61,7 +62,7 @@ def test_perplexity_is_that_of_the_softmax() -> None:
     ids = [3, 8, 0, 2]
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = -np.log([probabilities[0, 8], probabilities[1, 0], probabilities[2, 2]]).sum()
-    assert surprise(logits, ids) == pytest.approx(expected)
+    agree(surprise(logits, ids), expected, "operator", np.float64)
 
 
 def test_texts_are_lines(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
 from tests.small import in_short, recipe
+from tests.tolerances import agree
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")
 #: (model, settings, cache, target) -> what the passes do to two layers
@@ -168,7 +169,7 @@ WHOLE_IN_SHORT = ("bert, cpu", "bert, cuda", "gpt, cpu", "llama, cpu", "llama, s
 
 
 @pytest.mark.parametrize("case", in_short(CASES, WHOLE_IN_SHORT.__contains__))
-def test_same_numbers_of_a_whole_model(case: str, agree: Callable[..., None]) -> None:
+def test_same_numbers_of_a_whole_model(case: str) -> None:
     name, settings, cache, target, wanted = CASES[case]
     source, plain = graph(name, settings, cache, target.opset)
     _, rewritten = graph(name, settings, cache, target.opset)
@@ -284,9 +285,7 @@ def test_bad_names(wanted: list[str], words: list[str]) -> None:
 X = np.random.default_rng(0).standard_normal((2, 3, 6)).astype(np.float32)
 
 
-def both(
-    model: Callable[[], ir.Model], target: Target, wanted: list[str], agree: Callable[..., None]
-) -> tuple[dict[str, int], ir.Model]:
+def both(model: Callable[[], ir.Model], target: Target, wanted: list[str]) -> tuple[dict[str, int], ir.Model]:
     plain, rewritten = model(), model()
     done = applied(rewritten, target, wanted)
     for want, got in zip(outputs(plain, {"x": X}), outputs(rewritten, {"x": X}), strict=True):
@@ -294,7 +293,7 @@ def both(
     return done, rewritten
 
 
-def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., None]) -> None:
+def test_packing_stores_each_weight_once(tmp_path: Any) -> None:
     # both layers have the same weights
     source, plain = graph("encoder-absolute", ("layer_groups=1",), None, 18)
     _, packed = graph("encoder-absolute", ("layer_groups=1",), None, 18)
@@ -338,7 +337,7 @@ def test_packed_weights_are_made_when_they_are_read() -> None:
         ("{ y = MatMul(x, w) }", 0),
     ],
 )
-def test_what_is_packed(body: str, groups: int, agree: Callable[..., None]) -> None:
+def test_what_is_packed(body: str, groups: int) -> None:
     def model() -> ir.Model:
         used = {name: shape for name, shape in {"w": (6, 6), "v": (6, 6), "s": (6,)}.items() if f", {name})" in body}
         return parsed(weights(**used) + body)
@@ -364,7 +363,7 @@ def test_what_is_packed(body: str, groups: int, agree: Callable[..., None]) -> N
         ("{ a = MatMul(x, w) b = Add(a, s) c = Add(b, a) y = Add(c, x) }", 0, 0),
     ],
 )  # fmt: skip
-def test_rows(body: str, gemms: int, reshapes: int, agree: Callable[..., None]) -> None:
+def test_rows(body: str, gemms: int, reshapes: int) -> None:
     def model() -> ir.Model:
         used = {name: shape for name, shape in {"w": (6, 6), "s": (6,)}.items() if f"{name})" in body or "(s" in body}
         return parsed(weights(**used) + body)
@@ -376,9 +375,7 @@ def test_rows(body: str, gemms: int, reshapes: int, agree: Callable[..., None]) 
 
 
 @pytest.mark.parametrize(("zero_is_zero", "reshapes"), [(0, 3), (1, 2)])
-def test_a_reshape_that_keeps_sizes_reads_all_axes(
-    zero_is_zero: int, reshapes: int, agree: Callable[..., None]
-) -> None:
+def test_a_reshape_that_keeps_sizes_reads_all_axes(zero_is_zero: int, reshapes: int) -> None:
     target = "int64[2] z = {-1, 18}" if zero_is_zero else "int64[2] z = {0, -1}"
 
     def model() -> ir.Model:
@@ -394,7 +391,7 @@ def test_a_reshape_that_keeps_sizes_reads_all_axes(
     assert types(rewritten)["Reshape"] == reshapes
 
 
-def test_rows_do_not_follow_what_mixes_tokens(agree: Callable[..., None]) -> None:
+def test_rows_do_not_follow_what_mixes_tokens() -> None:
     def model() -> ir.Model:
         return parsed(
             weights(w=(6, 6), s=(6,), t=(1, 3, 6))
@@ -415,7 +412,7 @@ def test_rows_do_not_follow_what_mixes_tokens(agree: Callable[..., None]) -> Non
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
-def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str, agree: Callable[..., None]) -> None:
+def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str) -> None:
     mapped = "a = MatMul(x, w) " + ("m = Add(a, s)" if bias else "m = Identity(a)")
     pair = "m, x" if swapped else "x, m"
     given = "b, g, h" if norm == "LayerNormalization" else "b, g"
@@ -442,7 +439,7 @@ def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str, agree: Ca
         "{ b = Add(x, x) c = LayerNormalization<axis = 1>(b, u, u) y = Add(c, x) }",
     ],
 )
-def test_sums_that_are_no_skips(body: str, agree: Callable[..., None]) -> None:
+def test_sums_that_are_no_skips(body: str) -> None:
     sizes = {name: shape for name, shape in {"t": (3, 6), "g": (6,), "u": (3, 6)}.items() if f"{name})" in body}
     model = lambda: parsed(weights(**sizes) + body, inputs="float[B, 3, 6] x", outs="float[B, 3, 6] y")  # noqa: E731
     done, _ = both(model, Target("cuda", 24), ["skip-norm"], agree)
