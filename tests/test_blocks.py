@@ -74,12 +74,10 @@ def test_values(case, form, target):
     assert all(value.const_value.size <= N * -(-K // size) for value in floats), "the float weight stayed"
     wanted = x @ blocks_of(w, bits, size) + (b if biased else 0)
     first, plain = (z for (z,) in answers(model, x=x))
-    agree(
-        first, wanted, "rounded activations", np.int8
-    )  # MatMulNBits, which ONNX Runtime makes of the portable form too: activations in int8
-    agree(
-        plain, wanted, *(("model in float32", np.float32) if target is PORTABLE else ("rounded activations", np.int8))
-    )
+    # MatMulNBits, which ONNX Runtime makes of the portable form too: activations in int8
+    agree(first, wanted, "rounded activations", np.int8)
+    how = ("model in float32", np.float32) if target is PORTABLE else ("rounded activations", np.int8)
+    agree(plain, wanted, *how)
 
 
 @pytest.mark.parametrize("target", [CPU, PORTABLE], ids=["cpu", "portable"])
