@@ -3,6 +3,7 @@
 tests/foreign holds optimum's files of tiny random checkpoints, and these; ci/foreign/make wrote both.
 """
 
+import dataclasses
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -20,9 +21,12 @@ from posexport.bounds import Bound
 from posexport.cli import group
 from posexport.errors import PosexportError
 from posexport.parity.foreign.beyond import Beyond, own_words
-from posexport.parity.foreign.derived import Call
+from posexport.parity.foreign.derived import Call, positions, unread
+from posexport.parity.foreign.findings import conclusion
+from posexport.parity.foreign.fit import _listed, _neutral
 from posexport.parity.foreign.halves import half
 from posexport.parity.foreign.signature import Declared, Signature
+from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.memory import Budget
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.judges.judges import Criterion
@@ -364,6 +368,66 @@ def test_positions_are_counted_as_transformers_counts_them() -> None:
     assert Call(ids, mask[:, 1:], 2).positions_BT.tolist() == [[2, 3, 1], [1, 2, 3]]
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_call_is_read_from_what_the_source_takes(masked: bool) -> None:
+    source = builtin.builtin_source("decoder-rope", task=None, settings_given=("layers=1", "hidden=20", "heads=5"))
+    inputs = [spec for spec in source.inputs if masked or spec.role != "mask"]
+    feeds = draw(GridPoint(batch=2, length=9, calls=(6, 3)), source.inputs)
+    feeds |= {spec.name: np.zeros((2, 5, 6, 4), np.float32) for spec in inputs if spec.role == "cache"}
+    feeds["input_ids"], feeds["attention_mask"] = feeds["input_ids"][:, 6:], np.tile([0, 0, *[1] * 7], (2, 1))
+    call = Call.of(feeds, dataclasses.replace(source, inputs=inputs))
+    assert (call.past, call.overhead) == (6, None)
+    assert call.places_T.tolist() == [6, 7, 8]
+    assert call.positions_BT.tolist() == ([[4, 5, 6]] * 2 if masked else [[6, 7, 8]] * 2)
+    given = np.array([[-1, 0, 50]] * 2)
+    port = Declared("position_ids", "int64", ("batch_size", "sequence_length"))
+    assert positions(call, given, port).tolist() == [[call.positions_BT[0, 0], 0, 50]] * 2
+    assert positions(call, None, port).tolist() == call.positions_BT.tolist()
+    assert positions(call, given, Declared("position_ids", "int64", (1, "t"))).tolist() == [[6, 7, 8]]
+    assert positions(call, given, Declared("position_ids", "int64", ("t",))).tolist() == [6, 7, 8]
+
+
+def test_keys_of_states_that_a_first_call_does_not_read_have_their_shape() -> None:
+    states = np.ones((3, 7, 20))
+    assert unread(Declared("k", "float", ("b", 5, "s", 4)), states).shape == (3, 5, 7, 4)
+    assert unread(Declared("k", "float", ("b", "h", "s", "d")), states).shape == (3, 1, 7, 1)
+    assert not unread(Declared("k", "float", ("b", 5, "s", 4)), states).any()
+
+
+def test_what_nobody_feeds_says_nothing() -> None:
+    """Nothing is masked, positions are to be counted, all else is 0."""
+    sizes = {"batch_size": 2, "sequence_length": 3, "past_sequence_length": 0}
+    for role, wanted in {"mask": 1, "positions": -1, "types": 0, "flags": 0, "cache": 0, "values": 0}.items():
+        spec = InputSpec(name="x", dtype="int64", axes=["batch_size", "sequence_length", 4], role=role)
+        found = _neutral(spec, sizes, torch.float64)
+        assert found.shape == (2, 3, 4)
+        assert (found == wanted).all()
+        assert found.dtype == (torch.float64 if role in ("cache", "values") else torch.int64)
+
+
+def test_many_names_are_cut() -> None:
+    assert _listed(list("abcde")) == "a, b, c, d, e"
+    assert _listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+def test_a_rejection_at_the_limit_is_none_beyond_it() -> None:
+    def point(length: int, verdict: str, note: str = "") -> Point:
+        return Point(
+            batch=1, length=length, padding="none", provider="cpu", precision="fp32", output="", error=None,
+            baseline_error=None, worst_baseline_error=None, tolerance=None, verdict=verdict, note=note,
+        )  # fmt: skip
+
+    right, beyond = point(5, "pass"), point(10, "rejected", "rejected: no")
+    assert conclusion([right, beyond], 10, chosen=False) is None
+    assert (
+        conclusion([right, beyond], 9, chosen=False)
+        == "values right at every length up to 9; rejects longer inputs: no"
+    )
+    assert conclusion([right, beyond, point(7, "fail")], 9, chosen=False) is None
+    assert conclusion([beyond], 9, chosen=False) is None
+    assert conclusion([right, beyond], None, chosen=False) is None
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -379,7 +443,8 @@ def test_positions_are_counted_as_transformers_counts_them() -> None:
             "Add: Attempting to broadcast an axis. 33 by 34",
         ),
         ("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions", "Got invalid dimensions"),
-        ("x" * 300, "x" * 197 + "..."),
+        ("x" * 201, "x" * 197 + "..."),
+        ("x" * 200, "x" * 200),
     ],
 )
 def test_a_refusal_is_quoted_shortly(message: str, words: str) -> None:

@@ -342,7 +342,7 @@ def test_what_is_packed(body: str, groups: int) -> None:
         used = {name: shape for name, shape in {"w": (6, 6), "v": (6, 6), "s": (6,)}.items() if f", {name})" in body}
         return parsed(weights(**used) + body)
 
-    done, rewritten = both(model, Target("portable", 24), ["packed-projections"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["packed-projections"])
     assert done == {"packed-projections": groups}
     assert types(rewritten)["Split"] == groups
 
@@ -368,7 +368,7 @@ def test_rows(body: str, gemms: int, reshapes: int) -> None:
         used = {name: shape for name, shape in {"w": (6, 6), "s": (6,)}.items() if f"{name})" in body or "(s" in body}
         return parsed(weights(**used) + body)
 
-    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"])
     assert types(rewritten)["Gemm"] == gemms
     assert types(rewritten)["Reshape"] == reshapes
     assert bool(done["flat-tokens"]) == bool(reshapes)
@@ -386,7 +386,7 @@ def test_a_reshape_that_keeps_sizes_reads_all_axes(zero_is_zero: int, reshapes: 
             outs="float[B, N] y",
         )
 
-    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"])
     assert done == {"flat-tokens": 1}
     assert types(rewritten)["Reshape"] == reshapes
 
@@ -401,7 +401,7 @@ def test_rows_do_not_follow_what_mixes_tokens() -> None:
             outs="float[B, 3, 6] y",
         )
 
-    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"])
     assert done == {"flat-tokens": 2}
     assert types(rewritten)["Reshape"] == 4
     softmax = next(node for node in rewritten.graph if node.op_type == "Softmax")
@@ -421,7 +421,7 @@ def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str) -> None:
     sizes: dict[str, Sequence[int]] = {"w": (6, 6), "g": (6,)}
     sizes |= {"s": (6,)} if bias else {}
     sizes |= {"h": (6,)} if norm == "LayerNormalization" else {}
-    done, rewritten = both(lambda: parsed(weights(**sizes) + body), Target("cuda", 24), ["skip-norm"], agree)
+    done, rewritten = both(lambda: parsed(weights(**sizes) + body), Target("cuda", 24), ["skip-norm"])
     assert done == {"skip-norm": 1}
     kinds = types(rewritten)
     assert kinds[norm] == 0
@@ -442,7 +442,7 @@ def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str) -> None:
 def test_sums_that_are_no_skips(body: str) -> None:
     sizes = {name: shape for name, shape in {"t": (3, 6), "g": (6,), "u": (3, 6)}.items() if f"{name})" in body}
     model = lambda: parsed(weights(**sizes) + body, inputs="float[B, 3, 6] x", outs="float[B, 3, 6] y")  # noqa: E731
-    done, _ = both(model, Target("cuda", 24), ["skip-norm"], agree)
+    done, _ = both(model, Target("cuda", 24), ["skip-norm"])
     assert done == {"skip-norm": 0}
 
 

@@ -98,6 +98,14 @@ def test_quantized_constants_that_nothing_reads_are_refused() -> None:
     assert read(ir.to_proto(graph(text.format("int8[3]"))).SerializeToString()) == ([], [])
 
 
+def test_one_scale_for_all_rows_is_refused() -> None:
+    model = stored_as("int8", TARGETS[0], matrix(K, N), matrix(N))
+    (highest,) = [node for node in model.graph if node.op_type == "ReduceMax"]
+    highest.resize_inputs(1)
+    with pytest.raises(StoredError, match="w_int8 is multiplied by activations whose scale is not each row's own"):
+        read(ir.to_proto(model).SerializeToString())
+
+
 # -- the check -------------------------------------------------------------------------------------
 
 
@@ -234,7 +242,7 @@ def test_each_product_rounds_as_its_node_and_further_ones_as_the_last() -> None:
 
 def test_a_parameter_that_products_read_in_float_too() -> None:
     w = matrix(N, K)
-    for parameter, transposed in ((w[:, :, None], False), (w.T[None], True)):
+    for parameter, transposed in ((w[:, None, :], False), (w.T[:, None], True)):
         form = form_of(rounded(w, bits=4, size=32, zero=8), Rounding("blocks", size=32))
         form.places, form.transposed = [4], transposed
         form.with_float(parameter, [FloatProduct(2, w), FloatProduct(7, -w)])
