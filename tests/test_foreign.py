@@ -23,8 +23,9 @@ from posexport.errors import PosexportError
 from posexport.parity.foreign.beyond import Beyond, own_words
 from posexport.parity.foreign.derived import Call, positions, unread
 from posexport.parity.foreign.findings import conclusion
-from posexport.parity.foreign.fit import _listed, _neutral
+from posexport.parity.foreign.fit import Foreign, _listed, _neutral
 from posexport.parity.foreign.halves import half
+from posexport.parity.foreign.runner import ForeignRunner
 from posexport.parity.foreign.signature import Declared, Signature
 from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.memory import Budget
@@ -35,7 +36,7 @@ from posexport.parity.report.points import Point
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
 from posexport.sources import builtin
-from posexport.spec import InputSpec, OutputSpec
+from posexport.spec import BATCH, ENCODER_SEQUENCE, PAST, SEQUENCE, InputSpec, OutputSpec
 from posexport.verification import verify
 
 FILES = Path(__file__).parent / "foreign"
@@ -366,6 +367,83 @@ def test_positions_are_counted_as_transformers_counts_them() -> None:
     assert Call(ids, mask[:, 1:], 0).positions_BT.tolist() == [[0, 1, 2], [0, 1, 2]]
     # RoBERTa with the padding id 1
     assert Call(ids, mask[:, 1:], 2).positions_BT.tolist() == [[2, 3, 1], [1, 2, 3]]
+
+
+def merged_decoder() -> bytes:
+    """As optimum merges the two graphs of a decoder: only without a past it makes keys of the states, and gives them.
+
+    Its logits are the new id, all ids, and the sum of the states.
+    """
+    past, there = "past_key_values.0.decoder.key", "past_key_values.0.encoder.key"
+    branches = [
+        helper.make_graph([helper.make_node("Identity", [name], [f"of_{branch}"])], branch, [],
+                          [helper.make_tensor_value_info(f"of_{branch}", TensorProto.FLOAT, None)])
+        for branch, name in (("then", there), ("else", "own"))
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["ids", "one_three"], ["new"]),
+        helper.make_node("Concat", [past, "new"], ["present.0.decoder.key"], axis=2),
+        helper.make_node("ReduceSum", ["encoder_hidden_states", "two"], ["sums"]),
+        helper.make_node("Unsqueeze", ["sums", "first"], ["own"]),
+        helper.make_node("Squeeze", ["use_cache_branch"], ["cached"]),
+        helper.make_node("If", ["cached"], ["kept"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Where", ["cached", "nothing", "own"], ["present.0.encoder.key"]),
+        helper.make_node("ReduceSum", ["kept", "rest"], ["far"], keepdims=0),
+        helper.make_node("ReduceSum", ["present.0.decoder.key", "rest"], ["near"], keepdims=0),
+        helper.make_node("Add", ["far", "near"], ["both"]),
+        helper.make_node("Unsqueeze", ["both", "first"], ["of_row"]),
+        helper.make_node("Add", ["ids", "of_row"], ["logits_BT"]),
+        helper.make_node("Unsqueeze", ["logits_BT", "two"], ["logits"]),
+    ]
+    constants = {"one_three": [1, 3], "two": [2], "first": [1], "rest": [1, 2, 3]}
+    weights = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    weights.append(numpy_helper.from_array(np.float32(0), "nothing"))
+    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["b", "t"]),
+              helper.make_tensor_value_info("encoder_hidden_states", TensorProto.FLOAT, ["b", "s", 2]),
+              helper.make_tensor_value_info(past, TensorProto.FLOAT, ["b", 1, "p", 1]),
+              helper.make_tensor_value_info(there, TensorProto.FLOAT, ["b", 1, "e", 1]),
+              helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1])]  # fmt: skip
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+               for name in ("logits", "present.0.decoder.key", "present.0.encoder.key")]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    made: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    ).SerializeToString()
+    return made
+
+
+def test_keys_of_the_states_are_made_once_and_fed_to_later_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = "past_key_values.0.decoder.key"
+    inputs = [
+        InputSpec(name="input_ids", dtype="int64", axes=[BATCH, SEQUENCE], role="tokens", size=9),
+        InputSpec(name="encoder_hidden_states", dtype="float32", axes=[BATCH, ENCODER_SEQUENCE, 2], role="values"),
+        InputSpec(name=cache, dtype="float32", axes=[BATCH, 1, PAST, 1], role="cache"),
+    ]
+    source = SimpleNamespace(inputs=inputs, promises=SimpleNamespace(causal=True, position_offset=0))
+    crossed = {"past_key_values.0.encoder.key": "present.0.encoder.key"}
+    shapes = {spec.name: tuple(spec.axes) for spec in inputs} | {"past_key_values.0.encoder.key": ("b", 1, "e", 1)}
+    declared = {name: Declared(name, "float", shape) for name, shape in shapes.items()}
+    declared["use_cache_branch"] = Declared("use_cache_branch", "bool", (1,))
+    foreign = Foreign(source=source, declared=declared, outputs=["logits"], crossed=crossed)
+    runner = ForeignRunner(foreign, merged_decoder(), threads=1)
+    asked: list[list[str]] = []
+    run = runner.chain.run
+    monkeypatch.setattr(runner.chain, "run", lambda names, *rest: asked.append(names) or run(names, *rest))
+
+    def answer(ids: list[list[int]], past: list[int], states: np.ndarray) -> list[float]:
+        keys = np.broadcast_to(np.array(past, np.float32)[None, None, :, None], (2, 1, len(past), 1))
+        (y,) = runner({"input_ids": np.array(ids), "encoder_hidden_states": states, cache: keys})
+        found: list[float] = y[:, -1, 0].tolist()
+        return found
+
+    states = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    assert answer([[3, 1], [2, 5]], [], states) == [1 + 4 + 15, 5 + 7 + 51]
+    assert answer([[2], [4]], [7], states) == [2 + 9 + 15, 4 + 11 + 51]
+    assert answer([[2, 1], [4, 3]], [7, 6], states) == [1 + 16 + 15, 3 + 20 + 51]
+    assert asked == [["logits"], [*crossed.values()], ["logits"], ["logits"]]
+    assert answer([[2], [4]], [7], states + 1) == [2 + 9 + 21, 4 + 11 + 57]
+    assert asked[4:] == [[*crossed.values()], ["logits"]]
 
 
 @pytest.mark.parametrize("masked", [False, True])
