@@ -34,6 +34,9 @@ LOWERING = (
     "test_convert",
 )
 PROOF = ("test_parity", "test_median", "test_verdict", "test_parity_invariants", "test_parity_locate", "test_branches")
+QUANTIZED = ("test_stored_weights", "test_quantized_mutants", "test_projections_quantized", "test_int8_rows")
+PRECISION = ("test_blocks", "test_int8_rows", "test_projections_quantized", "test_half_precision")
+SOURCES = ("test_golden", "test_sources", "test_user_modules", "test_steps")
 #: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
 PLACES = {
     "posexport/encodings": MATHS,
@@ -44,6 +47,13 @@ PLACES = {
     "posexport/parity/criterion.py": PROOF,
     "posexport/parity/report/median.py": PROOF,
     "posexport/parity/grid": PROOF,
+    "posexport/parity/quantized": QUANTIZED,
+    "posexport/parity/foreign": ("test_foreign",),
+    "posexport/parity/locate": ("test_parity_locate",),
+    "posexport/parity/agreement": ("test_agreement",),
+    "posexport/parity/range": ("test_range",),
+    "posexport/precision": PRECISION,
+    "posexport/sources": SOURCES,
     "posexport/runtime/cache.py": ("test_generate", "test_steps", "test_chain"),
     "posexport/runtime/sampling.py": ("test_sampling", "test_generate"),
 }
@@ -55,11 +65,25 @@ NEAREST = {
     "waves": "test_projected_waves",
     "packed_heads": "test_packed_heads",
     "shared_bias": "test_projected_waves",
+    "half": "test_half_precision",
+    "rows": "test_int8_rows",
+    "blocks": "test_blocks",
+    "second_order": "test_gptq",
+    "smoothing": "test_int8_smoothing",
+    "emulate": "test_emulation",
+    "probe": "test_user_modules",
+    "length_search": "test_user_modules",
+    "with_cache": "test_nn_attention",
+    "mapped": "test_large",
+    "extend": "test_sources",
+    "transforms": "huggingface/test_transforms",
+    "families": "test_golden",
 }
 #: Machinery, not maths; its tests are elsewhere.
 LEFT_OUT = {"__init__", "build", "beyond", "attention", "config", "describe", "gradient"}
 LEFT_OUT |= {"encoding", "operator", "spec", "schedule", "graph_pass"}
-LEFT_OUT_OF_LOWERING = {"__init__", "lowering"}
+LEFT_OUT_OF = {"posexport/lowering": {"__init__", "lowering"}, "posexport/parity/foreign": {"__init__"}}
+LEFT_OUT_OF |= {"posexport/sources": {"__init__"}}
 #: What a change may not touch: the truth itself, and what only describes.
 NOT_IN = {"oracle"}
 #: Lines whose changes change nothing a caller can see, each with its reason.
@@ -67,6 +91,13 @@ EQUIVALENT = {
     ("posexport/encodings/deberta.py", "distance = int(mid * (last / mid) ** (n / (mid - 1)))"): (
         "a first guess, which the integer search that follows corrects"
     ),
+    ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
+        "what a line of progress counts"
+    ),
+    (
+        "posexport/parity/agreement/on_grid.py",
+        "name = CACHE if spec.name.startswith(CACHE[:-1]) else spec.name",
+    ): "no output but the cache's begins with the word without its dot",
 }
 SWAPS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 #: functions and operators of graphs
@@ -87,7 +118,7 @@ NAMES = {
     "Max": "Min",
 }
 #: what works on graphs that are traced already, so that the traces of one change serve the next
-BEHIND_THE_TRACE = {"lowering", "passes", "parity", "runtime"}
+BEHIND_THE_TRACE = {"lowering", "passes", "parity", "precision", "runtime"}
 #: seconds for the tests of one change; endless ones are noticed too
 LONGEST = 3600
 
@@ -127,7 +158,7 @@ def mutants(path: Path) -> list[Mutant]:
         elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
             found.append(_between(path, lines, node.left, node.comparators[0], SWAPS[type(node.ops[0])]))
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            new = repr(node.value + 1 if isinstance(node.value, int) else node.value * 1.5)
+            new = repr(node.value + 1 if isinstance(node.value, int) else node.value * 1.5 or 1.0)
             found.append(Mutant(path, node.lineno, node.col_offset, node.end_col_offset or 0, new))
         elif isinstance(node, ast.Attribute) and node.attr in NAMES:
             end = node.end_col_offset or 0
@@ -227,7 +258,7 @@ def run(tree: Path, tests: Sequence[str], mutant: Mutant | None = None, *, whole
 def drawn(place: str, each: int, stems: list[str] | None) -> Iterator[tuple[Mutant, tuple[str, ...]]]:
     """Some changes of every file of a place, with the tests that are to notice."""
     whole = ROOT / place
-    left_out = LEFT_OUT_OF_LOWERING if "lowering" in place else LEFT_OUT
+    left_out = LEFT_OUT_OF.get(place, LEFT_OUT)
     for path in [whole] if whole.is_file() else sorted(whole.rglob("*.py")):
         if path.stem in left_out or (stems is not None and path.stem not in stems):
             continue

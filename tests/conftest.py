@@ -1,4 +1,4 @@
-"""What all tests share: one tolerance table, and the check that an oracle stands on its own."""
+"""What all tests share: traces, the choice of tests, and the check that an oracle stands on its own."""
 
 import gc
 import inspect
@@ -6,24 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.traces import Traces
 
 pytest_plugins = ["tests.sample"]
-
-#: How far two results may lie apart, in units of the dtype's eps, of the largest value that is wanted. One reason each.
-TOLERANCE = {
-    "operator": (16, "sums of at most some hundred products in another order"),
-    "operator in half precision": (2, "sums are kept wider; one rounding of each of two sums"),
-    "encoding": (16, "sums of at most some hundred products in another order"),
-    "encoding in half precision": (2, "tables and sums are kept wider; one rounding of each of two sums"),
-    "same values": (0, "nothing is computed, or the same in the same order"),
-    "attention": (64, "two softmaxes of the same numbers in another order"),
-}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,24 +43,6 @@ def traced_anew(request: pytest.FixtureRequest, traces: Traces) -> Iterator[None
     traces.fresh = request.node.get_closest_marker("fresh") is not None
     yield
     traces.fresh = False
-
-
-@pytest.fixture(scope="session")
-def agree() -> Callable[..., None]:
-    """``agree(got, want, "kind", dtype)``: equal shapes, and values within the tolerance of that kind.
-
-    ``factor`` widens it where the bound itself grows, such as with the position in a sine's angle.
-    """
-
-    def check(got: Any, want: Any, kind: str, dtype: Any, factor: float = 1.0) -> None:
-        got, want = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
-        assert got.shape == want.shape
-        units, reason = TOLERANCE[kind]
-        bound = units * factor * float(np.finfo(dtype).eps) * np.abs(want).max()
-        worst = np.abs(got - want).max()
-        assert worst <= bound, f"off by {worst:.3g}, allowed {bound:.3g} ({kind}: {reason})"
-
-    return check
 
 
 def _codes(code: CodeType) -> list[CodeType]:

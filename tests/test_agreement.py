@@ -2,6 +2,8 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,10 +21,14 @@ from posexport.compare.one import one
 from posexport.compare.records import Document, Setup, TaskInfo
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import cosines
+from posexport.parity.agreement.on_grid import few
+from posexport.parity.agreement.random_rows import random_rows
 from posexport.parity.agreement.texts import read_texts, surprise
+from posexport.parity.grid.point import GridPoint
 from posexport.runtime.texts import TOKENIZER
-from posexport.spec import BATCH, SEQUENCE, OutputSpec
+from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec, OutputSpec, Role
 from posexport.tokenizer import train
+from tests.tolerances import agree, agree_each
 
 SETTINGS = {"layers": 2, "hidden": 60, "heads": 5, "vocab": 61}
 
@@ -37,10 +43,10 @@ def test_cosines_are_those_of_numpy() -> None:
     found = cosines(y, truth, spec, keep)
     pairs = [(y[b, t], truth[b, t]) for b in range(3) for t in range(5) if keep[b, t]]
     expected = [np.dot(a, b) / np.sqrt(np.dot(a, a) * np.dot(b, b)) for a, b in pairs]
-    np.testing.assert_allclose(np.sort(found.values), np.sort(expected), rtol=1e-12)
-    assert found.mean == pytest.approx(np.mean(expected))
-    assert found.least == pytest.approx(min(expected))
-    assert found.top_1 == pytest.approx(np.mean([np.argmax(a) == np.argmax(b) for a, b in pairs]))
+    agree_each(np.sort(found.values), np.sort(expected), "operator", np.float64)
+    agree(found.mean, np.mean(expected), "operator", np.float64)
+    agree(found.least, min(expected), "operator", np.float64)
+    agree(found.top_1, np.mean([np.argmax(a) == np.argmax(b) for a, b in pairs]), "rounded", np.float64)
     assert len(expected) == 11
 
 
@@ -50,10 +56,45 @@ def test_outputs_with_few_elements_are_one_vector() -> None:
     y = truth + rng.standard_normal(truth.shape)
     found = cosines(y, truth, OutputSpec(name="start_logits", axes=[BATCH, SEQUENCE]), None)
     dot = (y * truth).sum() / np.sqrt((y * y).sum() * (truth * truth).sum())
-    np.testing.assert_allclose(found.values, [dot])
-    assert found.top_1 == pytest.approx(np.mean(y.argmax(-1) == truth.argmax(-1)))
+    agree(found.values, [dot], "operator", np.float64)
+    agree(found.top_1, np.mean(y.argmax(-1) == truth.argmax(-1)), "rounded", np.float64)
     nothing = cosines(y[:1], truth[:1], OutputSpec(name="start_logits", axes=[BATCH, SEQUENCE]), None)
     assert nothing.mean is None
+
+
+def test_two_classes_have_a_best_one_and_one_has_not() -> None:
+    truth = np.array([[0.0, 1.0], [2.0, 1.0], [0.0, 3.0]])
+    y = np.array([[2.0, 1.0], [2.0, 1.0], [0.0, 3.0]])
+    agree(cosines(y, truth, OutputSpec(name="logits", axes=[BATCH, 2]), None).top_1, 2 / 3, "rounded", np.float64)
+    assert cosines(y[:, :1], truth[:, :1], OutputSpec(name="logits", axes=[BATCH, 1]), None).top_1 is None
+
+
+def test_costs_are_measured_at_the_largest_batch_of_short_lengths_in_one_call() -> None:
+    def point(batch: int, length: int, **more: Any) -> GridPoint:
+        return GridPoint(batch=batch, length=length, **more)
+
+    points = [point(1, 5), point(3, 5), point(2, 9, calls=(8, 1)), point(1, 600), point(2, 257), point(1, 258)]
+    assert few(points) == [point(3, 5), point(2, 257)]
+    assert few([point(1, 600), point(3, 300), point(1, 300)]) == [point(1, 300)]
+    assert few([point(1, 9, must_be_rejected=True)]) == []
+
+
+def test_random_rows_are_for_what_reads_tokens_only() -> None:
+    def interface(*roles: Role) -> SimpleNamespace:
+        axes = {"cache": [BATCH, 5, PAST, 4]}
+        return SimpleNamespace(
+            inputs=[
+                InputSpec(name=role, dtype="int64", axes=axes.get(role, [BATCH, SEQUENCE]), role=role, size=9)
+                for role in roles
+            ]
+        )
+
+    every: tuple[Role, ...] = ("tokens", "types", "mask", "flags", "cache", "positions")
+    limits = SimpleNamespace(max_length=20, min_length=3)
+    assert [feeds["tokens"].shape for feeds in random_rows(interface(*every), limits)] == [(4, 13), (4, 20)]
+    assert [feeds["tokens"].shape for feeds in random_rows(interface("tokens"), SimpleNamespace(
+        max_length=None, min_length=30))] == [(4, 30), (4, 48)]  # fmt: skip
+    assert random_rows(interface("mask"), limits) == random_rows(interface("tokens", "values"), limits) == []
 
 
 def test_perplexity_is_that_of_the_softmax() -> None:
@@ -61,7 +102,7 @@ def test_perplexity_is_that_of_the_softmax() -> None:
     ids = [3, 8, 0, 2]
     probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     expected = -np.log([probabilities[0, 8], probabilities[1, 0], probabilities[2, 2]]).sum()
-    assert surprise(logits, ids) == pytest.approx(expected)
+    agree(surprise(logits, ids), expected, "operator", np.float64)
 
 
 def test_texts_are_lines(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from posexport.precision.blocks.rounding import half_quadratic, nearest
 from posexport.runtime.providers import make_session
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
+from tests.tolerances import agree, agree_each
 
 K, N = 70, 22  # three blocks of 32, the last filled up
 CPU, PORTABLE = Target("cpu", 23), Target("portable", 21)
@@ -73,12 +74,10 @@ def test_values(case, form, target):
     assert all(value.const_value.size <= N * -(-K // size) for value in floats), "the float weight stayed"
     wanted = x @ blocks_of(w, bits, size) + (b if biased else 0)
     first, plain = (z for (z,) in answers(model, x=x))
-    near(first, wanted, 0.01)  # MatMulNBits, which ONNX Runtime makes of the portable form too: activations in int8
-    near(plain, wanted, 1e-5 if target is PORTABLE else 0.01)
-
-
-def near(got, wanted, share):
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=share * np.abs(wanted).max())
+    # MatMulNBits, which ONNX Runtime makes of the portable form too: activations in int8
+    agree(first, wanted, "rounded activations", np.int8)
+    how = ("model in float32", np.float32) if target is PORTABLE else ("rounded activations", np.int8)
+    agree(plain, wanted, *how)
 
 
 @pytest.mark.parametrize("target", [CPU, PORTABLE], ids=["cpu", "portable"])
@@ -89,7 +88,7 @@ def test_a_row_alone_and_in_a_batch(size, target):
     apply(model, X, target, PrecisionOptions(precision="int4", block_size=size))
     for place in (0, 40, 66):
         for (whole,), (alone,) in zip(answers(model, x=x), answers(model, x=x[place : place + 1]), strict=True):
-            near(alone[0], whole[place], 1e-5)
+            agree(alone[0], whole[place], "model in float32", np.float32)
 
 
 EVERYWHERE = f"""<ir_version: 10, opset_import: ["": OPSET, "own": 1]>
@@ -120,7 +119,7 @@ def test_functions_and_subgraphs(target):
     for chosen in (True, False):
         wanted = x @ (blocks_of(u) + blocks_of(v) + blocks_of(w)) + 2 * b + (b if chosen else 0)
         for (z,) in answers(model, x=x, c=np.array(chosen)):
-            near(z, wanted, 0.02)
+            agree(z, wanted, "rounded activations", np.int8, 2)
 
 
 @pytest.mark.parametrize("target", [CPU, PORTABLE], ids=["cpu", "portable"])
@@ -130,7 +129,7 @@ def test_hqq(target):
     apply(model, X, target, PrecisionOptions(precision="int4", quantizer="hqq"))
     rounded = half_quadratic(w, 4, 32).real(4)[:, :K].T
     for (z,) in answers(model, x=x):
-        near(z, x @ rounded, 0.01)
+        agree(z, x @ rounded, "rounded activations", np.int8)
     error, symmetric = rounded - w, nearest(w, 4, 32).real(4)[:, :K].T - w
     assert np.abs(error).max() < 0.5
     assert (error**2).mean() < 0.7 * (symmetric**2).mean()
@@ -141,10 +140,10 @@ def test_rounding_to_nearest_keeps_the_extreme_and_zeros(bits):
     w = matrix(64, 3)
     w[:32, 1] = 0
     rounded = nearest(w, bits, 32).real(bits).T
-    np.testing.assert_allclose(rounded, blocks_of(w, bits), rtol=1e-6)
+    agree_each(rounded, blocks_of(w, bits), "rounded", np.float32)
     for block in (slice(32), slice(32, None)):
         extremes = np.abs(w[block]).argmax(0)
-        np.testing.assert_allclose(rounded[block][extremes, range(3)], w[block][extremes, range(3)], rtol=1e-6)
+        agree_each(rounded[block][extremes, range(3)], w[block][extremes, range(3)], "rounded", np.float32)
 
 
 def test_opset():
@@ -205,4 +204,4 @@ def test_blocks_of_int8_run_where_products_of_integers_saturate(monkeypatch: pyt
     given = rng.standard_normal((3, 60)).astype(np.float32)
     (got,) = make_session(made.SerializeToString()).run(None, {"x": given})
     right = given @ (whole * np.repeat(scales, 32, 0)[:60])
-    assert np.abs(got - right).max() < 0.02 * np.abs(right).max()
+    agree(got, right, "rounded activations", np.int8, 2)

@@ -26,6 +26,7 @@ from posexport.compare.records import LIMIT, Cost, Document, Result, Row, Setup,
 from posexport.compare.train import make, own_parameters, train
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
+from tests.tolerances import agree
 
 TINY = Setup(
     steps=3,
@@ -176,7 +177,7 @@ def test_what_a_row_says_is_what_the_exported_model_does(run) -> None:
         (logits,) = session.run(None, {"input_ids": tokens, "attention_mask": np.ones_like(tokens)})
         marker = logits[..., 10:14].argmax(-1)
         asked = answers[2] >= 0
-        assert row.accuracy["marker"]["24"] == pytest.approx((marker == answers[2])[asked].mean(), abs=1e-12)
+        agree(row.accuracy["marker"]["24"], (marker == answers[2])[asked].mean(), "rounded", np.float64)
     assert rows["nope"].memory_to_nope in (1.0, None)
     assert rows["relative-key"].own_parameters == (2 * 24 - 1) * 8
     assert rows["relative-key"].parameters == rows["nope"].parameters + rows["relative-key"].own_parameters
@@ -336,7 +337,7 @@ def test_nope_is_one_and_its_noise_is_told() -> None:
         cost=Cost(ms=2.1, nope_ms=2.0, growth=400),
     )
     assert measured(nope, nope, []).latency_to_nope == 1.0
-    assert noise(nope) == pytest.approx(0.05)
+    agree(noise(nope), 0.05, "operator", np.float64)
     document = msgspec.structs.replace(documents(), noise=noise(nope))
     assert "sessions of <code>nope</code> differed by 5 %" in page(document).decode()
     assert "two sessions of nope differ by 5 %" in to_text(document)

@@ -22,6 +22,7 @@ from posexport.parity.grid.inputs import draw
 from posexport.passes.pipeline import PASSES
 from posexport.sources import builtin
 from tests.small import by_attention, in_short, shared
+from tests.tolerances import allowed
 
 #: two layers: what a second layer shares with the first has branches of its own
 TINY = ("layers=2", "hidden=60", "heads=5", "feedforward=37", "vocab=61")
@@ -226,4 +227,4 @@ def test_positions_matter_in_every_built_in_model() -> None:
         order = torch.tensor([3, 1, 2, 0, *range(4, 11)])
         y, swapped = module(input_ids=ids)[0], module(input_ids=ids[:, order])[0]
         moved = (swapped - y[:, order]).abs().max() / y.abs().max()
-        assert (moved < 1e-12) if name == "encoder-nope" else (moved > 1e-3), name
+        assert (moved <= allowed("model", np.float64)) if name == "encoder-nope" else (moved > 1e-3), name

@@ -34,6 +34,7 @@ from posexport.sources.source import Source
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract
 from posexport.verification import verify
 from tests.small import recipe
+from tests.tolerances import agree
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LIMIT = 13
@@ -114,11 +115,11 @@ def test_calls_with_a_cache_are_one_pass(encoding: str) -> None:
                 for name, value in found.items()
                 if ".decoder." in name
             }
-            assert torch.allclose(found["logits"][:, 0], whole["logits"][:, step], rtol=0, atol=1e-12)
-    assert torch.allclose(alone["logits"][0], whole["logits"][1], rtol=0, atol=1e-12)
+            agree(found["logits"][:, 0], whole["logits"][:, step], "model", np.float64)
+    agree(alone["logits"][0], whole["logits"][1], "model", np.float64)
     assert set(past) == {f"past_key_values.{i}.decoder.{what}" for i in (0, 1) for what in ("key", "value")}
     assert whole["encoder_last_hidden_state"].shape == (2, 5, 20)
-    assert torch.allclose(past["past_key_values.1.decoder.value"], whole["present.1.decoder.value"], rtol=0, atol=1e-12)
+    agree(past["past_key_values.1.decoder.value"], whole["present.1.decoder.value"], "model", np.float64)
 
 
 def test_the_encoders_states_reach_every_layer() -> None:
@@ -297,11 +298,11 @@ def test_it_runs_and_its_steps_agree(bundle: Callable[..., Path]) -> None:
         wanted = source.module(**{name: torch.from_numpy(array) for name, array in given.items()})
     found = session.run(given)
     for spec, value in zip(source.outputs, wanted, strict=True):
-        np.testing.assert_allclose(found[spec.name], value.numpy(), rtol=0, atol=1e-4)
+        agree(found[spec.name], value, "model in float32", np.float32)
     first = session.run({**given, "decoder_input_ids": given["decoder_input_ids"][:, :3]})
     past = {k.replace("present", "past_key_values"): v for k, v in first.items() if ".decoder." in k}
     last = session.run({**given, "decoder_input_ids": given["decoder_input_ids"][:, 3:], **past})
-    np.testing.assert_allclose(last["logits"][:, 0], found["logits"][:, 3], rtol=0, atol=1e-4)
+    agree(last["logits"][:, 0], found["logits"][:, 3], "model in float32", np.float32)
 
 
 def test_the_encoder_alone(bundle: Callable[..., Path]) -> None:

@@ -14,6 +14,7 @@ from posexport.encodings.encoding import ENCODINGS, HOOKS, Encoding, Entry, regi
 from posexport.encodings.positions import Grid, Positions
 from posexport.errors import PosexportError
 from posexport.nn.attention import attend
+from tests.tolerances import agree
 
 EVERY = [pytest.param(entry, id=entry.name) for entry in ENCODINGS.values()]
 EVERY_CASE = [pytest.param(e, c, id=f"{e.name}-{i}") for e in ENCODINGS.values() for i, c in enumerate(e.cases)]
@@ -112,7 +113,7 @@ def first_position(entry: Entry, case: dict, wanted: int, length: int) -> int:
 
 @pytest.mark.parametrize("length", [1, 17, 257])
 @pytest.mark.parametrize(("entry", "case"), EVERY_CASE)
-def test_float64_module_is_the_paper(entry, case, length, agree):
+def test_float64_module_is_the_paper(entry, case, length):
     first = first_position(entry, case, 4099, length)
     keys = positions_of(entry.cls(**case), first, length)
     for queries in (keys, last(keys, 3)):
@@ -126,7 +127,7 @@ def test_float64_module_is_the_paper(entry, case, length, agree):
 
 
 @pytest.mark.parametrize(("entry", "case"), EVERY_CASE)
-def test_half_precision_holds_where_its_integers_end(entry, case, agree):
+def test_half_precision_holds_where_its_integers_end(entry, case):
     length = 17
     here = positions_of(entry.cls(**case), first_position(entry, case, 2041, length), length)
     for _, got, want in hook_answers(entry, case, torch.float16, here, here):
@@ -167,7 +168,7 @@ def small(entry: Entry, layer: int = 0) -> Encoding:
 
 
 @pytest.mark.parametrize("entry", EVERY)
-def test_only_the_control_cannot_tell_the_order_of_tokens(entry, agree):
+def test_only_the_control_cannot_tell_the_order_of_tokens(entry):
     encoding = small(entry)
     here = positions_of(encoding, 0, 11)
     tokens = len(here.slots_T)
@@ -183,7 +184,7 @@ def test_only_the_control_cannot_tell_the_order_of_tokens(entry, agree):
 
 
 @pytest.mark.parametrize("entry", EVERY)
-def test_shift_invariance_is_as_declared(entry, agree):
+def test_shift_invariance_is_as_declared(entry):
     encoding = small(entry)
     # far past every boundary, where one may be passed
     far = 7 if encoding.limit is not None else 7 + 9 * max(encoding.boundaries, default=0)
@@ -267,7 +268,7 @@ def test_limits(name, given, trained, limit, boundaries):
 
 
 @pytest.mark.parametrize("name", ["relative-key", "relative-key-query"])
-def test_clipped_takes_the_last_rows(name, agree):
+def test_clipped_takes_the_last_rows(name):
     trained = small(ENCODINGS[name])
     clipped = trained.clipped()
     assert clipped.table is trained.table
@@ -289,7 +290,7 @@ def test_clipped_takes_the_last_rows(name, agree):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(("offset", "overhead"), [(0, 0), (2, 0), (0, 2), (3, 2)])
-def test_interpolated_table_is_linear_and_keeps_both_ends(offset, overhead, dtype, agree):
+def test_interpolated_table_is_linear_and_keeps_both_ends(offset, overhead, dtype):
     trained = module_of(ENCODINGS["learned"], {"max_positions": 30, "hidden": 7, "offset": offset}, dtype)
     stretched = trained.interpolated(71, overhead=overhead)
     old, new = trained.table.detach().double().numpy(), stretched.table.detach().double().numpy()

@@ -23,6 +23,7 @@ from posexport.ops.operator import HELPERS, WHOLE
 from posexport.sources.example import axis_sizes, example
 from posexport.targets.target import Target
 from tests.small import in_short, recipe, source
+from tests.tolerances import agree
 
 WITH_TERMS = {
     "relative-key": {"MaskedRelativeKeyAttention", "RelativeKeyScores"},
@@ -74,9 +75,8 @@ def test_blockwise_formula_and_inline_agree(encoding: str, tmp_path: Path) -> No
     assert not flat.functions
     assert {e.domain for e in flat.opset_import} == {""}
     want = outputs(tmp_path / "formula.onnx", made)[0]
-    scale = np.abs(want).max()
     for name in ("other", "flat"):
-        assert np.abs(outputs(tmp_path / f"{name}.onnx", made)[0] - want).max() <= 16 * np.finfo(np.float32).eps * scale
+        agree(outputs(tmp_path / f"{name}.onnx", made)[0], want, "operator", np.float32)
 
 
 def test_inline_is_without_scan_and_without_squeeze_of_unknown_rank(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_blockwise_at_the_edges_of_its_blocks(length: int, tmp_path: Path) -> No
         path = tmp_path / f"{lowering}.onnx"
         build(made, path, recipe(lowering=lowering))
         got.append(onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, feeds)[0])
-    assert np.abs(got[0] - got[1]).max() <= 16 * np.finfo(np.float32).eps * np.abs(got[0]).max()
+    agree(got[1], got[0], "operator", np.float32)
 
 
 def test_refusal_of_a_lowering_says_why() -> None:
@@ -123,9 +123,7 @@ def test_opsets_that_the_runtime_takes(opset: int, tmp_path: Path) -> None:
     assert build(made, path, recipe(opset=opset)).opset == opset
     with_default = tmp_path / "d.onnx"
     build(made, with_default, recipe())
-    np.testing.assert_allclose(
-        outputs(path, made)[0], outputs(with_default, made)[0], rtol=0, atol=16 * np.finfo(np.float32).eps * 10
-    )
+    agree(outputs(path, made)[0], outputs(with_default, made)[0], "operator", np.float32)
 
 
 def test_opset_is_negotiated_with_the_runtime() -> None:

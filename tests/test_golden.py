@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -18,6 +19,7 @@ from posexport.parity.criterion import tolerance
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec
+from tests.tolerances import agree, allowed
 
 GOLDEN = Path(__file__).parent / "golden"
 CHECKPOINTS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
@@ -207,7 +209,7 @@ def test_pooler_output(name: str) -> None:
     assert points(name, "pooler_output") >= {"right-17.pooler_output", "left-17.pooler_output"}
     found = {key: error for key, error in errors(source, name, torch.float64).items() if "pooler" in key}
     assert set(found) == points(name, "pooler_output")
-    assert max(found.values()) < 1e-6, found
+    assert max(found.values()) <= allowed("frequencies", np.float32), found
 
 
 @pytest.mark.parametrize("name", ["bert-absolute", "electra-relative_key", "roformer-formaskedlm", "canine-model"])
@@ -303,5 +305,5 @@ def test_mask_tokens_are_counted_among_real_tokens() -> None:
         wanted = module(input_ids=alone, attention_mask=torch.ones_like(alone))[0]
         got = module(input_ids=padded, attention_mask=(torch.arange(11) < 6).long()[None])[0][:, :6]
         nothing_left = module(input_ids=torch.tensor([[7, 7]]), attention_mask=torch.ones(1, 2))[0]
-    assert torch.allclose(got, wanted, rtol=0, atol=1e-12)
+    agree(got, wanted, "model", np.float64)
     assert torch.isfinite(nothing_left).all()

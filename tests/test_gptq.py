@@ -17,6 +17,7 @@ from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer import train
 from tests.small import in_short
+from tests.tolerances import agree
 
 K, N = 70, 22  # three blocks of 32, the last filled up
 TARGETS = [Target("cpu", 23), Target("portable", 21)]
@@ -66,14 +67,14 @@ def test_values(size, together, target, monkeypatch):
     every = np.concatenate(batches)
     expected = by_definition(w, every, size)
     rounded = second_order(w, factor((every.T @ every).astype(np.float64)), 4, size).real(4)[:, :K].T
-    np.testing.assert_allclose(rounded, expected, rtol=1e-5, atol=1e-6)
+    agree(rounded, expected, "rounded", np.float32)
     model = graph(ONE, target.opset, w=w)
     options = PrecisionOptions(precision="int4", quantizer="gptq", block_size=size, calibrate="sha256 of texts")
     classes = apply(model, X, target, options, calibration(*batches)).classes
     assert classes["linear weights"] == f"int4 in blocks of {size}, gptq"
     x = correlated(11)
     for (z,) in answers(model, x=x):
-        np.testing.assert_allclose(z, x @ expected, rtol=0, atol=0.02 * np.abs(x @ expected).max())
+        agree(z, x @ expected, "rounded activations", np.int8, 2)
     unseen = correlated(300)
     assert moved(expected, w, unseen) < 0.4 * moved(nearest(w, 4, size).real(4)[:, :K].T, w, unseen)
 
@@ -113,7 +114,7 @@ def test_a_weight_knows_all_its_inputs_on_all_texts():
     assert (np.diff(curvature[known.order]) <= 0).all()
     dampened = (moments + 0.01 * curvature.mean() * np.eye(K))[np.ix_(known.order, known.order)]
     inverse = known.upper.T.astype(np.float64) @ known.upper
-    np.testing.assert_allclose(inverse @ dampened, np.eye(K), rtol=0, atol=1e-3)
+    agree(inverse @ dampened, np.eye(K), "inverse in float32", np.float32)
 
 
 @pytest.fixture

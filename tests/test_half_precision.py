@@ -27,6 +27,7 @@ from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from tests.small import recipe
+from tests.tolerances import agree, agree_each
 
 _HEAD = '<ir_version: 10, opset_import: ["": 20, "f": 1]>'
 _LEVELS = {
@@ -82,7 +83,7 @@ def test_angles_of_large_positions_are_exact(level: str) -> None:
     ids = np.arange(4001, 4013)
     (y,) = _session(model, level).run(None, {"ids": ids, "x": np.eye(12, dtype=np.float32)})
     assert sorted(_casts(model, 10)) == ["c", "x"]
-    np.testing.assert_allclose(np.diag(y), np.cos(ids * np.float64(np.float32(0.7))), atol=2**-11 + 2**-12)
+    agree(np.diag(y), np.cos(ids * np.float64(np.float32(0.7))), "one rounding", np.float16)
 
 
 def test_one_cast_of_a_value_that_many_read() -> None:
@@ -119,7 +120,7 @@ def test_a_function_is_copied_for_calls_of_other_types() -> None:
     assert [node.op_type for node in model.graph.node if node.domain == "f"] == ["Half", "Half2", "Half2"]
     ids, x = np.array([4097, 4099]), np.array([1.5, 2.0], np.float32)
     (y,) = _session(model).run(None, {"ids": ids, "x": x})
-    np.testing.assert_allclose(y, 6.25 / 4 + np.sin(ids / 2), atol=2**-9)
+    agree(y, 6.25 / 4 + np.sin(ids / 2), "one rounding", np.float16)
 
 
 @pytest.mark.parametrize("positive", [True, False])
@@ -139,7 +140,7 @@ def test_branches(positive: bool) -> None:
     ids, x = np.array([4097, 2051]), np.array([1.5, -2.0], np.float32)
     (y,) = _session(model).run(None, {"ids": ids, "x": x, "positive": np.array(positive)})
     expected = x * x * (1 + np.sin(ids)) if positive else x * x - ids
-    np.testing.assert_allclose(y, expected, rtol=2**-9)
+    agree_each(y, expected, "operator in half precision", np.float16)
 
 
 def test_squares_of_a_norm_do_not_overflow() -> None:
@@ -158,7 +159,7 @@ def test_squares_of_a_norm_do_not_overflow() -> None:
     x = np.array([[3000.0, -4000.0, 100.0]], np.float32)
     (y,) = _session(model).run(None, {"x": x})
     expected = -x / np.sqrt(np.mean(x.astype(np.float64) ** 2)) * [1.0, 2.0, 0.5]
-    np.testing.assert_allclose(y, expected, rtol=2**-9)
+    agree_each(y, expected, "operator in half precision", np.float16)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -177,8 +178,9 @@ def test_the_score_of_a_dropped_key_is_finite(precision: str, dropped: float) ->
     )
     numbers = [ir.from_proto(tensor).numpy().astype(np.float64) for tensor in model.graph.initializer]
     least = min(float(array.min()) for array in numbers)
-    half = float(ml_dtypes.finfo(BY_PRECISION[precision].numpy).min)  # type: ignore[no-untyped-call]
-    assert least == pytest.approx(half * dropped / -3.4028234e38, rel=2**-7)
+    kept = BY_PRECISION[precision].numpy
+    half = float(ml_dtypes.finfo(kept).min)  # type: ignore[no-untyped-call]
+    agree(least, half * dropped / -3.4028234e38, "one rounding", kept)
     assert np.isfinite(least)
 
 
@@ -197,7 +199,7 @@ def test_a_mask_that_is_computed_is_bounded() -> None:
     for keep in ([0, 0, 0], [1, 0, 1]):
         feeds = {"keep": np.array(keep), "scores": np.zeros(3, np.float32)}
         (y,) = _session(model).run(None, feeds)
-        np.testing.assert_allclose(y, np.full(3, 1 / 3) if not any(keep) else [0.5, 0, 0.5], atol=2**-11)
+        agree(y, np.full(3, 1 / 3) if not any(keep) else [0.5, 0, 0.5], "one rounding", np.float16)
 
 
 def test_a_parameter_beyond_float16_is_refused() -> None:
@@ -282,9 +284,7 @@ def test_a_cache_is_stored_in_half_precision(tmp_path: Path) -> None:
     step = session.run({"input_ids": [[9]], "attention_mask": [[1, 1, 1, 1]], **cache})
     whole = session.run({"input_ids": [[5, 2, 7, 9]]})
     assert step["logits"].dtype == np.float32
-    np.testing.assert_allclose(
-        step["logits"][:, -1], whole["logits"][:, -1], atol=2**-8 * np.abs(whole["logits"]).max()
-    )
+    agree(step["logits"][:, -1], whole["logits"][:, -1], "model in half precision", np.float16)
     done = session.generate([[5, 2, 7], [9]], max_new_tokens=3)
     assert [len(completion.tokens) for completion in done.completions] == [3, 3]
 

@@ -10,6 +10,7 @@ from posexport.encodings.encoding import ENCODINGS, Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
 from posexport.models.encoder import Encoder, EncoderConfig
+from tests.tolerances import agree
 
 #: positions on both sides of zero, and far beyond 2**24, where float32 has no odd numbers
 FAR = [-25, -24, -1, 0, 1, 23, 24, 30_000_001, 2_000_000_000]
@@ -56,7 +57,7 @@ class OnPositions(nn.Module):
         ("sparse", {"form": "subset", "positions": "0,23,30000001"}),
     ],
 )
-def test_negative_and_far_positions_in_the_graph(name, arguments, agree):
+def test_negative_and_far_positions_in_the_graph(name, arguments):
     encoding = ENCODINGS[name].cls(hidden=6, **arguments)
     dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     program = torch.onnx.export(
@@ -94,7 +95,7 @@ def test_circular_waves_end_at_the_period():
     assert 1 / 24 < angle < 1.02 / 24
 
 
-def test_complex_turns_by_the_offset_and_keeps_lengths(agree):
+def test_complex_turns_by_the_offset_and_keeps_lengths():
     encoding = made("complex", hidden=5)
     x_BTC = torch.randn(1, 2, 5, dtype=torch.float64)[:, :1].expand(1, 3, 5)
     planes = encoding.embed(x_BTC, at(4, 11, 18)).detach().numpy()[0]
@@ -123,7 +124,7 @@ def test_sparse_gives_the_listed_rows_and_nothing_else(arguments, carrying):
     assert len(encoding.table) == 1 + max(carrying.values())
 
 
-def test_cape_is_sinusoidal_at_continuous_positions_and_the_same_in_training(agree):
+def test_cape_is_sinusoidal_at_continuous_positions_and_the_same_in_training():
     plain = made("sinusoidal", hidden=7)
     encoding = made("cape", hidden=7, step=0.5, centre=3.0)
     agree(vectors(encoding, 3, 5, 13), vectors(plain, 0, 1, 5), "encoding", np.float64)

@@ -16,6 +16,7 @@ from posexport.precision.linear import projections
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer import train
+from tests.tolerances import agree
 
 K, N = 37, 22
 INT8 = PrecisionOptions(precision="int8")
@@ -72,7 +73,7 @@ def test_values(form, lead, target):
     )
     wanted = rows_of(x) @ channels_of(w) + (b if biased else 0)
     for (z,) in answers(model, x=x):
-        np.testing.assert_allclose(z, wanted, rtol=0, atol=3e-5 * np.abs(wanted).max())
+        agree(z, wanted, "scaled integers", np.float32)
         np.testing.assert_array_equal(z[(0,) * len(lead)], b if biased else 0)  # a row of zeros: the bias, exactly
 
 
@@ -132,8 +133,8 @@ def test_functions_and_subgraphs(target, monkeypatch):
     for chosen in (True, False):
         wanted = passed + branch + (b if chosen else 0)
         for z, last in answers(model, x=x, c=np.array(chosen)):
-            np.testing.assert_allclose(z, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
-            np.testing.assert_allclose(last[:, 0], branch, rtol=0, atol=3e-5 * np.abs(branch).max())
+            agree(z, wanted, "rounded activations", np.int8, 2)
+            agree(last[:, 0], branch, "scaled integers", np.float32, 2)
 
 
 def test_what_several_read_is_quantised_once():
@@ -226,7 +227,7 @@ def test_a_weight_of_several_layers():
     assert len(stored) == 1
     wanted = rows_of(rows_of(x) @ channels_of(w)) @ channels_of(w)
     for (y,) in answers(model, x=x):
-        np.testing.assert_allclose(y, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
+        agree(y, wanted, "rounded activations", np.int8, 2)
 
 
 def calibrated(model, target, batches):
@@ -257,7 +258,7 @@ def test_static_scales(target, form):
     whole = (np.clip(np.rint(x / factor / step) + zero, 0, 255) - zero) * step
     wanted = whole @ channels_of(w * factor[:, None]) + (b if biased else 0)
     for (z,) in answers(model, x=x):
-        np.testing.assert_allclose(z, wanted, rtol=0, atol=1e-2 * np.abs(wanted).max())
+        agree(z, wanted, "rounded activations", np.int8)
     exact = x @ w + (b if biased else 0)
     assert np.abs(z - exact).max() < 0.05 * np.abs(exact).max()
 

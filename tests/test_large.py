@@ -30,6 +30,7 @@ from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source
 from posexport.verification import verify
 from tests.small import in_short, recipe
+from tests.tolerances import agree
 
 pytestmark = pytest.mark.fresh
 GOLDEN = Path(__file__).parent / "golden"
@@ -94,8 +95,7 @@ def test_a_sharing_copy_answers_as_a_whole_one_does(
     assert shared.reader is not None
     for got, wanted in zip(shared(feeds(made)), whole(feeds(made)), strict=True):
         # not to the bit: matrix products may round otherwise for memory that is aligned otherwise
-        eps = float(torch.finfo(dtype if dtype != torch.float16 else torch.float32).eps)
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=64 * eps * np.abs(wanted).max())
+        agree(got, wanted, "attention", dtype if dtype != torch.float16 else torch.float32)
     assert all(parameter.dtype == torch.float32 for parameter in made.module.parameters())
 
 
@@ -186,7 +186,7 @@ def test_mapped_weights_are_those_that_are_read(name: str, tmp_path: Path, monke
     got = dict(found.module.named_parameters())
     assert list(got) == list(wanted)
     for key, parameter in got.items():
-        torch.testing.assert_close(parameter, wanted[key], rtol=0, atol=0)
+        assert torch.equal(parameter, wanted[key])
         assert pages(parameter) == (parameter.numel() >= 16)
     assert found.remarks == read.remarks
 
@@ -208,7 +208,7 @@ def test_other_formats_go_through_a_temporary_file(
         module = load_source(str(path), LoadOptions()).module
         assert all(pages(parameter) == (room and parameter.numel() >= 16) for parameter in module.parameters())
         for key, value in module.state_dict().items():
-            torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
+            assert torch.equal(value, wanted[key])
     assert not list(scratch.iterdir()), "the file has no name"
 
 

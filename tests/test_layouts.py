@@ -36,6 +36,7 @@ from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.source import Source
 from posexport.verification import verify
 from tests.small import recipe
+from tests.tolerances import agree
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -72,8 +73,7 @@ def draw(shape: Sequence[int], vocab: int, seed: int = 0) -> np.ndarray[Any, Any
 
 
 def close(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
-    assert got.shape == wanted.shape
-    assert np.abs(got - wanted).max() <= 2e-5 * np.abs(wanted).max()
+    agree(got, wanted, "model in float32", np.float32, 2)
 
 
 # -- encoder-decoders, as optimum has them ---------------------------------------------------------
@@ -546,4 +546,4 @@ def test_sentence_transformers_gets_the_same_numbers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     got, wanted = (np.array(rows) for rows in json.loads(done.stdout[done.stdout.index("[[[") :]))
     assert got.shape == (3, 384)
-    assert np.abs(got - wanted).max() < 1e-5
+    agree(got, wanted, "model in float32", np.float32)

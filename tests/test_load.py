@@ -20,6 +20,7 @@ from posexport.runtime.arrays import read_arrays, save_arrays, similarities
 from posexport.runtime.feeds import prepare
 from posexport.runtime.session import Session, refusal
 from posexport.spec import InputSpec, OutputSpec
+from tests.tolerances import agree
 
 IDS = np.arange(14).reshape(2, 7) % VOCAB
 MASK = np.array([[1] * 7, [1] * 4 + [0] * 3])
@@ -40,7 +41,7 @@ def session(bundle) -> Session:
 
 
 @pytest.mark.parametrize("external", [True, False])
-def test_a_bundle_loads_and_runs(tmp_path, agree, external):
+def test_a_bundle_loads_and_runs(tmp_path, external):
     session = posexport.load(write_bundle(tmp_path / "b", external=external))
     assert session.providers == ["CPUExecutionProvider"]
     assert [spec.name for spec in session.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
@@ -419,7 +420,7 @@ def test_saving_replaces_nothing_unasked(tmp_path):
     assert [found.name for found in tmp_path.iterdir()] == ["y.npz"]
 
 
-def test_similarity_is_the_cosine(agree):
+def test_similarity_is_the_cosine():
     got = similarities(np.array([[3.0, 4.0], [-4.0, 3.0], [6.0, 8.0], [0.0, 0.0]], np.float32))
     wanted = [[1, 0, 1, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
     agree(got, wanted, "operator", np.float64)

@@ -33,6 +33,7 @@ from posexport.sources.cached import cached
 from posexport.sources.source import Source
 from posexport.targets.target import Target
 from tests.small import by_attention, in_short, shared
+from tests.tolerances import agree
 from tests.traces import Traces
 
 MODELS = [row["name"] for row in catalogue("models")]
@@ -272,7 +273,7 @@ def test_a_mask_with_a_row_for_every_query(lowering: str, heads: int, rows: int)
     scores[..., fed["kpos"][None] > fed["qpos"][:, None]] = lowest
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     want = shares / shares.sum(-1, keepdims=True) @ v
-    assert np.abs(got - want).max() <= 16 * np.finfo(np.float32).eps * np.abs(want).max()
+    agree(got, want, "operator", np.float32)
 
 
 def test_reasons_are_given_for_what_is_not_taken() -> None:

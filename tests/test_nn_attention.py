@@ -30,6 +30,7 @@ from posexport.sources.source import Source
 from posexport.sources.user_module import by_name
 from posexport.sources.with_cache import with_cache
 from posexport.spec import BATCH, SEQUENCE, InputSpec, Limits, OutputSpec
+from tests.tolerances import agree, allowed
 
 #: 12 heads of 6 channels are not the 70 channels of the input
 HIDDEN, HEADS, KV_HEADS, SIZE = 70, 12, 4, 6
@@ -151,7 +152,7 @@ def padded(batch, length, side):
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_self_attention_is_the_paper_s(name, causal, side, agree):
+def test_self_attention_is_the_paper_s(name, causal, side):
     layer, x = layer_of(name, causal=causal), drawn(2, T, HIDDEN)
     mask = None if side == "none" else padded(2, T, side)
     real = np.ones((2, T), bool) if mask is None else mask.numpy() != 0
@@ -161,7 +162,7 @@ def test_self_attention_is_the_paper_s(name, causal, side, agree):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_cross_attention_is_the_paper_s(name, agree):
+def test_cross_attention_is_the_paper_s(name):
     layer, x, context = layer_of(name, context_hidden=50), drawn(2, T, HIDDEN), drawn(2, S, 50, seed=1)
     mask = padded(2, S, "right")
     want = paper(name, layer, x.numpy(), mask.numpy() != 0, context.numpy())
@@ -173,7 +174,7 @@ def test_cross_attention_is_the_paper_s(name, agree):
 
 @pytest.mark.parametrize("capacity", [None, T + 4], ids=["dynamic", "static"])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_calls_with_a_cache_give_what_one_call_gives(name, capacity, agree):
+def test_calls_with_a_cache_give_what_one_call_gives(name, capacity):
     layer, x, mask = layer_of(name, causal=True), drawn(2, T, HIDDEN), padded(2, T, "left")
     past, parts, end = layer.new_cache(2, capacity), [], 0
     if capacity:  # what unused slots hold is not read
@@ -189,7 +190,7 @@ def test_calls_with_a_cache_give_what_one_call_gives(name, capacity, agree):
     assert past[0].shape == (2, KV_HEADS, capacity or T, SIZE)
 
 
-def test_position_ids_take_the_place_of_counting(agree):
+def test_position_ids_take_the_place_of_counting():
     layer, x = layer_of("rope", causal=True), drawn(2, 7, HIDDEN)
     ids = torch.tensor([[3], [8]]) + torch.arange(7)
     agree(layer(x, position_ids=ids).detach(), layer(x).detach(), "attention", np.float64)  # distances are the same
@@ -202,7 +203,7 @@ def test_position_ids_take_the_place_of_counting(agree):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_permuted_tokens_give_other_outputs_unless_there_are_no_positions(name, agree):
+def test_permuted_tokens_give_other_outputs_unless_there_are_no_positions(name):
     layer, x = layer_of(name), drawn(2, T, HIDDEN)
     order = torch.randperm(T, generator=torch.Generator().manual_seed(2))
     plain, permuted = layer(x).detach()[:, order], layer(x[:, order]).detach()
@@ -232,7 +233,8 @@ def test_gradients_are_those_of_small_differences_and_reach_every_parameter(name
         slope = (values[0] - values[1]) / 2e-5
         # the same number on every key of a query changes no probability, unless the query turns it by distance
         idle = path == "key.bias" and name != "rope"
-        assert float((parameter.grad * direction).sum()) == pytest.approx(slope, rel=1e-5, abs=1e-6), path
+        off = abs(float((parameter.grad * direction).sum()) - slope)
+        assert off <= allowed("finite difference", np.float64) * max(abs(slope), 0.1), path
         assert idle or abs(slope) > 1e-4, path
 
 
@@ -369,7 +371,7 @@ def test_what_does_not_fit_is_one_sentence(call, said):
     assert "\n" not in str(raised.value)
 
 
-def test_padding_on_the_left_moves_no_token_of_an_input_encoding(agree):
+def test_padding_on_the_left_moves_no_token_of_an_input_encoding():
     layer, x = InputEncoding(60, "learned"), torch.randn(2, 7, 60)
     mask = padded(2, 7, "left")
     y = layer(x, mask).detach()
@@ -490,7 +492,7 @@ def source_of(module, names=("input_ids", "attention_mask"), vocab=61):
     )
 
 
-def test_a_decoder_gets_a_cache_that_its_author_did_not_write(agree):
+def test_a_decoder_gets_a_cache_that_its_author_did_not_write():
     source = with_cache(source_of(Writer(kv_heads=2)), None)
     assert source.task == "text-generation"
     assert [spec.name for spec in source.inputs][:4] == [
@@ -520,7 +522,7 @@ def test_a_decoder_gets_a_cache_that_its_author_did_not_write(agree):
 
 
 @pytest.mark.parametrize(("module", "names"), [(Waves, ()), (Numbered, ("position_ids",)), (Twice, ())])
-def test_positions_of_the_input_and_layers_called_twice_have_a_cache_too(module, names, agree):
+def test_positions_of_the_input_and_layers_called_twice_have_a_cache_too(module, names):
     source = with_cache(source_of(module(), ("input_ids", "attention_mask", *names)), "text-generation")
     assert source.task == "text-generation"
     assert ("position_ids" in [spec.name for spec in source.inputs]) == (module is not Twice)

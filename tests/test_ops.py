@@ -12,6 +12,7 @@ import torch
 
 from posexport.ops.operator import DOMAIN, OPERATORS, Case, Operator, protos, register
 from posexport.ops.window import skew, unskew
+from tests.tolerances import agree
 
 EVERY = [pytest.param(o, id=o.name) for o in OPERATORS.values()]
 #: all but those that stand in the place of q k^T: what pairs cost is their own affair
@@ -103,14 +104,14 @@ def run(model: onnx.ModelProto, given: dict[str, np.ndarray], *, optimise: bool 
 
 
 @pytest.mark.parametrize(("operator", "case"), EVERY_CASE)
-def test_eager_is_the_oracle(operator, case, agree):
+def test_eager_is_the_oracle(operator, case):
     given = inputs(operator, case)
     agree(eager(operator, given), truth(operator, given), "operator", np.float64)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
 @pytest.mark.parametrize(("operator", "case"), EVERY_CASE)
-def test_onnx_function_is_the_oracle(operator, case, dtype, agree):
+def test_onnx_function_is_the_oracle(operator, case, dtype):
     given = inputs(operator, case, dtype)
     model = one_node(operator, given)
     onnx.checker.check_model(model, full_check=True)
@@ -119,7 +120,7 @@ def test_onnx_function_is_the_oracle(operator, case, dtype, agree):
 
 @pytest.mark.parametrize("case", CHUNKS[:2])
 @pytest.mark.parametrize("operator", SKEWED)
-def test_function_for_whole_chunks_is_the_oracle(operator, case, agree):
+def test_function_for_whole_chunks_is_the_oracle(operator, case):
     given = inputs(operator, case, np.float32)
     model = one_node(operator, given, whole=True)
     assert "WholeSkew" in {function.name for function in model.functions}
@@ -128,7 +129,7 @@ def test_function_for_whole_chunks_is_the_oracle(operator, case, agree):
 
 
 @pytest.mark.parametrize(("operator", "case"), EVERY_CASE)
-def test_half_precision(operator, case, agree):
+def test_half_precision(operator, case):
     given = inputs(operator, case, np.float16)
     model = one_node(operator, given)
     onnx.checker.check_model(model, full_check=True)
@@ -138,7 +139,7 @@ def test_half_precision(operator, case, agree):
 
 
 @pytest.mark.parametrize("operator", [p for p in EVERY if p.values[0].gives == "scores" and p.values[0].scaled])
-def test_scores_are_linear_as_declared(operator, agree):
+def test_scores_are_linear_as_declared(operator):
     given = inputs(operator, operator.cases[1])
     along = {"q", "k", *operator.scaled_along}
     doubled = {name: 2 * a if name in along else a for name, a in given.items()}

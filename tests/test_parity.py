@@ -121,7 +121,7 @@ def test_pytorchs_error_is_taken_from_more_draws_where_outputs_are_small() -> No
         return [y]
 
     (found,) = baseline_error.errors(small, model, definition, rounded)
-    assert found == pytest.approx(0.001, rel=0.5)
+    assert 0.0005 < found < 0.0015
     assert set(calls) == {(3 * baseline_error.MOST, 5)}
 
 

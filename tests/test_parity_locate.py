@@ -10,7 +10,8 @@ import pytest
 from parity_models import copied, exported, prove, source, with_nodes, with_weights, wrapped
 
 from posexport.export.build import build
-from posexport.parity.locate.locate import locate
+from posexport.parity.locate.capture import Checkpoint
+from posexport.parity.locate.locate import _Compared, _error, locate
 from posexport.parity.report.points import Point
 from posexport.sources.source import Source
 from tests.small import recipe
@@ -146,6 +147,35 @@ def test_in_a_right_model_every_value_is_right(models: dict[str, tuple[Source, o
     looked_at = int(found[1])
     # each layer has at least: query, key, value, two of softmax, output, two norms, two linear maps, in and out
     assert looked_at >= 2 * 18
+
+
+@pytest.mark.parametrize(
+    ("error", "wrong"), [(1e-6, False), (2e-6, False), (3e-6, True), (np.inf, True), (np.nan, True)]
+)
+def test_a_value_is_wrong_where_it_is_off_by_more_than_is_allowed(error: float, wrong: bool) -> None:
+    checkpoint = Checkpoint("encoder", 0, "out", np.zeros(3))
+    assert _Compared(checkpoint, error, 2e-6).wrong is wrong
+
+
+def test_errors_count_real_tokens_and_scores_that_are_not_masked() -> None:
+    keep = np.array([[True, True, False], [True, False, False]])
+    truth = np.full((2, 5, 3, 3), 2.0, np.float32)
+    truth[:, :, 0, 2] = -1e30
+    y = truth.copy()
+    y[0, :, 2], y[1, :, 1:], y[:, :, 0, 2] = 9, 9, 0  # padding, and a score that is masked
+    assert _error(y, Checkpoint("a", 0, "scores", truth), [keep]) == 0
+    assert _error(y, Checkpoint("a", 0, "softmax", truth), [keep]) > 0.5
+    y[0, 4, 1, 1] = 2.5
+    assert _error(y, Checkpoint("a", 0, "scores", truth), [keep]) == 0.25
+    y[0, 4, 1, 1] = np.nan
+    assert _error(y, Checkpoint("a", 0, "scores", truth), [keep]) == np.inf
+    rows = np.arange(18.0).reshape(2, 3, 3)
+    off = rows + np.where(keep[..., None], 0, 1)
+    assert _error(off, Checkpoint("a", 0, "out", rows), [keep]) == 0
+    assert _error(off, Checkpoint("a", 0, "out", rows), []) > 0
+    zeros = np.zeros((2, 3))
+    assert _error(zeros, Checkpoint("a", 0, "out", zeros), []) == 0
+    assert _error(zeros + 1e-9, Checkpoint("a", 0, "out", zeros), []) == np.inf
 
 
 def test_a_graph_without_module_paths_says_so(models: dict[str, tuple[Source, onnx.ModelProto]]) -> None:

@@ -29,6 +29,7 @@ from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
 from posexport.targets.target import Target
 from tests.small import in_short, recipe
+from tests.tolerances import agree
 
 LLAMA = ("norm_kind=rms", "gated=True", "activation=silu", "attention_bias=False", "feedforward_bias=False", "eps=1e-6")
 #: (model, settings, cache, target) -> what the passes do to two layers
@@ -168,7 +169,7 @@ WHOLE_IN_SHORT = ("bert, cpu", "bert, cuda", "gpt, cpu", "llama, cpu", "llama, s
 
 
 @pytest.mark.parametrize("case", in_short(CASES, WHOLE_IN_SHORT.__contains__))
-def test_same_numbers_of_a_whole_model(case: str, agree: Callable[..., None]) -> None:
+def test_same_numbers_of_a_whole_model(case: str) -> None:
     name, settings, cache, target, wanted = CASES[case]
     source, plain = graph(name, settings, cache, target.opset)
     _, rewritten = graph(name, settings, cache, target.opset)
@@ -284,9 +285,7 @@ def test_bad_names(wanted: list[str], words: list[str]) -> None:
 X = np.random.default_rng(0).standard_normal((2, 3, 6)).astype(np.float32)
 
 
-def both(
-    model: Callable[[], ir.Model], target: Target, wanted: list[str], agree: Callable[..., None]
-) -> tuple[dict[str, int], ir.Model]:
+def both(model: Callable[[], ir.Model], target: Target, wanted: list[str]) -> tuple[dict[str, int], ir.Model]:
     plain, rewritten = model(), model()
     done = applied(rewritten, target, wanted)
     for want, got in zip(outputs(plain, {"x": X}), outputs(rewritten, {"x": X}), strict=True):
@@ -294,7 +293,7 @@ def both(
     return done, rewritten
 
 
-def test_packing_stores_each_weight_once(tmp_path: Any, agree: Callable[..., None]) -> None:
+def test_packing_stores_each_weight_once(tmp_path: Any) -> None:
     # both layers have the same weights
     source, plain = graph("encoder-absolute", ("layer_groups=1",), None, 18)
     _, packed = graph("encoder-absolute", ("layer_groups=1",), None, 18)
@@ -338,12 +337,12 @@ def test_packed_weights_are_made_when_they_are_read() -> None:
         ("{ y = MatMul(x, w) }", 0),
     ],
 )
-def test_what_is_packed(body: str, groups: int, agree: Callable[..., None]) -> None:
+def test_what_is_packed(body: str, groups: int) -> None:
     def model() -> ir.Model:
         used = {name: shape for name, shape in {"w": (6, 6), "v": (6, 6), "s": (6,)}.items() if f", {name})" in body}
         return parsed(weights(**used) + body)
 
-    done, rewritten = both(model, Target("portable", 24), ["packed-projections"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["packed-projections"])
     assert done == {"packed-projections": groups}
     assert types(rewritten)["Split"] == groups
 
@@ -364,21 +363,19 @@ def test_what_is_packed(body: str, groups: int, agree: Callable[..., None]) -> N
         ("{ a = MatMul(x, w) b = Add(a, s) c = Add(b, a) y = Add(c, x) }", 0, 0),
     ],
 )  # fmt: skip
-def test_rows(body: str, gemms: int, reshapes: int, agree: Callable[..., None]) -> None:
+def test_rows(body: str, gemms: int, reshapes: int) -> None:
     def model() -> ir.Model:
         used = {name: shape for name, shape in {"w": (6, 6), "s": (6,)}.items() if f"{name})" in body or "(s" in body}
         return parsed(weights(**used) + body)
 
-    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"])
     assert types(rewritten)["Gemm"] == gemms
     assert types(rewritten)["Reshape"] == reshapes
     assert bool(done["flat-tokens"]) == bool(reshapes)
 
 
 @pytest.mark.parametrize(("zero_is_zero", "reshapes"), [(0, 3), (1, 2)])
-def test_a_reshape_that_keeps_sizes_reads_all_axes(
-    zero_is_zero: int, reshapes: int, agree: Callable[..., None]
-) -> None:
+def test_a_reshape_that_keeps_sizes_reads_all_axes(zero_is_zero: int, reshapes: int) -> None:
     target = "int64[2] z = {-1, 18}" if zero_is_zero else "int64[2] z = {0, -1}"
 
     def model() -> ir.Model:
@@ -389,12 +386,12 @@ def test_a_reshape_that_keeps_sizes_reads_all_axes(
             outs="float[B, N] y",
         )
 
-    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"])
     assert done == {"flat-tokens": 1}
     assert types(rewritten)["Reshape"] == reshapes
 
 
-def test_rows_do_not_follow_what_mixes_tokens(agree: Callable[..., None]) -> None:
+def test_rows_do_not_follow_what_mixes_tokens() -> None:
     def model() -> ir.Model:
         return parsed(
             weights(w=(6, 6), s=(6,), t=(1, 3, 6))
@@ -404,7 +401,7 @@ def test_rows_do_not_follow_what_mixes_tokens(agree: Callable[..., None]) -> Non
             outs="float[B, 3, 6] y",
         )
 
-    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"], agree)
+    done, rewritten = both(model, Target("portable", 24), ["flat-tokens"])
     assert done == {"flat-tokens": 2}
     assert types(rewritten)["Reshape"] == 4
     softmax = next(node for node in rewritten.graph if node.op_type == "Softmax")
@@ -415,7 +412,7 @@ def test_rows_do_not_follow_what_mixes_tokens(agree: Callable[..., None]) -> Non
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
-def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str, agree: Callable[..., None]) -> None:
+def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str) -> None:
     mapped = "a = MatMul(x, w) " + ("m = Add(a, s)" if bias else "m = Identity(a)")
     pair = "m, x" if swapped else "x, m"
     given = "b, g, h" if norm == "LayerNormalization" else "b, g"
@@ -424,7 +421,7 @@ def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str, agree: Ca
     sizes: dict[str, Sequence[int]] = {"w": (6, 6), "g": (6,)}
     sizes |= {"s": (6,)} if bias else {}
     sizes |= {"h": (6,)} if norm == "LayerNormalization" else {}
-    done, rewritten = both(lambda: parsed(weights(**sizes) + body), Target("cuda", 24), ["skip-norm"], agree)
+    done, rewritten = both(lambda: parsed(weights(**sizes) + body), Target("cuda", 24), ["skip-norm"])
     assert done == {"skip-norm": 1}
     kinds = types(rewritten)
     assert kinds[norm] == 0
@@ -442,10 +439,10 @@ def test_skip_norm(bias: bool, shared: bool, swapped: bool, norm: str, agree: Ca
         "{ b = Add(x, x) c = LayerNormalization<axis = 1>(b, u, u) y = Add(c, x) }",
     ],
 )
-def test_sums_that_are_no_skips(body: str, agree: Callable[..., None]) -> None:
+def test_sums_that_are_no_skips(body: str) -> None:
     sizes = {name: shape for name, shape in {"t": (3, 6), "g": (6,), "u": (3, 6)}.items() if f"{name})" in body}
     model = lambda: parsed(weights(**sizes) + body, inputs="float[B, 3, 6] x", outs="float[B, 3, 6] y")  # noqa: E731
-    done, _ = both(model, Target("cuda", 24), ["skip-norm"], agree)
+    done, _ = both(model, Target("cuda", 24), ["skip-norm"])
     assert done == {"skip-norm": 0}
 
 

@@ -19,6 +19,7 @@ from posexport.plots.plot import Subject
 from posexport.plots.table_rows import table_rows
 from posexport.sources.encoding_alone import alone
 from tests.small import in_short
+from tests.tolerances import agree, agree_each, allowed
 
 #: one of every kind of picture, drawn in the short run
 DRAWN = (
@@ -110,17 +111,17 @@ def test_heat_map_and_slices_are_the_vectors():
     p, c = np.arange(20)[:, None], np.arange(12)
     angle = p / 10000 ** ((c - c % 2) / 12)
     want = np.where(c % 2, np.cos(angle), np.sin(angle))
-    assert np.abs(axes_of["heat map"].images[0].get_array() - want).max() < 1e-12
+    agree(axes_of["heat map"].images[0].get_array(), want, "encoding", np.float64)
     lines = axes_of["slice of positions"].lines
     assert len(lines) == 4
     for line in lines:  # sines and cosines are two curves
         position, function = line.get_label().removeprefix("position ").split(",\n")
         channels = np.asarray(line.get_xdata())
         assert list(channels) == list(range(function == "cosine", 12, 2))
-        assert np.abs(line.get_ydata() - want[int(position), channels]).max() < 1e-12
+        agree(line.get_ydata(), want[int(position), channels], "encoding", np.float64)
     for line in axes_of["slice of dimensions"].lines:
         channel = int(line.get_label().removeprefix("dimension "))
-        assert np.abs(line.get_ydata() - want[:, channel]).max() < 1e-12
+        agree(line.get_ydata(), want[:, channel], "encoding", np.float64, 20)
 
 
 def test_joined_and_multiplied_vectors_are_shown_without_the_token():
@@ -130,7 +131,7 @@ def test_joined_and_multiplied_vectors_are_shown_without_the_token():
     assert "put beside" in joined.get_title()
     planes = drawn("complex", "hidden=12")["heat map"].images[0].get_array()
     assert planes.shape == (23, 24)
-    assert np.abs(planes[:, :12] ** 2 + planes[:, 12:] ** 2 - 1).max() < 1e-12
+    agree(planes[:, :12] ** 2 + planes[:, 12:] ** 2, np.ones((23, 12)), "encoding", np.float64)
 
 
 def test_shift_matrix_and_residual():
@@ -138,11 +139,11 @@ def test_shift_matrix_and_residual():
     matrix = np.asarray(axes_of["shift matrix"].images[0].get_array())
     outside = np.kron(np.eye(6), np.ones((2, 2))) == 0
     assert not matrix[outside].any()
-    assert np.abs(matrix @ matrix.T - np.eye(12)).max() < 1e-12
+    agree(matrix @ matrix.T, np.eye(12), "encoding", np.float64)
     assert "T(5)" in axes_of["shift matrix"].get_title()
     residuals = [line.get_ydata() for line in axes_of["shift residual"].lines[:-1]]
     assert [len(values) for values in residuals] == [22, 18, 3]
-    assert max(map(np.max, residuals)) < 1e-12
+    assert max(map(np.max, residuals)) <= allowed("encoding", np.float64)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +179,14 @@ def test_bias_lines_and_matrix_are_the_bias():
     axes_of = drawn("alibi", "heads=8")
     for head, line in enumerate(axes_of["bias by distance"].lines):
         assert line.get_label() == f"head {head}"
-        assert np.abs(line.get_ydata() + 2.0 ** -(head + 1) * np.abs(line.get_xdata())).max() < 1e-12
+        agree(line.get_ydata(), -(2.0 ** -(head + 1)) * np.abs(line.get_xdata()), "encoding", np.float64)
         assert (line.get_xdata().min(), line.get_xdata().max()) == (-11, 11)
     at = np.arange(23)
     matrix = axes_of["bias matrix"].images[0].get_array()
-    assert np.abs(matrix + 0.5 * np.abs(at[:, None] - at)).max() < 1e-12
+    agree(matrix, -0.5 * np.abs(at[:, None] - at), "encoding", np.float64)
     # query minus key: in a causal form keys that come after, at negative distances, are raised
     line = drawn("alibi", "heads=8", "variant=causal")["bias by distance"].lines[0]
-    assert line.get_ydata()[line.get_xdata() == -4] == pytest.approx(2.0)
+    agree(line.get_ydata()[line.get_xdata() == -4], [2.0], "encoding", np.float64)
 
 
 def test_decay_is_the_mean_of_the_cosines():
@@ -193,7 +194,7 @@ def test_decay_is_the_mean_of_the_cosines():
     mean = axes.lines[0].get_ydata()
     theta = 10000.0 ** (-np.arange(0, 40, 2) / 40)
     want = np.cos(np.arange(50)[:, None] * theta).mean(1)
-    assert mean[0] == pytest.approx(1)
+    agree(mean[0], 1, "encoding", np.float64)
     assert np.abs(mean - want).max() < 0.05, "256 vectors"
 
 
@@ -290,7 +291,9 @@ def test_axes_line_up_and_nothing_is_cut_or_covered(name):
     tops: dict[float, list[float]] = {}
     for axes in axes_of:
         tops.setdefault(round(axes.get_position().y1, 6), []).append(axes.get_position().x0)
-    assert all(min(row) == pytest.approx(left) for row in tops.values()), "every row begins at the same edge"
+    agree(
+        [min(row) for row in tops.values()], [left] * len(tops), "rounded", np.float64
+    )  # every row begins at the same edge
     boxes = [axes.get_tightbbox(renderer) for axes in figure.axes]
     boxes += [text.get_window_extent(renderer) for text in figure.texts]
     width, height = figure.bbox.size
@@ -311,7 +314,7 @@ def test_axes_line_up_and_nothing_is_cut_or_covered(name):
 def test_slices_are_right_below_the_heat_map():
     axes_of = drawn("sinusoidal")
     above, below = axes_of["heat map"], axes_of["slice of positions"]
-    assert above.get_position().intervalx == pytest.approx(below.get_position().intervalx)
+    agree(above.get_position().intervalx, below.get_position().intervalx, "rounded", np.float64)
     assert above.get_xlim() == below.get_xlim()
 
 
@@ -321,7 +324,7 @@ def test_colour_bars_are_beside_their_axes():
     (bar,) = (axes for axes in figure.axes if not axes.get_title())
     gap = (bar.get_position().x0 - matrix.get_position().x1) * figure.get_size_inches()[0]
     assert 0 < gap < 0.2
-    assert bar.get_position().intervaly == pytest.approx(matrix.get_position().intervaly)
+    agree(bar.get_position().intervaly, matrix.get_position().intervaly, "rounded", np.float64)
 
 
 def test_numbers_of_one_sign_have_one_hue():
@@ -342,7 +345,7 @@ def test_heads_can_be_compared_and_offsets_are_whole():
         assert all(tick == round(tick) for tick in [*axes.get_xticks(), *axes.get_yticks()])
     of_layer = subject("swin").alone.layer
     table = of_layer.table.detach().numpy().reshape(7, 7, 5)
-    assert np.allclose(maps[2].images[0].get_array(), table[..., 2], atol=1e-7)
+    agree(maps[2].images[0].get_array(), table[..., 2], "one rounding", np.float32)
 
 
 def test_colours_are_dark_enough_for_white():
@@ -407,6 +410,6 @@ def test_scaled_wavelengths_are_beside_unscaled_ones():
     axes_of = drawn("rope-linear", "factor=4", "head_size=12")
     scaled, unscaled = axes_of["wavelengths"].lines
     assert unscaled.get_label() == "unscaled"
-    assert np.allclose(unscaled.get_ydata(), 2 * np.pi * 10000 ** (np.arange(6) / 6))
-    assert np.allclose(scaled.get_ydata(), 4 * unscaled.get_ydata())
-    assert np.allclose(axes_of["stretch"].lines[0].get_ydata(), 4)
+    agree_each(unscaled.get_ydata(), 2 * np.pi * 10000 ** (np.arange(6) / 6), "encoding", np.float64)
+    agree_each(scaled.get_ydata(), 4 * unscaled.get_ydata(), "encoding", np.float64)
+    agree(axes_of["stretch"].lines[0].get_ydata(), np.full(6, 4), "encoding", np.float64)

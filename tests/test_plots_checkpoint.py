@@ -13,6 +13,7 @@ from posexport.errors import PosexportError
 from posexport.plots.draw import drawing, plot
 from posexport.plots.figure import compose, panel_axes
 from posexport.plots.plot import Drawing
+from tests.tolerances import agree, agree_each
 
 GOLDEN = Path(__file__).parent / "golden"
 VECTORS = [
@@ -49,16 +50,16 @@ def test_a_table_of_positions_is_the_stored_one():
     assert kinds(drawn) == VECTORS
     assert drawn.title == "bert-absolute: absolute (20 dimensions, 33 positions)"
     axes = axes_of(drawn)
-    assert np.allclose(axes["heat map"].images[0].get_array(), table)
+    agree(axes["heat map"].images[0].get_array(), table, "rounded", np.float32)
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
-    assert np.allclose(axes["similarity"].images[0].get_array(), unit @ unit.T)
-    assert np.allclose(axes["norms"].lines[0].get_ydata(), np.linalg.norm(table, axis=1))
+    agree(axes["similarity"].images[0].get_array(), unit @ unit.T, "operator", np.float32)
+    agree_each(axes["norms"].lines[0].get_ydata(), np.linalg.norm(table, axis=1), "rounded", np.float32)
 
 
 def test_rows_that_no_token_uses_are_not_shown():
     table = stored("roberta-absolute")["roberta.embeddings.position_embeddings.weight"]
     shown = axes_of(drawing(str(GOLDEN / "roberta-absolute")))["heat map"].images[0].get_array()
-    assert np.allclose(shown, table[len(table) - len(shown) :])
+    agree(shown, table[len(table) - len(shown) :], "rounded", np.float32)
     assert 0 < len(shown) < len(table)
 
 
@@ -69,10 +70,10 @@ def test_a_table_of_distances_is_the_stored_one_in_every_layer():
     assert kinds(drawn) == DISTANCES
     axes = axes_of(drawn)
     image = axes["distance vectors"].images[0]
-    assert np.allclose(image.get_array(), tables[0].T)
+    agree(image.get_array(), tables[0].T, "rounded", np.float32)
     assert image.get_extent()[:2] == [-32.5, 32.5]
     for line, table in zip(axes["norms"].lines, tables, strict=True):
-        assert np.allclose(line.get_ydata(), np.linalg.norm(table, axis=1))
+        agree_each(line.get_ydata(), np.linalg.norm(table, axis=1), "rounded", np.float32)
     assert [line.get_label() for line in axes["norms"].lines] == ["layer 0", "layer 1"]
 
 
@@ -86,7 +87,7 @@ def test_biases_of_encoder_and_decoder_are_told_apart():
         table = stored("t5-forconditionalgeneration")[name.format(part)]
         for head, line in enumerate(by_distance.lines):
             at_zero = line.get_ydata()[line.get_xdata() == 0]
-            assert np.allclose(at_zero, table[0, head])
+            agree(at_zero, table[0, head, None], "rounded", np.float32)
 
 
 def test_layers_with_tables_of_their_own_have_maps_on_one_scale():
@@ -119,8 +120,8 @@ def test_families(checkpoint, first):
 def test_scaling_is_beside_the_unscaled():
     axes = axes_of(drawing(str(GOLDEN / "llama-llama3-forcausallm")))
     scaled, unscaled, original = axes["wavelengths"].lines
-    assert np.allclose(unscaled.get_ydata(), 2 * np.pi * 60.0 ** np.array([0, 0.5]))
-    assert np.allclose(scaled.get_ydata() / unscaled.get_ydata(), [1, 8])
+    agree_each(unscaled.get_ydata(), 2 * np.pi * 60.0 ** np.array([0, 0.5]), "encoding", np.float64)
+    agree_each(scaled.get_ydata() / unscaled.get_ydata(), [1, 8], "encoding", np.float64)
     assert original.get_ydata()[0] == 32
 
 

@@ -18,6 +18,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.ops.waves import LAYOUTS, Layout, ProjectionSpec, oracle, project
 from posexport.passes.pipeline import run
 from posexport.targets.target import Target
+from tests.tolerances import agree
 
 HEADS, SIZE = 5, 3
 #: an even and an odd number of channels
@@ -100,7 +101,7 @@ def test_torch_projects_as_the_oracle(layout: Layout, channels: int) -> None:
         torch.from_numpy(given), frequencies(channels), torch.from_numpy(weight), heads=HEADS, layout=layout
     )
     want = wanted(layout, given, weight)
-    assert np.abs(found.numpy() - want).max() <= 1e-13 * np.abs(want).max()
+    agree(found, want, "encoding", np.float64, 16)
 
 
 def test_layouts_and_signs_give_different_vectors() -> None:

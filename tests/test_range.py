@@ -92,6 +92,27 @@ def test_branches_and_turns_are_seen() -> None:
     assert largest(log)["sum"] == 10408
 
 
+def test_the_least_number_that_rounds_to_infinity_is_an_overflow_of_its_own_node() -> None:
+    """65504 is float16's largest, and 65520 half a step above it; what comes after infinity is not blamed."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=HALF, name="down"),
+        helper.make_node("ReduceSum", ["a"], ["s"], keepdims=0, name="total"),
+        helper.make_node("Mul", ["s", "s"], ["q"], name="square"),
+        helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
+    ]
+    log, session = log_of(nodes, [("x", TensorProto.FLOAT, ["n"])], [("y", TensorProto.FLOAT, [])])
+    session.run(["y"], {"x": np.array([100, 101], np.float32)})
+    assert not log.overflows()
+    session.run(["y"], {"x": np.array([32752, 32768], np.float32)})
+    assert [(found.node, found.value) for found in log.overflows()] == [("total", 65520)]
+    assert largest(log)["square"] == 201 * 201
+    log, session = log_of([*nodes[:2], helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)],
+                          [("x", TensorProto.FLOAT, ["n"])], [("y", TensorProto.FLOAT, [])])  # fmt: skip
+    session.run(["y"], {"x": np.array([32752, 32752], np.float32)})
+    assert not log.overflows()
+    assert largest(log)["total"] == 65504
+
+
 def test_what_is_fed_beyond_the_range_is_not_the_graphs() -> None:
     log, session = of_bodies()
     session.run(["y"], {"x": np.array([np.inf, 1], np.float32), "c": np.array(False)})

@@ -15,6 +15,7 @@ from posexport.lowering.rotation import LOWERINGS
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec, oracle, turn
 from posexport.targets.target import Target
+from tests.tolerances import agree
 
 HEADS, LENGTH = 5, 7
 #: head size and pairs: all channels, an odd rest, and operators with sizes that are no multiple of four
@@ -101,8 +102,7 @@ def test_torch_turns_as_the_oracle(layout: Layout, partial: bool, dtype: torch.d
         want = oracle(given.double().numpy(), cos.astype(np.float64), sin.astype(np.float64), layout=layout)
         assert got.dtype == dtype
         # float64 is turned by float32 cosines here: what counts is their type
-        eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
-        assert np.abs(got.double().numpy() - want).max() <= eps * np.abs(want).max()
+        agree(got, want, "one rounding", torch.float32 if dtype == torch.float64 else dtype)
         assert torch.equal(got[..., 2 * pairs :], given[..., 2 * pairs :])
 
 

@@ -20,6 +20,7 @@ from posexport.runtime.providers import LEVELS, make_session
 from posexport.runtime.session import refusal
 from posexport.targets import cuda
 from posexport.targets.providers import PROVIDERS
+from tests.tolerances import agree
 
 CPU, CUDA = PROVIDERS["cpu"].ort_name, PROVIDERS["cuda"].ort_name
 
@@ -139,7 +140,7 @@ def test_cuda_without_its_libraries_names_what_is_missing(capfd, monkeypatch):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(cuda_devices() == 0, reason="no CUDA device on this machine")
-def test_cuda_is_what_runs_where_it_is_asked_for(agree):
+def test_cuda_is_what_runs_where_it_is_asked_for():
     data = tiny_model().SerializeToString()
     session = make_session(data, provider="cuda")
     assert session.get_providers()[0] == CUDA

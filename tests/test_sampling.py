@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from posexport.errors import PosexportError
 from posexport.runtime.sampling import Chooser, Sampling, pick, probabilities
 from posexport.runtime.streams import Pieces, StopTexts
+from tests.tolerances import agree_each
 
 # -- the distribution ------------------------------------------------------------------------------
 
@@ -55,7 +56,7 @@ def test_probabilities_are_those_of_the_definition(
     got = probabilities(np.array(logits, np.float32), sampling)
     wanted = by_definition(logits, temperature, top_k, top_p)
     assert got.dtype == np.float64
-    np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=0)
+    agree_each(got, wanted, "attention", np.float64)
 
 
 def test_large_logits_neither_overflow_nor_vanish() -> None:

@@ -21,6 +21,7 @@ from posexport.shift_check import relative, rotation, sinusoid
 from posexport.shift_check.records import TOLERANCE
 from posexport.shift_check.shift_check import check_shift
 from posexport.sources.encoding_alone import alone
+from tests.tolerances import agree
 
 
 def figures(name: str, *pairs: str) -> dict[str, float]:
@@ -73,8 +74,8 @@ def test_shift_matrix_is_the_rotation_of_the_paper():
         angle = 7 / 10000 ** (2 * i / 10)
         want[2 * i, 2 * i] = want[2 * i + 1, 2 * i + 1] = np.cos(angle)
         want[2 * i, 2 * i + 1], want[2 * i + 1, 2 * i] = np.sin(angle), -np.sin(angle)
-    assert np.abs(matrix - want).max() < 1e-14
-    assert np.abs(want @ vectors_TC[11] - vectors_TC[18]).max() < 1e-14
+    agree(matrix, want, "encoding", np.float64)
+    agree(want @ vectors_TC[11], vectors_TC[18], "encoding", np.float64)
     assert shift.residual(7).shape == (23, 10)
 
 

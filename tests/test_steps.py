@@ -22,6 +22,7 @@ from posexport.parity.subjects.runner import Runner
 from posexport.sources import builtin
 from posexport.sources.source import Source
 from posexport.spec import LengthContract
+from tests.tolerances import agree, allowed
 
 SIZES = ("layers=2", "hidden=20", "heads=5", "feedforward=37", "vocab=61", "tied=false")
 LATER = "later tokens change nothing"
@@ -55,7 +56,7 @@ def test_a_decoders_proof_has_64_steps(rope: Report) -> None:
     assert logits.length == free.length == 17 + 63
     assert logits.error is not None
     assert logits.tolerance is not None
-    assert 0 < logits.error <= logits.tolerance <= 1e-5
+    assert 0 < logits.error <= logits.tolerance <= allowed("model in float32", np.float32)
     assert (free.verdict, free.note) == ("pass", "192 of 192 tokens are certain")
     assert "ok: 64 greedy decode steps choose PyTorch's tokens (length 80)" in plain(rope)
 
@@ -80,7 +81,7 @@ def test_the_tokens_are_varied_enough_to_mean_something() -> None:
     whole = [*prompts[1], *walked.tokens_BK[1].tolist()]
     with torch.inference_mode():
         logits = source.module(input_ids=torch.tensor([whole]))[0][0].numpy()
-    assert np.abs(logits[11:-1] - walked.logits_BKV[1]).max() <= 1e-5 * np.abs(logits).max()
+    agree(logits[11:-1], walked.logits_BKV[1], "model in float32", np.float32)
 
 
 def test_other_weights_fail_both(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
 from posexport.spec import CAPACITY, InputSpec, OutputSpec
 from tests.small import in_short
+from tests.tolerances import within
 
 Array = NDArray[Any]
 #: heads of 16, which GroupQueryAttention takes
@@ -102,8 +103,7 @@ def made(path: Path, name: str, *settings: str, **options: Any) -> Path:
 
 def near(got: Sequence[Array], wanted: Sequence[Array]) -> bool:
     """Within the floor of the criterion; NaN never is."""
-    pairs = zip(got, wanted, strict=True)
-    return all(bool(np.abs(y - x).max() <= 16 * np.finfo(np.float32).eps * np.abs(x).max()) for y, x in pairs)
+    return all(within(y, x, "operator", np.float32) for y, x in zip(got, wanted, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import pytest
 import torch
 from checkpoints import outputs, read, refusal
 
+from tests.tolerances import agree
+
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}
@@ -36,7 +38,7 @@ def test_sentence_embeddings(bert: Path, mode: str, normalise: bool) -> None:
     wanted = wanted / wanted.norm(dim=-1, keepdim=True) if normalise else wanted
     found = outputs(source)
     assert torch.equal(found[0], states)
-    assert torch.allclose(found[1], wanted, atol=1e-6)
+    agree(found[1], wanted, "rounded", found[1].dtype)
     assert read(bert, "features").task == "features"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refusal, same
@@ -16,6 +17,7 @@ from posexport.encodings.rope import Rope
 from posexport.encodings.t5 import T5
 from posexport.models.encoder import Encoder
 from posexport.sources.source import Source
+from tests.tolerances import agree, agree_each
 
 Copy = Callable[[str], Path]
 STATES = "last_hidden_state"
@@ -139,7 +141,7 @@ def test_sentence_embeddings(copy: Copy, mode: str) -> None:
     found = outputs(source)
     pooled = wanted.mean(1) if mode == "mean" else wanted[:, 0]
     assert torch.equal(found[0], wanted)
-    assert torch.allclose(found[1], pooled / pooled.norm(dim=-1, keepdim=True), atol=1e-6)
+    agree(found[1], pooled / pooled.norm(dim=-1, keepdim=True), "rounded", found[1].dtype)
 
 
 # -- T5 --------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def test_rms_norm_of_large_numbers_in_half_precision() -> None:
     wanted = x.double().numpy() / (x.double().numpy() ** 2).mean() ** 0.5 * norm.weight.double().numpy()
     got = norm.half()(x.half())
     assert got.dtype == torch.float16
-    assert torch.allclose(got.double(), torch.from_numpy(wanted), rtol=4e-3, atol=1e-3)
+    agree_each(got, wanted, "operator in half precision", np.float16)
 
 
 # -- XLNet -----------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def test_types_of_one_text_do_not_matter() -> None:
     without = states(source, input_ids=ids)
     for types in (torch.zeros_like(ids), torch.full_like(ids, 3)):
         got = states(source, input_ids=ids, attention_mask=torch.ones_like(ids), token_type_ids=types)
-        assert torch.allclose(got, without, rtol=0, atol=1e-12)
+        agree(got, without, "model", np.float64)
     two = states(source, input_ids=ids, token_type_ids=(ids > 11).long())
     assert (two - without).abs().max() > 0.05
 
@@ -219,7 +221,7 @@ def test_a_text_is_classified_at_its_last_real_token(side: str) -> None:
     pad = (0, 4) if side == "right" else (4, 0)
     padded, mask = (torch.nn.functional.pad(x, pad, value=v) for x, v in ((ids, 3), (torch.ones_like(ids), 0)))
     wanted = states(source, input_ids=ids)
-    assert torch.allclose(states(source, input_ids=padded, attention_mask=mask), wanted, rtol=0, atol=1e-12)
+    agree(states(source, input_ids=padded, attention_mask=mask), wanted, "model", np.float64)
 
 
 def test_a_text_is_classified_at_its_first_token_where_the_file_says_so(copy: Copy) -> None:
