@@ -28,6 +28,7 @@ class Source:
         parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
+        notes: sentences for who asks for every step.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Source:
     parts: list[Part] = field(default_factory=list)
     files: dict[str, Path] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def public_name(self) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from posexport.errors import PosexportError
 from posexport.lowering.blocks import BLOCK
-from posexport.parity.grid import cached, images
+from posexport.parity.grid import cached, images, sized
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.grid.text import BATCHES, Sequences
+from posexport.parity.grid.text import Sequences
 from posexport.spec import InputSpec, LengthContract, ProofPlan, samples
 
 
@@ -29,6 +29,20 @@ def grid(
     if plan.proof_image_sizes:
         return images.points(contract, plan, lengths)
     sequences = Sequences(contract, inputs)
+    if plan.proof_sizes and not sequences.any:
+        return sized.alone(contract, plan, lengths, sequences.batches)
+    points = _of_sequences(contract, inputs, plan, sequences, lengths, further)
+    return sized.beside(contract, plan, points) if plan.proof_sizes else points
+
+
+def _of_sequences(
+    contract: LengthContract,
+    inputs: Sequence[InputSpec],
+    plan: ProofPlan,
+    sequences: Sequences,
+    lengths: Sequence[int] | None,
+    further: Sequence[int],
+) -> list[GridPoint]:
     chosen = sequences.chosen(plan, lengths)
     limit = sequences.limit
     points = sequences.accepted(chosen)
@@ -45,7 +59,9 @@ def grid(
         )
     if lengths is not None:
         too_long = [length for length in chosen if limit and length > limit]
-        return points + [sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in BATCHES]
+        return points + [
+            sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in sequences.batches
+        ]
     points += sequences.rejected(chosen[0])
     if limit is not None and contract.kv_cache:
         points.append(cached.beyond(sequences.point(1, limit + 1, must_be_rejected=True), limit))
