@@ -137,7 +137,8 @@ def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec
     declared = getattr(module, "inputs", None)
     if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
         return declared
-    if fitting := _taken(module, known):
+    fitting = _taken(module, known)
+    if fitting and all(axis in STANDARD for spec in fitting for axis in spec.axes if isinstance(axis, str)):
         return fitting
     raise PosexportError(
         f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
