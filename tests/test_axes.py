@@ -208,6 +208,14 @@ class Biased(nn.Module):
         return result
 
 
+class Styled(Biased):
+    """Beside the bias, tokens of a style without a batch, which are averaged."""
+
+    def forward(self, input_ids: Tensor, bias: Tensor, style: Tensor) -> Tensor:  # type: ignore[override]
+        result: Tensor = self.block(self.token(input_ids) + style.mean(0), bias)
+        return result
+
+
 B, T, S, FREE = "batch_size", "sequence_length", "encoder_sequence_length", "pixel_values_batch_size"
 
 Case = tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]], list[list[str | int]], list[list[str | int]]]
@@ -250,6 +258,14 @@ CASES: dict[str, Case] = {
     "baked batch": (Baked, {"input_ids": (2, 9)}, [[2, T]], [[2, T, D]]),
     "sequence first": (SequenceFirst, {"x": (9, 2, D)}, [[T, B, D]], [[T, B, D]]),
     "blocks": (Blocks, {"input_ids": (2, 8)}, [[B, T]], [[B, T, D]]),
+    "cross of one row": (Cross, {"memory": (1, 6, D), "x": (1, 9, D)}, [[B, S, D], [B, T, D]], [[B, T, D]]),
+    "as many heads as tokens": (Biased, {"input_ids": (2, H), "bias": (H, H, H)}, [[B, T], [H, T, T]], [[B, T, D]]),
+    "two sequences of one size": (
+        Styled,
+        {"input_ids": (2, 9), "bias": (H, 9, 9), "style": (9, D)},
+        [[B, T], [H, T, T], [S, D]],
+        [[B, T, D]],
+    ),
     "bias": (Biased, {"input_ids": (2, 9), "bias": (H, 9, 9)}, [[B, T], [H, T, T]], [[B, T, D]]),
 }
 #: sizes to run bundles at that neither the example nor the trace has
@@ -385,6 +401,7 @@ def equal(module: nn.Module, session: Any, sizes: Mapping[str, int], axes: Mappi
 #: for both targets; what differs from these in names alone is left to --all
 ALWAYS = ("images", "patches", "sound", "cross")
 RARE = ("cross of one size", "as many rows as tokens", "unread mask", "causal without a batch", "towers")
+RARE += ("cross of one row", "as many heads as tokens", "two sequences of one size")
 PAIRS = [(case, target) for case in CASES for target in ("portable", "cpu")]
 
 

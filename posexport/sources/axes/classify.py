@@ -13,6 +13,8 @@ from posexport.sources.axes.trials import Place, Trials
 
 #: sizes that axes of an example of 1 are grown to: the first axis, the others
 _GROWN, _GROWN_FURTHER = 3, 5
+#: axes of one size of which one at a time is left out
+_FEW = 3
 #: calls that the search for a least size leaves to others
 _SPARED = 6
 
@@ -207,6 +209,8 @@ class Classify:
             yield (*alone, *there)
         if len(free) > len(there):
             yield (*alone, *free)
+        if 1 < len(free) <= _FEW:  # one of them may have the size by chance: as many heads as tokens
+            yield from ((*alone, *(place for place in free if place != other)) for other in free)
 
     def _needed(self, place: Place, places: tuple[Place, ...], size: int) -> tuple[Place, ...]:
         """Those of ``places`` without which the others do not vary."""

@@ -1,6 +1,6 @@
 """Sizes to trace and to prove a module at, within what its axes take: least sizes, steps, largest sizes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -67,13 +67,11 @@ def proof_sizes(ranges: Mapping[str, Range]) -> list[dict[str, int]]:
     """The least of all, the example's, and others between and beyond."""
     if not ranges:
         return []
-    rows: list[Callable[[Range, int], int]] = [
-        (lambda each, place, units=units: each.at(units[place % 2]))
-        for units in _PROVEN  # type: ignore[misc]
+    sizes = [
+        {axis: each.at(units[place % 2]) for place, (axis, each) in enumerate(ranges.items())} for units in _PROVEN
     ]
-    rows.append(lambda each, _: each.inside(each.example))
-    rows.append(lambda each, _: each.inside(each.least + each.step))
-    sizes = [{axis: row(each, place) for place, (axis, each) in enumerate(ranges.items())} for row in rows]
+    sizes.append({axis: each.inside(each.example) for axis, each in ranges.items()})
+    sizes.append({axis: each.inside(each.least + each.step) for axis, each in ranges.items()})
     return [size for index, size in enumerate(sizes) if size not in sizes[:index]]
 
 
