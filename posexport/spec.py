@@ -29,6 +29,8 @@ PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 CAPACITY = "max_sequence_length"
 #: an image's sides in pixels, and the tokens that a definition gives for it
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
+#: samples of sound, where no mask says which of them are padding (else they are ``sequence_length``)
+SAMPLES = "num_samples"
 #: what is left of ``sequence_length`` audio samples after the convolutions
 FRAMES = "num_frames"
 #: the axes of outputs that hold a token each
@@ -136,6 +138,8 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         limited_axes: the axes to which the maximum applies.
         paddings: the kinds of padding that the model accepts.
         min_sizes: the smallest size of other axes than ``sequence_length``.
+        max_sizes: the largest size of axes to which ``max_length`` does not apply.
+        size_steps: what the size of an axis must be a multiple of (pixels of a patch, tokens of a block).
         patch_size: pixels from one token to the next, in both directions.
         convolutions: kernel and stride of each convolution between audio samples and tokens.
         length_dependent: what a token gets depends on the length of its row in the call (dynamic NTK,
@@ -151,6 +155,8 @@ class LengthContract(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     limited_axes: list[str] = msgspec.field(default_factory=lambda: [SEQUENCE])
     paddings: list[Padding] = msgspec.field(default_factory=lambda: ["right", "left", "ragged"])
     min_sizes: dict[str, int] = {}
+    max_sizes: dict[str, int] = {}
+    size_steps: dict[str, int] = {}
     patch_size: int = 1
     convolutions: list[tuple[int, int]] = []
     length_dependent: bool = False
@@ -166,11 +172,14 @@ class ProofPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The sizes at which a model is traced and proven, where the usual ones do not fit. It promises nothing to users.
 
     ``proof_lengths`` replace the usual ones. ``proof_image_sizes``: (height, width) in pixels; none: no input is an
-    image. ``trace_sizes``: sizes of axes to trace at.
+    image. ``proof_sizes``: sizes of all axes of a user's module that are neither batch nor sequence;
+    ``elements_per_token``: how many places of these axes make a token. ``trace_sizes``: sizes of axes to trace at.
     """
 
     proof_lengths: list[int] = []
     proof_image_sizes: list[tuple[int, int]] = []
+    proof_sizes: list[dict[str, int]] = []
+    elements_per_token: float = 1.0
     trace_sizes: dict[str, int] = {}
 
 
@@ -180,11 +189,15 @@ class Limits(LengthContract, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         proof_lengths: the lengths of the parity grid; empty: the default ones.
         proof_image_sizes: height and width in pixels at which a vision model is proven.
+        proof_sizes: sizes at which a module of the user's is proven, of its axes beside batch and sequence.
+        elements_per_token: how many places of these axes make a token.
         trace_sizes: sizes of the example with which the model was traced, where the usual ones do not fit.
     """
 
     proof_lengths: list[int] = []
     proof_image_sizes: list[tuple[int, int]] = []
+    proof_sizes: list[dict[str, int]] = []
+    elements_per_token: float = 1.0
     trace_sizes: dict[str, int] = {}
 
     @staticmethod
@@ -214,6 +227,11 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     positional: bool | None = None
     causal: bool = False
     position_offset: int = 0
+
+
+def multiple(size: int, step: int) -> int:
+    """The smallest multiple of ``step`` from ``size`` on."""
+    return -(-size // step) * step
 
 
 def frames(length: int, convolutions: Sequence[tuple[int, int]]) -> int:

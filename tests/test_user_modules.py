@@ -187,7 +187,7 @@ batch = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["batch", "sequence_le
 seq = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["N", "seq"]})
 two = lambda: (Bag(), {"input_ids": IDS}, {"input_ids": ["length", "seq"]})
 odd_name = lambda: (Bag(), {"input ids": IDS})
-two_lengths = lambda: (Cross(), (X, X[:, :5]))
+two_lengths = lambda: (Cross(), (X, X[:, :5]), dict.fromkeys(("x", "memory"), ["batch_size", "sequence_length", D]))
 input_s_name = lambda: (type("Same", (nn.Module,), {"forward": lambda self, x: {"x": x * 2}})(), {"x": X})
 uncopied = lambda: (type("Lock", (Bag,), {"__deepcopy__": lambda self, memo: fail(TypeError("cannot pickle"))})(), IDS)
 

@@ -64,6 +64,8 @@ def write(
     source = _prepared(argument, options, layout, name)
     for sentence in source.remarks:
         remark(sentence)
+    for note in source.notes:
+        tell(1, 2, note)
     texts = calibration_texts(source, options)
     tell(1, 2, "exporting")
     recipe = recipe_of(source, options, opset)

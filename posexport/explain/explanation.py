@@ -239,9 +239,11 @@ def _decisions(manifest: Manifest, origins: Origins) -> list[Decision]:
 def _words(named: Mapping[str, int], manifest: Manifest) -> str:
     axes = {axis for spec in manifest.inputs for axis in spec.axes}
     words = [f"batch {named[BATCH]}"]
-    if HEIGHT in named:
+    if manifest.limits.proof_image_sizes:
         return f"{words[0]}, image {named[HEIGHT]}x{named[WIDTH]}"
-    words.append(f"length {named[SEQUENCE]}")
+    if SEQUENCE in axes:
+        words.append(f"length {named[SEQUENCE]}")
+    words += [f"{axis} {named[axis]}" for sizes in manifest.limits.proof_sizes[-1:] for axis in sizes]
     if axes & {PAST, CAPACITY}:
         words.append(f"past {named[PAST]}")
     if ENCODER_SEQUENCE in axes:

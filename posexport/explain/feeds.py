@@ -20,6 +20,7 @@ from posexport.spec import (
     InputSpec,
     LengthContract,
     Limits,
+    multiple,
     samples,
 )
 
@@ -52,12 +53,14 @@ def sizes(
         length = max(
             limits.min_length, min([samples(1 if past else _LENGTH, limits.convolutions), *_room(own, behind)])
         )
+    length = multiple(length, limits.size_steps.get(SEQUENCE, 1))
     if any(length + behind > limit for limit in own):
         with_past = f" with --past {behind}" if behind else ""
         raise PosexportError(f"--length {length}{with_past} is too long: {limit_sentence(limits)}; give less")
     far = min([length + behind, *(most if ENCODER_SEQUENCE in limits.limited_axes else [])])
     total = behind + length
-    return {BATCH: batch, SEQUENCE: length, PAST: behind, TOTAL: total, CAPACITY: total, ENCODER_SEQUENCE: far}
+    others = limits.proof_sizes[-1] if limits.proof_sizes else {}
+    return others | {BATCH: batch, SEQUENCE: length, PAST: behind, TOTAL: total, CAPACITY: total, ENCODER_SEQUENCE: far}
 
 
 def _room(limits: Sequence[int], past: int) -> list[int]:

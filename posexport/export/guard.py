@@ -32,6 +32,9 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
             if bound.axis in spec.axes and value.uses() and not (bound.least and spec.default is not None):
 
                 def wrong(tape: "ir.tape.Tape", bound: Bound = bound, own: ir.Value = value) -> ir.Value:
+                    if bound.step:
+                        rest = tape.op("Mod", [places.size(tape, bound.axis, own), integers(graph, [bound.number])])
+                        return tape.op("Greater", [rest, integers(graph, [0])])
                     length = places.total(tape) if bound.axis == SEQUENCE and not bound.least else None
                     length = length or places.size(tape, bound.axis, own)
                     return tape.op("Less" if bound.least else "Greater", [length, integers(graph, [bound.number])])

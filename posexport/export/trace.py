@@ -15,6 +15,7 @@ from posexport.export import defaults
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import likely_line, not_the_module_s
+from posexport.spec import LengthContract
 
 
 def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
@@ -27,7 +28,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     """
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs = example(source.inputs, sizes)
-    dims = {name: torch.export.Dim(name, max=None) for name in sizes}
+    dims = {name: _dimension(name, source.limits) for name in sizes}
     shapes = {
         spec.name: {i: dims[axis] for i, axis in enumerate(spec.axes) if isinstance(axis, str)}
         for spec in source.inputs
@@ -64,6 +65,12 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     return program.model
 
 
+def _dimension(name: str, limits: LengthContract) -> Any:
+    """A dynamic axis; where it varies in steps, the tracer must know."""
+    step = limits.size_steps.get(name, 1)
+    return torch.export.Dim(name, max=None) if step == 1 else step * torch.export.Dim(f"{name}_steps", max=None)
+
+
 def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
     """Inputs ``name.rest`` as one list ``name``: the tracer knows arguments by names that Python allows."""
     found: dict[str, Any] = {}
@@ -80,7 +87,13 @@ def _name_axes(model: ir.Model, source: Source) -> None:
     """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
-        if got != spec.axes:
+        steps = source.limits.size_steps
+        fits = len(got) == len(spec.axes) and all(
+            isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
+        )
+        if fits:
+            value.shape = ir.Shape(spec.axes)
+        else:
             raise PosexportError(
                 f"{source.name}: input {spec.name} was traced with axes {got}, declared {spec.axes}; "
                 "an axis that the model fixes cannot be declared dynamic"

@@ -7,7 +7,7 @@ from posexport.parity.subjects.half import widened
 from posexport.parity.subjects.runner import RunError, Runner
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
-from posexport.spec import FRAMES, HEIGHT, PAST, PATCHES, SEQUENCE, TOTAL, WIDTH, frames
+from posexport.spec import FRAMES, HEIGHT, PAST, SEQUENCE, TOTAL, WIDTH, frames, multiple
 
 
 def check_axes(source: Source, model: Path | bytes) -> None:
@@ -23,6 +23,9 @@ def check_axes(source: Source, model: Path | bytes) -> None:
         sizes = {name: size + step for name, size in axis_sizes(source.inputs, source.limits.trace_sizes).items()}
         if images := source.limits.proof_image_sizes:
             sizes[HEIGHT], sizes[WIDTH] = images[(step - 1) % len(images)]
+        if others := source.limits.proof_sizes:
+            sizes |= others[-step % len(others)]
+        sizes = {axis: multiple(size, source.limits.size_steps.get(axis, 1)) for axis, size in sizes.items()}
         for axis in source.limits.limited_axes:
             if axis in sizes and limit is not None:
                 sizes[axis] = max(source.limits.min_length, min(sizes[axis], limit + 1 - step))
@@ -36,11 +39,14 @@ def check_axes(source: Source, model: Path | bytes) -> None:
             raise PosexportError(
                 f"{source.name}: the graph fails at {sizes}, so an axis is not dynamic: {err}"
             ) from err
-        derived = {FRAMES: frames(sizes.get(SEQUENCE, 0), source.limits.convolutions)}
+        steps = source.limits.convolutions
+        known = {**sizes, FRAMES: frames(sizes.get(SEQUENCE, 0), steps)} if steps else sizes
         for spec, array in zip(source.outputs, outputs, strict=True):
-            if PATCHES in spec.axes:  # how many it gives is the definition's to say
-                derived[PATCHES] = array.shape[spec.axes.index(PATCHES)]
-            expected = tuple({**derived, **sizes}[axis] if isinstance(axis, str) else axis for axis in spec.axes)
+            # how many patches, and frames of a user's module, there are is the definition's to say
+            expected = tuple(
+                known.get(axis, size) if isinstance(axis, str) else axis
+                for axis, size in zip(spec.axes, array.shape, strict=True)
+            )
             if array.shape != expected:
                 raise PosexportError(
                     f"{source.name}: output {spec.name} has shape {array.shape} at {sizes}, it should have {expected}"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract
+from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SAMPLES, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract
 from posexport.targets.dtypes import BFLOAT16, BY_NAME
 
 Array = NDArray[Any]
@@ -136,10 +136,7 @@ def _complete(sizes: dict[str, tuple[int, str]], specs: Sequence[InputSpec]) -> 
 
 
 def _check_length(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
-    for axis, least in limits.min_sizes.items():
-        if axis in sizes and sizes[axis][0] < least:
-            size, name = sizes[axis]
-            raise PosexportError(f"{name} has {axis} {size}, this bundle needs at least {least}; enlarge the image")
+    _check_others(sizes, limits)
     far, name = sizes.get(ENCODER_SEQUENCE, (0, ""))
     if limits.max_length is not None and ENCODER_SEQUENCE in limits.limited_axes and far > limits.max_length:
         raise PosexportError(f"{name} has {ENCODER_SEQUENCE} {far}, {limit_sentence(limits)}; shorten it")
@@ -152,6 +149,23 @@ def _check_length(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) 
     if limits.max_length is not None and length + past > limits.max_length:
         behind = f" behind {past} past tokens" if past else ""
         raise PosexportError(f"{name} has {SEQUENCE} {length}{behind}, {limit_sentence(limits)}; shorten it")
+
+
+def _check_others(sizes: Mapping[str, tuple[int, str]], limits: LengthContract) -> None:
+    """Least and largest sizes, and steps, of axes that have their own."""
+    for axis, least in limits.min_sizes.items():
+        if axis in sizes and sizes[axis][0] < least:
+            size, name = sizes[axis]
+            how = "pad it" if axis in (SAMPLES, ENCODER_SEQUENCE) else "enlarge the image"
+            raise PosexportError(f"{name} has {axis} {size}, this bundle needs at least {least}; {how}")
+    for axis, most in limits.max_sizes.items():
+        if axis in sizes and sizes[axis][0] > most:
+            size, name = sizes[axis]
+            raise PosexportError(f"{name} has {axis} {size}, this bundle takes at most {most}; shorten it")
+    for axis, step in limits.size_steps.items():
+        if axis in sizes and sizes[axis][0] % step:
+            size, name = sizes[axis]
+            raise PosexportError(f"{name} has {axis} {size}, this bundle takes multiples of {step}; pad or cut it")
 
 
 def limit_sentence(limits: LengthContract) -> str:

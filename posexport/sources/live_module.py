@@ -1,8 +1,8 @@
 """A module that is in memory, from a user's Python session or from a factory of a file.
 
 Its inputs are told by example tensors: ``{"input_ids": ids, "attention_mask": mask}``, or a tuple that takes the names
-of ``forward``'s parameters in their order. ``axes`` names what varies, where the first two axes are not batch and
-sequence: ``{"x": ["batch_size", "sequence_length", 16]}``.
+of ``forward``'s parameters in their order. Which axes vary is found by trying (`posexport.sources.axes`); ``axes`` says
+it instead: ``{"x": ["batch_size", "sequence_length", 16]}``.
 """
 
 import hashlib
@@ -18,15 +18,28 @@ from torch import Tensor, nn
 from posexport.definition.lengths import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
+from posexport.sources.axes.discover import Discovered, discover
+from posexport.sources.axes.sizes import STANDARD
 from posexport.sources.probe import probe
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, copied
 from posexport.sources.weights import digest
-from posexport.spec import BATCH, ENCODER_SEQUENCE, PRESENT, SEQUENCE, Axis, InputSpec, Promises
+from posexport.spec import (
+    BATCH,
+    ENCODER_SEQUENCE,
+    HEIGHT,
+    PRESENT,
+    SAMPLES,
+    SEQUENCE,
+    WIDTH,
+    Axis,
+    InputSpec,
+    Promises,
+)
 from posexport.targets.dtypes import DTYPES, MODEL_DTYPE
 
-#: the axes that a module of the user's may have beside fixed ones
-_AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE)
+#: the axes that a module of the user's may have beside fixed ones, alone or behind an input's name and ``_``
+_AXES = (BATCH, SEQUENCE, ENCODER_SEQUENCE, HEIGHT, WIDTH, SAMPLES)
 
 
 def module_source(module: nn.Module, inputs: Any, axes: Any = None, known: Sequence[InputSpec] = ()) -> Source:
@@ -60,8 +73,12 @@ def source_of_module(
         remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
     module = module.eval().float()
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
-    specs, renamed = _specs(argument, module, tensors, axes, known)
-    probed = probe(argument, module, specs, tensors, limits_of_module(module))
+    if tensors:
+        discovered, renamed = _discovered(argument, module, tensors, axes)
+        specs = [_spec(name, tensor, discovered.shapes[name]) for name, tensor in tensors.items()]
+    else:
+        discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
+    probed = probe(argument, module, specs, tensors, limits_of_module(module), discovered.groups)
     specs, bounded = _with_vocabularies(module, specs, tensors)
     encodings = [part for part in module.modules() if isinstance(part, Encoding)]
     first = encodings[0] if encodings else None
@@ -78,7 +95,8 @@ def source_of_module(
         sha256=hashlib.sha256(fingerprint + digest(module).encode()).hexdigest(),
         further=probed.further,
         promises=Promises(padding_invariant=False, positional=None if first is None else bool(first.hooks)),
-        remarks=[*remarks, *renamed, *bounded, *probed.remarks],
+        remarks=[*remarks, *renamed, *discovered.remarks, *bounded, *probed.remarks],
+        notes=discovered.notes,
     )
 
 
@@ -114,20 +132,24 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
     return {name: tensor.detach().cpu() for name, tensor in inputs.items()}
 
 
-def _specs(
-    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any, known: Sequence[InputSpec]
-) -> tuple[list[InputSpec], list[str]]:
-    """The inputs, and a remark where the user's names of axes are not those of the bundle."""
-    if not tensors:
-        declared = getattr(module, "inputs", None)
-        if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
-            return declared, []
-        if fitting := _taken(module, known):
-            return fitting, []
-        raise PosexportError(
-            f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
-            "argument of forward, (module, {'input_ids': example, ...}) in a file, example_inputs= in Python"
-        )
+def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
+    """The inputs of a module that says them itself, or that takes those of a bundle."""
+    declared = getattr(module, "inputs", None)
+    if isinstance(declared, list) and all(isinstance(spec, InputSpec) for spec in declared):
+        return declared
+    fitting = _taken(module, known)
+    if fitting and all(axis in STANDARD for spec in fitting for axis in spec.axes if isinstance(axis, str)):
+        return fitting
+    raise PosexportError(
+        f"{argument} is a module alone, and posexport cannot tell its inputs: give an example tensor for every "
+        "argument of forward, (module, {'input_ids': example, ...}) in a file, example_inputs= in Python"
+    )
+
+
+def _discovered(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], axes: Any
+) -> tuple[Discovered, list[str]]:
+    """The axes of the inputs, and a remark where the user's names of axes are not those of the bundle."""
     axes = {} if axes is None else axes
     if not isinstance(axes, Mapping):
         raise PosexportError(f"{argument}: axes must map names of inputs to lists, got {type(axes).__name__}")
@@ -135,14 +157,15 @@ def _specs(
         raise PosexportError(
             f"{argument}: axes name {sorted(unknown)}, which is not among the inputs {sorted(tensors)}"
         )
-    shapes = {name: _axes(name, tensor, axes.get(name)) for name, tensor in tensors.items()}
+    shapes = {name: _axes(name, tensors[name], own) for name, own in axes.items() if own is not None}
     names = _standard_names(argument, [axis for shape in shapes.values() for axis in shape if isinstance(axis, str)])
     renamed = [f"axis {own!r} is {standard} in the bundle" for own, standard in names.items() if own != standard]
-    specs = [
-        _spec(name, tensor, [names[axis] if isinstance(axis, str) else axis for axis in shapes[name]])
-        for name, tensor in tensors.items()
-    ]
-    return specs, ["; ".join(renamed)] if renamed else []
+    declared: dict[str, list[Axis]] = {
+        name: [names[axis] if isinstance(axis, str) else axis for axis in shape] for name, shape in shapes.items()
+    }
+    told = len(declared) == len(tensors) and set(names.values()) <= set(STANDARD)
+    found = Discovered(shapes=declared) if told else discover(argument, module, tensors, declared)
+    return found, ["; ".join(renamed)] if renamed else []
 
 
 def _taken(module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
@@ -166,10 +189,7 @@ def _uncached(spec: InputSpec) -> InputSpec:
 
 
 def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:
-    """The axes of an input: those that were named, or batch, sequence and fixed sizes."""
-    standard: list[Axis] = [BATCH, SEQUENCE]
-    if axes is None:
-        return [*standard[: tensor.dim()], *tensor.shape[2:]]
+    """The axes of an input as the user named them."""
     if isinstance(axes, str) or not all(_is_axis(axis) for axis in axes):
         raise PosexportError(
             f"input {name} has the axes {axes!r}; give a list of names like {BATCH} and whole numbers from 1 on"
@@ -181,7 +201,7 @@ def _axes(name: str, tensor: Tensor, axes: Any) -> list[Axis]:
 
 def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
     """What the bundle calls each axis: a name of `_AXES` as it is, any other by what it most likely means."""
-    names = {axis: axis if axis in _AXES else _meaning(axis) for axis in dict.fromkeys(axes)}
+    names = {axis: axis if axis.endswith(_AXES) else _meaning(axis) for axis in dict.fromkeys(axes)}
     for own, standard in names.items():
         same = [other for other, meaning in names.items() if meaning == standard]
         if len(same) > 1:

@@ -5,7 +5,7 @@ one sentence. The module is run as a copy, so that what calls leave behind in it
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
@@ -13,6 +13,12 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources import mapped
+from posexport.sources.axes import sizes as axis_ranges
+from posexport.sources.axes.classify import Varying
+from posexport.sources.axes.limits import search_samples, two_sizes, with_ranges
+from posexport.sources.axes.outputs import output_axes
+from posexport.sources.axes.sizes import Range
+from posexport.sources.axes.tokens import elements_per_token
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.length_search import LONGEST, Found, search
 from posexport.sources.user_module import (
@@ -30,8 +36,8 @@ from posexport.sources.value_reads import ValueReads
 from posexport.spec import (
     BATCH,
     ENCODER_SEQUENCE,
+    SAMPLES,
     SEQUENCE,
-    Axis,
     InputSpec,
     LengthContract,
     Limits,
@@ -60,33 +66,60 @@ class Probed:
 
 
 def probe(
-    argument: str, module: nn.Module, inputs: list[InputSpec], tensors: Mapping[str, Tensor], limits: LengthContract
+    argument: str,
+    module: nn.Module,
+    inputs: list[InputSpec],
+    tensors: Mapping[str, Tensor],
+    limits: LengthContract,
+    groups: Mapping[str, Varying],
 ) -> Probed:
     """Run ``module`` at several sizes; ``tensors`` are the user's own example, ``limits`` what its encodings say.
+
+    ``groups``: what was found of its axes.
 
     Raises:
         PosexportError: the module fails, or gives what no graph or no proof can give.
     """
     trial = _Trial(argument, module, inputs)
-    base = _base(trial, tensors, limits)
+    ranges = axis_ranges.others(list(axis_sizes(inputs)), groups)
+    base = _base(trial, tensors, limits, groups)
     # a table that is made at the first call is made in the graph as well
     trial.watched = not trial.grown(base)
-    searched = {axis: _searched(trial, base, axis, limits) for axis in _SEARCHED if axis in base}
+    steps = {axis: group.step for axis, group in groups.items()}
+    searched = {axis: _searched(trial, base, axis, limits, steps.get(axis, 1)) for axis in _SEARCHED if axis in base}
     remarks = [
         f"{_NAMES[axis]} of at most {found.limit} tokens are accepted, longer ones are refused: {found.reason}"
         for axis, found in searched.items()
         if found.limit is not None and (axis not in limits.limited_axes or found.limit != limits.max_length)
     ]
-    limits, traced = _limited(trial, limits, searched)
-    first, second = _two_sizes(base, limits)
-    outputs = _outputs(trial, first, second)
+    limits, traced = _limited(limits, searched, base, argument)
+    per_token = elements_per_token(trial.module, trial.run, base, ranges)
+    ends = {axis: _end(trial, base, axis, each, per_token) for axis, each in ranges.items()}
+    ranges = {axis: replace(each, most=ends[axis].limit) for axis, each in ranges.items()}
+    remarks += [
+        f"{axis} of at most {found.limit} is accepted, more is refused: {found.reason}"
+        for axis, found in ends.items()
+        if found.limit is not None
+    ]
+    limits = with_ranges(limits, groups, ranges)
+    first, second = two_sizes(base, limits, ranges)
+    outputs = output_axes(argument, trial.run, first, second)
+    for spec, tensor in zip(outputs, trial.run(first).values(), strict=True):
+        _sound(trial, spec.name, tensor)
     _repeats(trial, first)
     _values_change_no_shape(trial, first, outputs)
     _in_float64(trial, first)
     sequence = searched.get(SEQUENCE)
     return Probed(
         outputs=outputs,
-        limits=Limits.of(limits, ProofPlan(trace_sizes=traced)),
+        limits=Limits.of(
+            limits,
+            ProofPlan(
+                proof_sizes=axis_ranges.proof_sizes(ranges),
+                elements_per_token=per_token,
+                trace_sizes={axis: size for axis, size in traced.items() if axis_sizes(inputs)[axis] != size},
+            ),
+        ),
         further=[] if sequence is None or sequence.limit is not None else sequence.cheap,
         remarks=remarks,
     )
@@ -168,9 +201,11 @@ class _NoRoomError(Exception):
     """The machine has not enough memory for a call."""
 
 
-def _base(trial: _Trial, tensors: Mapping[str, Tensor], limits: LengthContract) -> Sizes:
+def _base(trial: _Trial, tensors: Mapping[str, Tensor], limits: LengthContract, groups: Mapping[str, Varying]) -> Sizes:
     """Sizes that the module takes: those to trace at, or where these are too long, the example's."""
-    first = axis_sizes(trial.inputs)
+    usual = axis_sizes(trial.inputs)
+    chosen = axis_ranges.trace_sizes(axis_ranges.others(list(usual), groups))
+    first = {**usual, **chosen, **axis_ranges.standard_sizes(groups, usual)}
     if limits.max_length is not None and SEQUENCE in first:
         first[SEQUENCE] = min(first[SEQUENCE], limits.max_length)
     own = _sizes(trial, tensors)
@@ -205,7 +240,7 @@ def _sizes(trial: _Trial, tensors: Mapping[str, Tensor]) -> Sizes:
     return {axis: size for axis, (size, _) in found.items()}
 
 
-def _searched(trial: _Trial, base: Sizes, axis: str, limits: LengthContract) -> Found:
+def _searched(trial: _Trial, base: Sizes, axis: str, limits: LengthContract, step: int) -> Found:
     known = limits.max_length if axis in limits.limited_axes else None
     alone = {**base, BATCH: 1} if BATCH in base else base
 
@@ -218,66 +253,45 @@ def _searched(trial: _Trial, base: Sizes, axis: str, limits: LengthContract) -> 
     try:
         if known is not None and known <= _AT_ONCE and not attempt(known):
             return Found(known)
-        return search(attempt, base[axis], known or LONGEST)
+        found = search(lambda steps: attempt(steps * step), base[axis] // step, (known or LONGEST) // step)
+        return Found(found.longest * step, found.reason, [steps * step for steps in found.cheap])
+    except _NoRoomError:
+        return Found(base[axis])
+
+
+def _end(trial: _Trial, base: Sizes, axis: str, each: Range, per_token: float) -> Found:
+    """The largest size of an axis beside batch and sequence: the example's, or of samples what a search finds."""
+    if each.most is not None:
+        return Found(each.most, f"the module does not take {each.most + each.step}")
+    if not axis.endswith(SAMPLES):
+        return Found(each.example)
+    alone = {**base, BATCH: 1} if BATCH in base else base
+    try:
+        return search_samples(lambda size: trial.attempt({**alone, axis: size}), base[axis], each, per_token)
     except _NoRoomError:
         return Found(base[axis])
 
 
 def _limited(
-    trial: _Trial, limits: LengthContract, searched: Mapping[str, Found]
-) -> tuple[LengthContract, dict[str, int]]:
-    """The contract with the limits that were found, and the sizes to trace at, where the usual ones are beyond these.
+    limits: LengthContract, searched: Mapping[str, Found], base: Sizes, argument: str
+) -> tuple[LengthContract, Sizes]:
+    """The contract with the limits that were found, and the sizes to trace at: `base`, within the limits.
 
     A contract has one limit, so two axes get the smaller.
     """
     ends = {axis: each.limit for axis, each in searched.items() if each.limit is not None}
     if not ends:
-        return limits, {}
+        return limits, base
     limit = min([*ends.values(), *([] if limits.max_length is None else [limits.max_length])])
     if limit < 2:
         reason = next(each.reason for axis, each in searched.items() if axis in ends)
-        raise PosexportError(f"{trial.argument}: only inputs of one token are taken: {reason}")
+        raise PosexportError(f"{argument}: only inputs of one token are taken: {reason}")
     axes = [
         axis for axis in searched if axis in ends or (limits.max_length is not None and axis in limits.limited_axes)
     ]
-    traced = axis_sizes(trial.inputs)
     boundaries = [b for b in limits.boundaries if b <= limit]
     limited = msgspec.structs.replace(limits, max_length=limit, limited_axes=axes, boundaries=boundaries)
-    return limited, {axis: limit for axis in axes if traced[axis] > limit}
-
-
-def _two_sizes(base: Sizes, limits: LengthContract) -> tuple[Sizes, Sizes]:
-    """Two different sizes of every axis, within the limits."""
-    first, second = dict(base), {axis: size + 4 for axis, size in base.items()}
-    for axis in limits.limited_axes if limits.max_length is not None else []:
-        if axis in second:
-            second[axis] = min(second[axis], limits.max_length or 1)
-            first[axis] = min(first[axis], max(1, second[axis] - 1))
-    return first, second
-
-
-def _outputs(trial: _Trial, first: Sizes, second: Sizes) -> list[OutputSpec]:
-    """An output's axis is the named one it varies with."""
-    argument, answers = trial.argument, [trial.run(sizes) for sizes in (first, second)]
-    ranks = [{name: tensor.dim() for name, tensor in answer.items()} for answer in answers]
-    if ranks[0] != ranks[1]:
-        raise PosexportError(
-            f"{argument}: the module gives outputs with other names or numbers of axes, {ranks[0]} and {ranks[1]}, "
-            f"at sizes {first} and {second}; they must not depend on sizes"
-        )
-    specs = []
-    for name, tensor in answers[0].items():
-        axes: list[Axis] = []
-        for a, b in zip(tensor.shape, answers[1][name].shape, strict=True):
-            match = [axis for axis in first if (first[axis], second[axis]) == (a, b)]
-            if a != b and not match:
-                raise PosexportError(
-                    f"{argument}: output {name} has an axis of {a}, then {b}, at sizes {first}, {second}"
-                )
-            axes.append(match[0] if match and a != b else int(a))
-        specs.append(OutputSpec(name=name, axes=axes))
-        _sound(trial, name, tensor)
-    return specs
+    return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
 
 
 def _sound(trial: _Trial, name: str, tensor: Tensor) -> None:

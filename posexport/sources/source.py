@@ -25,6 +25,7 @@ class Source(ModelSpec, frozen=True, kw_only=True):
         parts: the graphs it is exported as, in the order they run; none: it is one.
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
+        notes: sentences for who asks for every step.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Source(ModelSpec, frozen=True, kw_only=True):
     parts: list[Part] = msgspec.field(default_factory=list)
     files: dict[str, Path] = msgspec.field(default_factory=dict)
     remarks: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
 
     @property
     def public_name(self) -> str:

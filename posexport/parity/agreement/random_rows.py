@@ -2,7 +2,7 @@
 
 from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import ENCODER_SEQUENCE, Interface, LengthContract, Role
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, Role, multiple
 
 #: (batch, tokens) of the calls
 CALLS = ((4, 13), (4, 48))
@@ -18,7 +18,8 @@ def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:
     two = any(ENCODER_SEQUENCE in spec.axes for spec in graph.inputs)
     feeds = []
     for batch, wanted in CALLS:
-        length = max(min(wanted, limits.max_length or wanted), limits.min_length)
+        length = multiple(max(wanted, limits.min_length), limits.size_steps.get(SEQUENCE, 1))
+        length = min(length, limits.max_length or length)
         point = GridPoint(batch=batch, length=length, encoder_length=length if two else None)
         feeds.append(draw(point, graph.inputs))
     return feeds

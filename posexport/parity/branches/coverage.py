@@ -161,7 +161,7 @@ class _Search:
 
     def _grow(self, point: GridPoint) -> None:
         """Longer inputs up to the limit, then more rows of the longest."""
-        if point.image is not None:
+        if point.image is not None or (point.sizes and not self._tokens()):
             self._rising(partial(_scaled, point), _SCALES)
             self._more_rows(point)
             return
@@ -212,7 +212,9 @@ class _Search:
 
 def _scaled(point: GridPoint, factor: int) -> GridPoint:
     """``point`` with an image of so many times its sides, and of so many more patches in both directions."""
-    assert point.image is not None
+    if point.image is None:
+        sizes = tuple((axis, size * factor) for axis, size in point.sizes)
+        return msgspec.structs.replace(point, sizes=sizes, length=point.length * factor ** len(sizes))
     height, width = point.image
     return msgspec.structs.replace(point, image=(height * factor, width * factor), length=point.length * factor**2)
 

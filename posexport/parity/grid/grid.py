@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from posexport.errors import PosexportError
 from posexport.lowering.blocks import BLOCK
-from posexport.parity.grid import cached, images
+from posexport.parity.grid import cached, images, sized
 from posexport.parity.grid.point import GridPoint
-from posexport.parity.grid.text import BATCHES, Sequences
-from posexport.spec import InputSpec, LengthContract, Limits, samples
+from posexport.parity.grid.text import Sequences
+from posexport.spec import InputSpec, Limits, samples
 
 
 def grid(
@@ -27,6 +27,19 @@ def grid(
     if limits.proof_image_sizes:
         return images.points(limits, lengths)
     sequences = Sequences(limits, inputs)
+    if limits.proof_sizes and not sequences.any:
+        return sized.alone(limits, lengths, sequences.batches)
+    points = _of_sequences(limits, inputs, sequences, lengths, further)
+    return sized.beside(limits, points) if limits.proof_sizes else points
+
+
+def _of_sequences(
+    limits: Limits,
+    inputs: Sequence[InputSpec],
+    sequences: Sequences,
+    lengths: Sequence[int] | None,
+    further: Sequence[int],
+) -> list[GridPoint]:
     chosen = sequences.chosen(lengths)
     limit = sequences.limit
     points = sequences.accepted(chosen)
@@ -43,7 +56,9 @@ def grid(
         )
     if lengths is not None:
         too_long = [length for length in chosen if limit and length > limit]
-        return points + [sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in BATCHES]
+        return points + [
+            sequences.point(batch, n, must_be_rejected=True) for n in too_long for batch in sequences.batches
+        ]
     points += sequences.rejected(chosen[0])
     if limit is not None and limits.kv_cache:
         points.append(cached.beyond(sequences.point(1, limit + 1, must_be_rejected=True), limit))

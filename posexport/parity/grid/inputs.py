@@ -13,6 +13,7 @@ from posexport.spec import (
     BATCH,
     CAPACITY,
     ENCODER_SEQUENCE,
+    FRAMES,
     HEIGHT,
     PAST,
     SEQUENCE,
@@ -79,6 +80,8 @@ def token_mask(
     point: GridPoint, inputs: Sequence[InputSpec], output: OutputSpec | None = None
 ) -> NDArray[np.bool_] | None:
     """The tokens that count in an output; None where no mask says so."""
+    if output is not None and FRAMES in output.axes and not point.convolutions:
+        return None  # which frames of a user's module are padding is not known
     far = output is not None and ENCODER_SEQUENCE in output.axes
     axes = (ENCODER_SEQUENCE,) if far else (SEQUENCE, TOTAL)
     if not any(spec.role == "mask" and spec.axes[-1] in axes for spec in inputs):
@@ -167,6 +170,7 @@ def size_of(axis: Axis, point: GridPoint) -> int:
     sizes[CAPACITY] = point.length + _UNUSED + point.length * roomy(point)
     if point.image is not None:
         sizes = {BATCH: point.batch, HEIGHT: point.image[0], WIDTH: point.image[1]}
+    sizes |= dict(point.sizes)
     size = sizes.get(axis)
     if size is None:
         raise PosexportError(f"unknown axis name {axis!r}; use {' or '.join(sizes)}, or a number for a fixed size")
@@ -174,4 +178,5 @@ def size_of(axis: Axis, point: GridPoint) -> int:
 
 
 def _seed(point: GridPoint) -> list[int]:
-    return [point.batch, point.length, PADDINGS.index(point.padding), point.encoder_length or 0, *(point.image or ())]
+    others = [*(point.image or ()), *dict(point.sizes).values()]
+    return [point.batch, point.length, PADDINGS.index(point.padding), point.encoder_length or 0, *others]

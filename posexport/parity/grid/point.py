@@ -12,7 +12,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     ``must_be_rejected``: by the length guard. ``encoder_length``: length of the sequence that is cross attended to.
     ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
-    of ``length`` samples.
+    of ``length`` samples. ``sizes``: of axes of a user's module that are neither batch nor sequence; where it has no
+    sequence, ``length`` is about how many tokens they make.
     """
 
     batch: int
@@ -20,6 +21,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     padding: Padding = "none"
     encoder_length: int | None = None
     image: tuple[int, int] | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
     convolutions: tuple[tuple[int, int], ...] = ()
     #: lengths of the calls that make up the length, each with the cache of those before; none: one call
     calls: tuple[int, ...] = ()
@@ -34,8 +36,11 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The length, or the image's height and width."""
-        return str(self.length) if self.image is None else f"{self.image[0]}x{self.image[1]}"
+        """The length, or the image's height and width; with sizes of other axes behind it."""
+        if self.image is not None:
+            return f"{self.image[0]}x{self.image[1]}"
+        others = f" ({'x'.join(str(size) for _, size in self.sizes)})" if self.sizes else ""
+        return f"{self.length}{others}"
 
     def __str__(self) -> str:
         if self.image is not None:
@@ -44,4 +49,5 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
         encoder = "" if self.encoder_length is None else f", encoder length {self.encoder_length}"
         calls = f", in calls of {', '.join(map(str, self.calls))}" if self.calls else ""
         numbered = ", positions given" if self.position_ids_given else ""
-        return f"length {self.length}, batch {self.batch}, {padding}{encoder}{calls}{numbered}"
+        others = f" ({', '.join(f'{axis} {size}' for axis, size in self.sizes)})" if self.sizes else ""
+        return f"length {self.length}{others}, batch {self.batch}, {padding}{encoder}{calls}{numbered}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from posexport.errors import PosexportError
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, samples
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, multiple, samples
 
 BATCHES = (1, 3)
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
@@ -23,6 +23,8 @@ def lengths_of(limits: Limits) -> list[int]:
         lengths |= {trained + 1, 2 * trained}
     if trained is not None and limit is not None and limits.beyond == "interpolate":
         lengths |= {trained + 1, (trained + limit) // 2}
+    step = limits.size_steps.get(SEQUENCE, 1)
+    lengths = {multiple(length, step) for length in lengths}
     return sorted(n for n in lengths if limits.min_length <= n and (limit is None or n <= limit))
 
 
@@ -32,6 +34,10 @@ class Sequences:
     def __init__(self, limits: Limits, inputs: Sequence[InputSpec]) -> None:
         self.limits = limits
         self._axes = {axis for spec in inputs for axis in spec.axes}
+        #: whether any input has a sequence
+        self.any = SEQUENCE in self._axes
+        #: one row where no input has a batch
+        self.batches = BATCHES if any(BATCH in spec.axes for spec in inputs) else BATCHES[:1]
         self._masked = any(spec.role == "mask" for spec in inputs)
         per_axis = {axis: limits.max_length for axis in limits.limited_axes if axis in self._axes}
         self.limit, self.far_limit = per_axis.get(SEQUENCE), per_axis.get(ENCODER_SEQUENCE)
@@ -51,7 +57,9 @@ class Sequences:
         """Another length than the queries', so that a graph cannot confuse the two axes."""
         if ENCODER_SEQUENCE not in self._axes:
             return None
-        far = length + 3 if batch == 1 else 5
+        limits = self.limits
+        far = max(length + 3 if batch == 1 else 5, limits.min_sizes.get(ENCODER_SEQUENCE, 1))
+        far = multiple(far, limits.size_steps.get(ENCODER_SEQUENCE, 1))
         return far if self.far_limit is None else min(far, self.far_limit)
 
     def chosen(self, lengths: Sequence[int] | None) -> list[int]:
@@ -60,6 +68,10 @@ class Sequences:
             if length < self.limits.min_length:
                 raise PosexportError(
                     f"length {length} is below the model's minimum: give --length {self.limits.min_length} or more"
+                )
+            if length % self.limits.size_steps.get(SEQUENCE, 1):
+                raise PosexportError(
+                    f"length {length} cannot be compared: it must be a multiple of {self.limits.size_steps[SEQUENCE]}"
                 )
         chosen = lengths_of(self.limits) if lengths is None else sorted(set(lengths))
         return chosen if SEQUENCE in self._axes else chosen[:1]
@@ -70,7 +82,7 @@ class Sequences:
         return [
             self.point(batch, length, padding)
             for length in within
-            for batch in BATCHES
+            for batch in self.batches
             for padding in self._paddings(batch, length)
         ]
 
@@ -84,10 +96,13 @@ class Sequences:
     def rejected(self, shortest: int) -> Iterator[GridPoint]:
         """Inputs outside the limits of every axis, which the length guard must reject."""
         if self.limit is not None:
-            yield from (self.point(batch, self.limit + 1, must_be_rejected=True) for batch in BATCHES)
+            yield from (self.point(batch, self.limit + 1, must_be_rejected=True) for batch in self.batches)
             if self.limit > 1:
                 yield self.point(1, 2 * self.limit, must_be_rejected=True)
-        if self.limits.min_length > 1:
-            yield self.point(1, self.limits.min_length - 1, must_be_rejected=True)
+        step = self.limits.size_steps.get(SEQUENCE, 1)
+        if self.limits.min_length > step:
+            yield self.point(1, self.limits.min_length - step, must_be_rejected=True)
+        if step > 1 and self.any:
+            yield self.point(1, self.limits.min_length + 1, must_be_rejected=True)
         if self.far_limit is not None:
             yield GridPoint(batch=1, length=shortest, encoder_length=self.far_limit + 1, must_be_rejected=True)

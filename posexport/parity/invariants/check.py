@@ -22,7 +22,7 @@ from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.points import Invariant
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.half import HALVES
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, samples
+from posexport.spec import ENCODER_SEQUENCE, FRAMES, SEQUENCE, Padding, samples
 from posexport.targets.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class Invariants:
             wide=wide,
         )
         points = [p for p in proof.points if not (p.must_be_rejected or p.calls or p.position_ids_given)]
-        batched = {point.length: point for point in points if point.batch > 1 and point not in outcome.skipped}
+        rows = max((point.batch for point in points), default=1)  # 1 where no input has a batch
+        batched = {point.length: point for point in points if point.batch == rows and point not in outcome.skipped}
         invariants = list(report.invariants)
         for length in _spread(sorted(batched)):
             proof.progress(0, 0, f"invariants at length {length}")
@@ -82,17 +83,20 @@ def check(promise: Promise, base: GridPoint, tolerances: Mapping[str, float]) ->
     """All invariants at the size of ``base``; ``tolerances``: of the values of each output at that length."""
     for name, test in comparisons(promise, base):
         yield judged(promise, name, base.length, test, tolerances)
-    yield order_of_tokens(promise, _point(base), base.length, tolerances)
+    if base.image is not None or any(SEQUENCE in spec.axes for spec in promise.inputs):
+        yield order_of_tokens(promise, _point(base), base.length, tolerances)
 
 
 def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison]]:
     """Those that apply but the order of tokens: name, and the two runs."""
     length, memory = base.length, base.encoder_length
     ragged = (promise.limits.ragged if promise.masked else None) or "none"
-    checks: list[tuple[str, Comparison]] = [
-        ("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))),
-        ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged))),
-    ]
+    checks: list[tuple[str, Comparison]] = []
+    if base.batch > 1:
+        checks += [
+            ("batch neighbours do not change a row", lambda p: changes.alone(p, _point(base, ragged))),
+            ("reordering the batch reorders the outputs", lambda p: changes.reordered(p, _point(base, ragged))),
+        ]
     if promise.promises.causal and length > 1:
         checks.append(("later tokens change nothing", lambda p: changes.later(p, _point(base))))
     if SEQUENCE in promise.masked and length > samples(1, base.convolutions):
@@ -104,7 +108,8 @@ def comparisons(promise: Promise, base: GridPoint) -> list[tuple[str, Comparison
             checks.append(("left padding changes nothing", lambda p: changes.padded(p, _point(base), left=True)))
         # a left-padded row is answered at a padded token by whoever reads the first one
         side: Padding = "right" if promise.promises.reads_first_token else ragged
-        if side != "none":
+        frames = any(FRAMES in spec.axes for spec in promise.outputs) and not base.convolutions
+        if side != "none" and not frames:  # which frames of a user's module are padding is not known
             checks.append((CONTENT, lambda p: changes.content(p, _point(base, side))))
     return checks
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from posexport.parity.criterion import Array, Measured, RealTokens, measure
 from posexport.parity.grid.inputs import kept, tokens_of
@@ -12,6 +11,7 @@ from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Judge, Run
 from posexport.spec import (
     ENCODER_SEQUENCE,
+    FRAMES,
     SEQUENCE,
     TOKENS,
     TOTAL,
@@ -71,10 +71,12 @@ def all_tokens(spec: OutputSpec) -> None:
     del spec
 
 
-def real_tokens(point: GridPoint, spec: OutputSpec) -> NDArray[np.bool_]:
+def real_tokens(point: GridPoint, spec: OutputSpec) -> RealTokens:
     """Which tokens of an output are real."""
     if ENCODER_SEQUENCE in spec.axes:
         return kept(point, ENCODER_SEQUENCE)
+    if FRAMES in spec.axes and not point.convolutions:
+        return None  # which frames of a user's module are padding is not known
     return np.ones((point.batch, 1), dtype=np.bool_) if point.image else tokens_of(kept(point), point.convolutions)
 
 

@@ -29,8 +29,8 @@ def table(proof: Record) -> "Table":
     for name in (*(_HEADINGS[padding] for padding in paddings), "worst", f"PyTorch {proof.precision}", "tolerance"):
         grid.add_column(name, justify="right")
     grid.add_column("verdict")
-    for key in sorted({(point.length, point.image or ()) for point in proof.points}):
-        here = [point for point in proof.points if (point.length, point.image or ()) == key]
+    for key in sorted({(point.length, point.image or (), point.sizes) for point in proof.points}):
+        here = [point for point in proof.points if (point.length, point.image or (), point.sizes) == key]
         cells = [_cell([point for point in here if point.padding == padding]) for padding in paddings]
         worst = max((p for p in here if p.tolerance is not None), key=lambda p: p.ratio, default=None)
         numbers = [""] * 3

@@ -41,7 +41,11 @@ class SampleWriter:
         """Settle which of ``points`` to keep. Anything gathered before is dropped."""
         limit = source.limits.max_length if SEQUENCE in source.limits.limited_axes else None
         beyond = GridPoint(
-            batch=1, length=(limit or 0) + 1, encoder_length=points[0].encoder_length, must_be_rejected=True
+            batch=1,
+            length=(limit or 0) + 1,
+            encoder_length=points[0].encoder_length,
+            sizes=points[0].sizes,
+            must_be_rejected=True,
         )
         last = None if limit is None else beyond
         room = POINTS - (last is not None)

@@ -1,0 +1,127 @@
+"""The axes of a module's inputs, from its example alone: `Classify` tries them, `named` names them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.sources.axes.classify import Classified, Classify, Varying
+from posexport.sources.axes.names import named
+from posexport.sources.axes.rows import separate
+from posexport.sources.axes.sizes import STANDARD
+from posexport.sources.axes.trials import Place, SpentError, Trials
+from posexport.spec import BATCH, SEQUENCE, Axis
+
+#: calls that the search may make; most modules need half
+MOST = 40
+#: parts of the names of inputs that say something of another input's tokens
+_FOLLOWERS = ("mask", "type", "position", "segment")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discovered:
+    """``shapes``: the axes of every input. ``groups``: what is known of each name. ``notes``: for who asks for more."""
+
+    shapes: dict[str, list[Axis]]
+    groups: dict[str, Varying] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def discover(
+    argument: str, module: nn.Module, tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]
+) -> Discovered:
+    """Run ``module``, in eval mode and float32, on its example in other sizes.
+
+    ``declared``: the axes that the user named, by input. Where the module does not take its example, or needs more than
+    `MOST` calls to tell, the first two axes of an input are taken for batch and sequence.
+    """
+    trials = Trials.of(argument, module, tensors, MOST)
+    masks = {name for name in tensors if "mask" in name.lower()}
+    followers = {
+        name
+        for name, tensor in tensors.items()
+        if not tensor.is_floating_point() and any(word in name.lower() for word in _FOLLOWERS)
+    }
+    places = _declared_places(declared)
+    try:
+        found = Classify(trials, list(places.values()), followers).run(_fixed_places(declared))
+        if found is None:
+            return Discovered(shapes=_conventional(tensors, declared))
+        given = {label: found.of(group[0]) for label, group in places.items()}
+        for label, group in given.items():
+            if group is None and label not in STANDARD:
+                (name, number), *_ = places[label]
+                raise PosexportError(
+                    f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[name, number]}; "
+                    "give its size as a number"
+                )
+        groups = named(
+            tensors,
+            found,
+            {label: group for label, group in given.items() if group is not None},
+            lambda group: separate(trials, found, group, masks),
+        )
+    except SpentError:
+        remark = (
+            f"how axes vary was not found in {MOST} calls of the module: the first two axes of every input are taken "
+            "for batch and sequence; name them with axes="
+        )
+        return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])
+    shapes = {name: list(declared[name]) if name in declared else _shape(name, tensors, groups) for name in tensors}
+    return Discovered(
+        shapes=shapes,
+        groups=dict(groups),
+        remarks=_remarks(tensors, shapes, found),
+        notes=[f"axes found in {len(trials.made)} calls: {_described(shapes, dict(groups))}"],
+    )
+
+
+def _declared_places(declared: Mapping[str, Sequence[Axis]]) -> dict[str, tuple[Place, ...]]:
+    places: dict[str, tuple[Place, ...]] = {}
+    for name, axes in declared.items():
+        for number, axis in enumerate(axes):
+            if isinstance(axis, str):
+                places[axis] = (*places.get(axis, ()), (name, number))
+    return places
+
+
+def _fixed_places(declared: Mapping[str, Sequence[Axis]]) -> set[Place]:
+    return {(name, n) for name, axes in declared.items() for n, axis in enumerate(axes) if isinstance(axis, int)}
+
+
+def _conventional(tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence[Axis]]) -> dict[str, list[Axis]]:
+    """Batch, sequence and fixed sizes."""
+    standard: list[Axis] = [BATCH, SEQUENCE]
+    return {
+        name: list(declared.get(name, [*standard[: tensor.dim()], *tensor.shape[2:]]))
+        for name, tensor in tensors.items()
+    }
+
+
+def _shape(name: str, tensors: Mapping[str, Tensor], groups: Sequence[tuple[str, Varying]]) -> list[Axis]:
+    """The axes of an input. The token axis of ids is one in any case: that it is fixed is an error, not a property."""
+    tensor, names = tensors[name], {place: label for label, group in groups for place in group.members}
+    axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
+    if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
+        axes[1] = SEQUENCE
+    return axes
+
+
+def _remarks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[Axis]], found: Classified) -> list[str]:
+    """Where nothing is a batch: which first axis does not vary, and why."""
+    if any("batch" in axis for axes in shapes.values() for axis in axes if isinstance(axis, str)):
+        return []
+    fixed = [(name, found.fixed[name, 0]) for name in tensors if (name, 0) in found.fixed]
+    return [
+        f"no input has a batch axis that varies: axis 0 of {name} stays {tensors[name].shape[0]}, since {reason}"
+        for name, reason in fixed[:1]
+    ]
+
+
+def _described(shapes: Mapping[str, Sequence[Axis]], groups: Mapping[str, Varying]) -> str:
+    inputs = ", ".join(f"{name} [{', '.join(map(str, axes))}]" for name, axes in shapes.items())
+    least = [f"{label} from {group.least}" for label, group in groups.items() if group.least > 1]
+    steps = [f"{label} in steps of {group.step}" for label, group in groups.items() if group.step > 1]
+    return "; ".join([inputs, *least, *steps])
