@@ -65,7 +65,7 @@ def _of_sequences(
     return points
 
 
-def switches(limits: LengthContract) -> list[int]:
+def switches(limits: Limits) -> list[int]:
     """Lengths up to and including which the graph computes in one way, ascending: a mistake may show on one side only.
 
     Lengths at which the encoding's formula changes, and the length from which attention is tiled over queries; in units
