@@ -1,8 +1,9 @@
 """Every row of `posexport.export.refusals` meets its bad module, and what is no row any more converts and is right."""
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,7 @@ Convert = Callable[[str], tuple[int, str]]
 
 
 @pytest.fixture
-def convert(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Convert]:
+def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Convert:
     """The command line in this process: exit code and stderr. A refusal leaves nothing beside the output."""
     (tmp_path / "temporary").mkdir()
     (tmp_path / "out").mkdir()
@@ -42,7 +41,7 @@ def convert(
         assert code == 0 or not list((tmp_path / "out").iterdir())
         return code, capfd.readouterr().err
 
-    yield command
+    return command
 
 
 def test_every_row_has_its_bad_module() -> None:
@@ -50,6 +49,8 @@ def test_every_row_has_its_bad_module() -> None:
     assert all(re.search(refusal.pattern, refusal.says) for refusal in REFUSALS.values())
 
 
+# flex_attention and nested tensors warn of themselves when they are called
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", list(REFUSALS))
 def test_a_bad_module_is_told_its_line_and_what_to_write(convert: Convert, name: str) -> None:
     path = HERE / f"{name}.py"
@@ -87,10 +88,15 @@ def test_what_torch_follows_today_is_right(convert: Convert, name: str) -> None:
     assert code == 0, err
 
 
-def test_an_unknown_message_is_quoted_without_what_torch_suggests(convert: Convert) -> None:
+def test_an_unknown_message_is_quoted_without_what_torch_suggests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     err = ValueError("the frobnicator is odd. Suggested fixes: frames = 3000\nand more\nand more")
     said = str(cannot_trace("m.py:make", err))
-    assert said.startswith("m.py:make cannot be traced: ValueError: the frobnicator is odd.; all that PyTorch says is in")
+    assert said.startswith(
+        "m.py:make cannot be traced: ValueError: the frobnicator is odd.; all that PyTorch says is in"
+    )
     assert "3000" not in said
     assert "3000" in Path(said.rpartition(" ")[2]).read_text()
     assert str(cannot_trace("m", ValueError("short"))) == "m cannot be traced: ValueError: short"
@@ -100,20 +106,21 @@ def test_torch_is_left_as_it_was() -> None:
     before = (torch.SymBool.__bool__, ShapeEnv._set_replacement, transformer._detect_is_causal_mask)
     for enabled in (False, True):
         torch.backends.mha.set_fastpath_enabled(enabled)
-        with pytest.raises(PosexportError), no_fast_path(), sizes_used():
+        with contextlib.suppress(PosexportError), no_fast_path(), sizes_used():
             assert not torch.backends.mha.get_fastpath_enabled()
             raise PosexportError
         assert torch.backends.mha.get_fastpath_enabled() == enabled
     assert before == (torch.SymBool.__bool__, ShapeEnv._set_replacement, transformer._detect_is_causal_mask)
 
 
-def test_the_reference_keeps_columns_that_every_row_masks() -> None:
-    """With nested tensors `nn.TransformerEncoder` answers with a shorter tensor."""
+def test_the_reference_packs_no_nested_tensor() -> None:
+    """With nested tensors what is padded comes back as zeros, and which columns come back is PyTorch's to say."""
     layer = nn.TransformerEncoderLayer(12, 2, 20, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval()
     padded = torch.zeros(2, 7, dtype=torch.bool)
     padded[:, 5:] = True
+    x = torch.randn(2, 7, 12)
     with torch.no_grad():
-        assert encoder(torch.randn(2, 7, 12), src_key_padding_mask=padded).shape[1] == 5
+        assert not encoder(x, src_key_padding_mask=padded)[:, 5:].any()
         with no_fast_path():
-            assert encoder(torch.randn(2, 7, 12), src_key_padding_mask=padded).shape[1] == 7
+            assert encoder(x, src_key_padding_mask=padded)[:, 5:].all()

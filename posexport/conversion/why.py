@@ -14,7 +14,9 @@ def explained(name: str, built: Sequence[Built], err: PosexportError) -> Posexpo
     if sentence is None:
         return err
     path = aside("posexport-run-", str(err) + "\n")
-    return PosexportError(f"{name}: {sentence}" + ("" if path is None else f"; all that ONNX Runtime says is in {path}"))
+    return PosexportError(
+        f"{name}: {sentence}" + ("" if path is None else f"; all that ONNX Runtime says is in {path}")
+    )
 
 
 def reasons(built: Sequence[Built], report: Report) -> Iterator[str]:

@@ -4,7 +4,7 @@ PyTorch goes on without a word in both cases: the axis is then fixed, or the gra
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -18,7 +18,7 @@ from posexport.sources.user_module import is_user_s, line_of
 
 @dataclass
 class SizesUsed:
-    """``fixed``: sizes that became numbers, with the lines. ``decided``: lines that chose by a size, with the choice."""
+    """``fixed``: sizes that became numbers, with lines. ``decided``: lines that chose by a size, with the choice."""
 
     fixed: list[tuple[int, str]] = field(default_factory=list)
     decided: dict[str, bool] = field(default_factory=dict)
@@ -34,7 +34,8 @@ def sizes_used() -> Iterator[SizesUsed]:
     # what called the tracer is not the module, even where it is the user's script
     found, outside = SizesUsed(), sys._getframe(2)  # noqa: SLF001 (the generator's, contextlib's, the block's)
     # no public hook says this; both methods are the ones that PyTorch's own logs of it come from
-    decide, fix = torch.SymBool.__bool__, ShapeEnv._set_replacement  # noqa: SLF001
+    decide: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
+    fix = ShapeEnv._set_replacement  # noqa: SLF001
 
     def decided(self: torch.SymBool) -> bool:
         caller = sys._getframe(1)  # noqa: SLF001 (inspect.stack reads files)
@@ -50,11 +51,13 @@ def sizes_used() -> Iterator[SizesUsed]:
             found.fixed.append((int(size), _innermost(sys._getframe(1), outside)))  # noqa: SLF001
         fix(self, symbol, size, message)
 
-    torch.SymBool.__bool__, ShapeEnv._set_replacement = decided, fixed  # type: ignore[method-assign] # noqa: SLF001
+    torch.SymBool.__bool__ = decided  # type: ignore[method-assign]
+    ShapeEnv._set_replacement = fixed  # type: ignore[method-assign, assignment] # noqa: SLF001
     try:
         yield found
     finally:
-        torch.SymBool.__bool__, ShapeEnv._set_replacement = decide, fix  # type: ignore[method-assign] # noqa: SLF001
+        torch.SymBool.__bool__ = decide  # type: ignore[method-assign]
+        ShapeEnv._set_replacement = fix  # type: ignore[method-assign] # noqa: SLF001
 
 
 def _innermost(frame: FrameType | None, outside: FrameType) -> str:

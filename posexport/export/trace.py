@@ -88,9 +88,9 @@ def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
     """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
-        for traced, axis in zip(got, spec.axes, strict=True):
-            if isinstance(axis, str) and isinstance(traced, int):
-                raise _fixed(source, f"axis {axis} of input {spec.name}", traced, used)
+        for size, axis in zip(got, spec.axes, strict=True):
+            if isinstance(axis, str) and isinstance(size, int):
+                raise _fixed(source, f"axis {axis} of input {spec.name}", size, used)
         if got != spec.axes:
             raise PosexportError(
                 f"{source.name}: input {spec.name} was traced with axes {got}, declared {spec.axes}; "

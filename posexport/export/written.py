@@ -1,6 +1,7 @@
 """What is known of the lines of a user's module that a graph was made from, for the message where its proof fails.
 
-It is kept in memory beside the graph: the file has no paths of the machine that wrote it (`posexport.export.provenance`).
+It is kept in memory beside the graph: the file has no paths of the machine that wrote it
+(`posexport.export.provenance`).
 """
 
 import re
@@ -21,8 +22,9 @@ _NAMED = re.compile(r"(?:Name: ?|Node ?\()'?([\w./-]+)'?")
 
 @dataclass(frozen=True)
 class Written:
-    """``lines``: the user's, by the name of the node that they became. ``suspects``: those that a missed proof may come
-    from, with what is known of them.
+    """The user's lines, by the name of the node that they became.
+
+    ``suspects``: lines that a missed proof may come from, with what is known of them.
     """
 
     lines: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +55,6 @@ def written_by(model: ir.Model) -> Written:
                 line = noted_line(node.metadata_props.get(_STACK, ""))
                 if node.name and line:
                     lines[node.name] = line
-                if node.op_type == "Resize" and node.attributes.get_int("antialias", 0):
+                if node.op_type == "Resize" and node.attributes.get_int("antialias", False):
                     suspects[line] = "a node Resize with antialias, in a graph that is not proven"
     return Written(lines, suspects)

@@ -22,7 +22,7 @@ class Bad(nn.Module):
     def attend(self, q, k, v):
         from torch.nn.attention.flex_attention import flex_attention
 
-        return flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score - (i - j).abs())
+        return flex_attention(q, k, v, score_mod=lambda score, _b, _h, i, j: score - (i - j).abs())
 
 
 class Mended(Bad):

@@ -3,9 +3,9 @@
 from posexport.export.refusals.refusal import Refusal
 
 REFUSAL = Refusal(
-    says="You marked L['x'].size()[1] as dynamic but your code specialized it to be a constant (11)",
+    says="your code specialized it to be a constant (11)",
     pattern=r"fixed at (\d+) by the trace|specialized it to be a constant|inferred to be a constant|Constraints violated",
     meaning="makes a constant of a size, so that the graph takes no other",
-    remedy="compute it from x.shape with tensors, torch.arange(x.shape[1]), without int(), range(), list(), NumPy or a loop",
+    remedy="compute it from x.shape with tensors, as torch.arange(x.shape[1]), not by int(), range(), NumPy or a loop",
     threads=("pytorch/pytorch 140011", "pytorch/pytorch 133653"),
 )

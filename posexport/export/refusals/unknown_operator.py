@@ -6,6 +6,6 @@ REFUSAL = Refusal(
     says="No ONNX function found for <OpOverload(op='aten.linalg_inv_ex', overload='default')>",
     pattern=r"(?:No ONNX function found for <OpOverload\(op='|UnsupportedOperatorException: )([\w.]+\w)",
     meaning="uses {0}, which PyTorch's exporter has no ONNX operators for",
-    remedy="write it in products, sums and elementwise functions, or compute it in __init__ where it depends on weights alone",
+    remedy="write it in other operations, or compute it in __init__ where it depends on weights alone",
     threads=(),
 )

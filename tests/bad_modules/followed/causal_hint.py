@@ -1,4 +1,4 @@
-"""`nn.TransformerEncoder` with a causal mask and no is_causal=, `_detect_is_causal_mask` (9)."""
+"""`nn.TransformerEncoder` with a causal mask and no is_causal=, `_detect_is_causal_mask`."""
 
 import torch
 from torch import nn

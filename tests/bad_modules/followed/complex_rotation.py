@@ -1,4 +1,4 @@
-"""The rotation of the first Llama, by `polar` and `view_as_complex` (14)."""
+"""The rotation of the first Llama, by `polar` and `view_as_complex`."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""An example of one row and one token: axes are tried at other sizes (2)."""
+"""An example of one row and one token: axes are tried at other sizes."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""`nn.TransformerEncoder` with padding: fast path and nested tensors are switched off (8, 9)."""
+"""`nn.TransformerEncoder` with padding: fast path and nested tensors are switched off."""
 
 import torch
 from torch import nn

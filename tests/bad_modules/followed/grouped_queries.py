@@ -1,4 +1,4 @@
-"""SDPA with enable_gqa (12)."""
+"""SDPA with enable_gqa."""
 
 import torch
 import torch.nn.functional as F

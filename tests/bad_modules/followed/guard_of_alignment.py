@@ -1,4 +1,4 @@
-"""A branch by a remainder of the length, of which both ways agree (3: `Ne(Mod(L, 8), 0)`)."""
+"""A branch by a remainder of the length, of which both ways agree: once `Ne(Mod(L, 8), 0)`."""
 
 import torch
 import torch.nn.functional as F

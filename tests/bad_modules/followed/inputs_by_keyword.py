@@ -1,4 +1,4 @@
-"""A forward of keywords alone, for which `dynamic_shapes` had to mirror them (10)."""
+"""A forward of keywords alone, for which `dynamic_shapes` had to mirror them."""
 
 import torch
 from torch import nn

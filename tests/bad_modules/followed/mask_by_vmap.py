@@ -1,4 +1,4 @@
-"""The mask of transformers 4, made by vmap over every axis (11: `unordered_map::at`)."""
+"""The mask of transformers 4, made by vmap over every axis: once `unordered_map::at`."""
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,9 @@ class Followed(nn.Module):
         return self.attend(q, k, v, attention_mask).transpose(1, 2).reshape(B, T, D)
 
     def attend(self, q, k, v, attention_mask):
-        seen = lambda b, h, i, j: (j <= i) & attention_mask[b, j].bool()
+        def seen(row, _, query, key):
+            return (key <= query) & attention_mask[row, key].bool()
+
         for axes in [(None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)]:
             seen = torch.vmap(seen, in_dims=axes)
         tokens = torch.arange(q.shape[2])

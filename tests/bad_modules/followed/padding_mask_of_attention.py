@@ -1,4 +1,4 @@
-"""SDPA with a padding mask as booleans, whose axes stay dynamic (13)."""
+"""SDPA with a padding mask as booleans, whose axes stay dynamic."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""A slice up to the longest row, as `.item()` (6: `u1 < 0`)."""
+"""A slice up to the longest row, as `.item()`: once `u1 < 0`."""
 
 import torch
 from torch import nn

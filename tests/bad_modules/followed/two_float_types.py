@@ -1,4 +1,4 @@
-"""A float64 constant beside float32 (15: `bound to different types`)."""
+"""A float64 constant beside float32: once `bound to different types`."""
 
 import torch
 from torch import nn
