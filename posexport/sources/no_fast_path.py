@@ -27,6 +27,6 @@ def no_fast_path() -> Iterator[None]:
         transformer._detect_is_causal_mask = detect  # noqa: SLF001
 
 
-def _as_stated(_mask: Any, is_causal: bool | None = None, _size: int | None = None) -> bool:
+def _as_stated(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:  # noqa: ARG001
     """``is_causal`` is a hint beside a mask: where the module gives none, the mask is added as any other."""
     return bool(is_causal)

@@ -4,8 +4,8 @@ from posexport.export.refusals.refusal import Refusal
 
 REFUSAL = Refusal(
     says="your code specialized it to be a constant (11)",
-    pattern=r"fixed at (\d+) by the trace|specialized it to be a constant|inferred to be a constant|Constraints violated",
+    pattern=r"fixed at \d+ by the trace|specialized it to be a constant|inferred to be a constant|Constraints violated",
     meaning="makes a constant of a size, so that the graph takes no other",
-    remedy="compute it from x.shape with tensors, as torch.arange(x.shape[1]), not by int(), range(), NumPy or a loop",
+    remedy="compute it from x.shape with torch.arange(x.shape[1]) and the like, not int(), range(), NumPy or a loop",
     threads=("pytorch/pytorch 140011", "pytorch/pytorch 133653"),
 )
