@@ -1,5 +1,6 @@
 """The tables of README.md and docs/, made from the registries and from recorded results (``ci/results``)."""
 
+import ast
 import csv
 import json
 import re
@@ -16,6 +17,7 @@ import msgspec
 from posexport.bench.records import Document, Figure
 from posexport.catalogue import catalogue
 from posexport.explain.records import SHARES, Explanation
+from posexport.export.refusals import REFUSALS
 
 sys.path.append(str(Path(__file__).parent.parent))
 from ci.bench_suites.markdown import tables
@@ -294,7 +296,25 @@ _HALF_GRAPHS = {
     ("onnxruntime.transformers.float16, on CPU", "fp16"): "the same, run on CPU",
 }
 
+
+def refusals() -> str:
+    """Every message of PyTorch or ONNX Runtime that is known, what the line does, and what to write instead."""
+    lines = ["| what PyTorch or ONNX Runtime says | the line ... | write instead |", "|---|---|---|"]
+    for refusal in REFUSALS.values():
+        cells = (f"`{refusal.says}`", refusal.meaning.replace("{0}", "..."), refusal.remedy)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def followed() -> str:
+    """What PyTorch did not follow once, and the tests convert today, from their modules' first lines."""
+    modules = sorted((Path(__file__).parent.parent / "tests" / "bad_modules" / "followed").glob("*.py"))
+    return "\n".join(f"- {ast.get_docstring(ast.parse(module.read_text()))}" for module in modules)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "refusals": refusals,
+    "followed": followed,
     "half-errors": half_errors,
     "half-encodings": half_encodings,
     "encodings": encodings,

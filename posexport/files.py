@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -43,6 +44,17 @@ def write_whole(path: Path, data: bytes, *, force: bool) -> None:
     """Write ``path`` whole or not at all; an existing file needs ``force``. Raises as `written_whole` does."""
     with written_whole(path, force=force) as file:
         file.write(data)
+
+
+def aside(prefix: str, text: str) -> Path | None:
+    """A new file with ``text`` in the system's directory of temporary files; None where it cannot be written."""
+    try:
+        handle, path = tempfile.mkstemp(prefix=prefix, suffix=".txt")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return Path(path)
 
 
 def size_text(size: int) -> str:

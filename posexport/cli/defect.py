@@ -1,11 +1,10 @@
 """What the user is told of a defect of posexport: one sentence, and a file with the traceback for a report."""
 
-import os
 import platform
 import sys
-import tempfile
 import traceback
 
+from posexport.files import aside
 from posexport.version import VERSION
 
 
@@ -16,10 +15,7 @@ def report(err: BaseException) -> str:
     what = f"internal error, {type(err).__name__}" + (f": {message}" if message else "")
     lines = [f"posexport {VERSION}, Python {platform.python_version()}, {platform.platform()}"]
     lines += [f"arguments: {sys.argv[1:]}", "".join(traceback.format_exception(err))]
-    try:
-        handle, path = tempfile.mkstemp(prefix="posexport-defect-", suffix=".txt")
-        with os.fdopen(handle, "w") as file:
-            file.write("\n".join(lines))
-    except OSError:
+    path = aside("posexport-defect-", "\n".join(lines))
+    if path is None:
         return f"{what}; this is a defect of posexport: please report it with the traceback (POSEXPORT_TRACEBACK=1)"
     return f"{what}; this is a defect of posexport: please report it with {path}, which holds the traceback"

@@ -14,6 +14,7 @@ from posexport.conversion.manifest import manifest_of, recipe_of
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.proof import OnTexts, agreement_on_texts, proof
 from posexport.conversion.result import MissedError, Written
+from posexport.errors import PosexportError
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import CPU
 from posexport.tokenizer import with_tokenizer
@@ -52,6 +53,7 @@ def write(
     Raises:
         MissedError: parity was missed, and ``options`` do not keep such a bundle.
     """
+    from posexport.conversion import why
     from posexport.export import layouts
     from posexport.lowering import plan
     from posexport.precision.half.ports import with_precision
@@ -73,7 +75,14 @@ def write(
     built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
     _check_precision(recipe, built, remark)
     source = with_precision(source, recipe)
-    report, on_texts = _proven(source, directory, options, progress, variant, compared)
+    try:
+        report, on_texts = _proven(source, directory, options, progress, variant, compared)
+    except MissedError as missed:
+        for sentence in why.reasons(built, missed.report):
+            remark(sentence)
+        raise
+    except PosexportError as err:
+        raise why.explained(source.name, built, err) from err
     _copy_files(source, directory)
     layout.write(directory, source)
     return Written(manifest_of(source, directory, built, recipe, report, on_texts), report)

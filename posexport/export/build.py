@@ -14,6 +14,7 @@ from posexport.export.names import name_control_flow
 from posexport.export.negotiate import IR_VERSION
 from posexport.export.save import Store, save, weight_bytes
 from posexport.export.trace import trace
+from posexport.export.written import Written, written_by
 from posexport.ops.operator import DOMAIN
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
@@ -44,7 +45,8 @@ class _Lowered(NamedTuple):
 class Built:
     """What a file has: functions, what each pass did, what nodes were lowered to, versions, precision.
 
-    ``weights``: their bytes, and what the same graph's take in float32.
+    ``weights``: their bytes, and what the same graph's take in float32. ``written``: what is known of a user's module
+    where its proof fails.
     """
 
     functions: list[str]
@@ -54,6 +56,7 @@ class Built:
     ir_version: int
     precision: PrecisionResult
     weights: tuple[int, int]
+    written: Written
 
 
 def build(
@@ -78,6 +81,7 @@ def build(
     before = weight_bytes(model)
     if float32 is not None:
         _save(model.clone(), source, float32, lowered.lowerings, recipe)
+    written = written_by(model) if source.kind == "python" else Written()
     finished = with_precision(source, recipe)
     stored = apply(model, finished, made_for, recipe, calibration)
     _save(model, finished, path, lowered.lowerings, recipe, store)
@@ -90,6 +94,7 @@ def build(
         ir_version=model.ir_version,
         precision=stored,
         weights=(weight_bytes(model), before),
+        written=written,
     )
 
 

@@ -9,13 +9,20 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch import nn
 
 from posexport.errors import PosexportError
 from posexport.export import defaults
+from posexport.export.refusals.explain import cannot_trace, meaning
+from posexport.export.sizes_used import SizesUsed, sizes_used
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.source import Source
-from posexport.sources.user_module import likely_line, not_the_module_s
+from posexport.sources.user_module import not_the_module_s
 from posexport.spec import LengthContract
+
+#: of `ir.Model.meta`: the lines of a user's module that chose by a size while it was traced, with the choice
+DECIDED = "posexport.decided"
 
 
 def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
@@ -34,7 +41,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         for spec in source.inputs
     }
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _quiet(), no_fast_path(), sizes_used() as used:
             program = torch.onnx.export(
                 source.module,
                 (),
@@ -48,11 +55,11 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as err:
-        raise PosexportError(f"{source.name} cannot be traced: {_cause(err)}") from err
+        raise cannot_trace(source.name, err) from err
     except BaseException as err:  # what a user's module does while it is traced is the user's to mend
         if source.kind != "python" or isinstance(err, PosexportError) or not_the_module_s(err):
             raise
-        raise PosexportError(f"{source.name} cannot be traced: {_cause(err)}") from err
+        raise cannot_trace(source.name, err) from err
     if program is None:
         raise PosexportError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
     got = program.model.opset_imports.get("")
@@ -60,7 +67,8 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         raise PosexportError(
             f"--opset {opset} is beyond what torch {torch.__version__} can write (it gave {got}); use a lower one"
         )
-    _name_axes(program.model, source)
+    _name_axes(program.model, source, used)
+    program.model.meta[DECIDED] = used.decided
     defaults.add(program.model, source.inputs)
     return program.model
 
@@ -83,10 +91,13 @@ def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _name_axes(model: ir.Model, source: Source) -> None:
+def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
     """Check that inputs and outputs have the axes the source declares, and give the outputs' axes their names."""
     for value, spec in zip(model.graph.inputs, source.inputs, strict=True):
         got = [dim if isinstance(dim, int) else dim.value for dim in value.shape or ()]
+        for size, axis in zip(got, spec.axes, strict=True):
+            if isinstance(axis, str) and isinstance(size, int):
+                raise _fixed(source, f"axis {axis} of input {spec.name}", size, used)
         steps = source.limits.size_steps
         fits = len(got) == len(spec.axes) and all(
             isinstance(dim, str) if axis in steps else dim == axis for dim, axis in zip(got, spec.axes, strict=True)
@@ -110,21 +121,18 @@ def _name_axes(model: ir.Model, source: Source) -> None:
             )
         for traced, axis in zip(value.shape or (), out.axes, strict=True):
             if isinstance(axis, str) and isinstance(traced, int):
-                raise PosexportError(
-                    f"{source.name}: axis {axis} of output {out.name} was fixed at {traced} by the trace; "
-                    "compute it from the input's shape in the module"
-                )
+                raise _fixed(source, f"axis {axis} of output {out.name}", traced, used)
         value.name, value.shape = out.name, ir.Shape(out.axes)
 
 
-def _cause(err: BaseException) -> str:
-    """The innermost exception's first lines, which say what the tracer met."""
-    outer = err
-    while err.__cause__ is not None:
-        err = err.__cause__
-    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    at = likely_line(outer)
-    return f"{type(err).__name__}: {' '.join(lines[:3])}" + (f" ({at})" if at else "")
+def _fixed(source: Source, axis: str, size: int, used: SizesUsed) -> PosexportError:
+    """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
+    line, what = used.line_that_fixed(size), f"{axis} was fixed at {size} by the trace"
+    layers = [(path, part) for path, part in source.module.named_modules() if isinstance(part, nn.RNNBase)]
+    if layers and not line:
+        path, part = layers[0]
+        what += f" (nn.{type(part).__name__} {path.removeprefix('module.')})"
+    return PosexportError(f"{source.name}: {what}: {meaning(what, line)}")
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.sources.axes.discover import Discovered, discover
 from posexport.sources.axes.sizes import STANDARD
+from posexport.sources.made_ready import made_ready
+from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.probe import probe
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, copied
@@ -50,7 +52,7 @@ def module_source(module: nn.Module, inputs: Any, axes: Any = None, known: Seque
     """
     name = type(module).__name__
     own = copied(name, module, "the conversion must not change yours")
-    return source_of_module(name, own.cpu(), inputs, axes, label=name, fingerprint=b"", known=known)
+    return source_of_module(name, own, inputs, axes, label=name, fingerprint=b"", known=known)
 
 
 def source_of_module(
@@ -71,7 +73,7 @@ def source_of_module(
     remarks = []
     if module.training and (unsure := _random_in_training(module)):
         remarks.append(f"the module was in training mode ({unsure}); it is converted in eval mode")
-    module = module.eval().float()
+    module = made_ready(argument, module)
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     if tensors:
         discovered, renamed = _discovered(argument, module, tensors, axes)
@@ -129,7 +131,18 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
             raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
         if not name.isidentifier() or iskeyword(name) or name == "self":
             raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
-    return {name: tensor.detach().cpu() for name, tensor in inputs.items()}
+        if tensor.is_meta or not tensor.dim() or not tensor.numel():
+            raise PosexportError(
+                f"{argument}: the example of {name} must hold values and have an axis, got shape {list(tensor.shape)}"
+                f"{' on the device meta' if tensor.is_meta else ''}"
+            )
+    return {name: _plain(tensor) for name, tensor in inputs.items()}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """An example as the module gets it: on the CPU, real numbers in float32."""
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _without_example(argument: str, module: nn.Module, known: Sequence[InputSpec]) -> list[InputSpec]:
@@ -224,8 +237,8 @@ def _spec(name: str, tensor: Tensor, axes: list[Axis]) -> InputSpec:
         return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
     if "mask" in name:
         return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
-    if tensor.numel() == 0 or int(tensor.min()) < 0:
-        raise PosexportError(f"input {name}: the example must hold ids from 0 on, got shape {list(tensor.shape)}")
+    if int(tensor.min()) < 0:
+        raise PosexportError(f"input {name}: the example must hold ids from 0 on, got {int(tensor.min())}")
     # the only bound an example can give: what it holds is in range
     return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=int(tensor.max()) + 1)
 
@@ -246,7 +259,7 @@ def _with_vocabularies(
     hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
         if hooks and tensors:
-            with torch.no_grad():
+            with torch.no_grad(), no_fast_path():
                 module(**tensors)
     finally:
         for hook in hooks:

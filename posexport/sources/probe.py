@@ -21,6 +21,7 @@ from posexport.sources.axes.sizes import Range
 from posexport.sources.axes.tokens import elements_per_token
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.length_search import LONGEST, Found, search
+from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.user_module import (
     at,
     copied,
@@ -142,7 +143,7 @@ class _Trial:
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # a module may write to its inputs
         clones = {name: tensor.clone() for name, tensor in tensors.items()}
-        with torch.no_grad():
+        with torch.no_grad(), no_fast_path():
             return named_outputs(self.module(**clones))
 
     def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:
@@ -303,6 +304,8 @@ def _sound(trial: _Trial, name: str, tensor: Tensor) -> None:
         raise PosexportError(
             f"{trial.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32: return it {how}"
         )
+    if not tensor.dim():
+        raise PosexportError(f"{trial.argument}: output {name} is one number for the whole batch; return it per row")
     if not bool(torch.isfinite(tensor).all()):
         kind = "NaN" if bool(tensor.isnan().any()) else "an infinity"
         raise PosexportError(
@@ -329,11 +332,12 @@ def _values_change_no_shape(trial: _Trial, sizes: Sizes, outputs: list[OutputSpe
         changed = _changed(spec, plain[spec.name])
         if changed is None:
             continue
-        with ValueReads() as reads:
-            padding = " with padding" if spec.role == "mask" else f" with other values of {spec.name}"
-            answer = trial.run(sizes, {**plain, spec.name: changed}, padding)
-        got = {name: list(tensor.shape) for name, tensor in answer.items()}
+        padding = " with padding" if spec.role == "mask" else f" with other values of {spec.name}"
+        other = {**plain, spec.name: changed}
+        got = {name: list(tensor.shape) for name, tensor in trial.run(sizes, other, padding).items()}
         if got != wanted:
+            with ValueReads() as reads:
+                trial.run(sizes, other, padding)
             name = next((name for name in wanted if got.get(name) != wanted[name]), outputs[0].name)
             # which of the lines that read a value changes the shape is not known: the last is next to it
             how = f" ({reads.found[-1]})" if reads.found else ""
@@ -366,7 +370,7 @@ def _in_float64(trial: _Trial, sizes: Sizes) -> None:
     tensors = {n: t.double() if t.is_floating_point() else t for n, t in example(trial.inputs, sizes).items()}
     try:
         with default_dtype(torch.float64):
-            trial(tensors)
+            answer = trial(tensors)
     except BaseException as err:
         if not_the_module_s(err):
             raise
@@ -375,6 +379,12 @@ def _in_float64(trial: _Trial, sizes: Sizes) -> None:
             f"{trial.argument}: the module raised {raised(err)} in float64, the precision of the reference"
             f"{f' ({line})' if line else ''}; use the dtype of the input or of a weight, x.dtype, where it names one"
         ) from err
+    for name, tensor in answer.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise PosexportError(
+                f"{trial.argument}: output {name} is NaN or infinite in float64, the precision of the reference, and "
+                "finite in float32; a constant or a branch of the module fits one dtype alone"
+            )
 
 
 def _at(sizes: Sizes) -> str:

@@ -9,8 +9,9 @@ The file is executed: it is run only because the user named it.
 """
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def _call(path: Path, factory_name: str) -> Any:
         if not callable(factory):
             names = [name for name, value in vars(namespace).items() if callable(value) and not name.startswith("_")]
             raise PosexportError(f"{path} has no factory {factory_name!r}; it has {', '.join(names) or 'none'}")
+        if needed := _needed(factory):
+            raise PosexportError(
+                f"{path}:{factory_name} is called without arguments, and needs {', '.join(needed)}; give them defaults"
+            )
         return factory()
     except BaseException as err:  # a file that exits must not end the command as if all were well
         if isinstance(err, PosexportError) or not_the_module_s(err):
@@ -73,3 +78,12 @@ def _call(path: Path, factory_name: str) -> Any:
         raise PosexportError(f"{path}:{factory_name} failed: {said}" + (f" ({line})" if line else "")) from err
     finally:
         sys.path.remove(str(path.parent.resolve()))
+
+
+def _needed(factory: Callable[..., Any]) -> list[str]:
+    """The parameters without a default; none where the signature cannot be told."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

@@ -6,8 +6,10 @@ names the exception, the sizes, the likely line, and the longest input that was 
 """
 
 import copy
+import dataclasses
 import inspect
 import linecache
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sources.no_fast_path import no_fast_path
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
 _M = TypeVar("_M", bound=nn.Module)
 #: characters of a library's message that are quoted
 _QUOTED = 300
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class UserModule(nn.Module):
@@ -47,7 +51,7 @@ class UserModule(nn.Module):
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
-            with default_dtype(torch.float64 if self._wide() else torch.float32):
+            with default_dtype(torch.float64 if self._wide() else torch.float32), no_fast_path():
                 answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
@@ -117,22 +121,45 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
 
 
 def named_outputs(answer: Any) -> dict[str, Tensor]:
-    """A tensor, a tuple or a mapping of tensors, as names and tensors; entries that are None are left out."""
+    """What a module returns, as names and tensors: nested containers are flattened, ``None`` is left out.
+
+    The tensor in ``{"layers": (x, y)}`` is called ``layers.0``, that of a lone tensor ``output``, and those of a tuple
+    ``output_0``, ``output_1``.
+    """
     if isinstance(answer, Tensor):
         return {"output": answer}
-    if isinstance(answer, Mapping):
-        outputs = {str(name): value for name, value in answer.items() if value is not None}
-    elif isinstance(answer, tuple | list):
-        outputs = {f"output_{i}": value for i, value in enumerate(answer) if value is not None}
-    else:
-        outputs = {}
-    if not outputs or not all(isinstance(value, Tensor) for value in outputs.values()):
-        inner = next((type(value).__name__ for value in outputs.values() if not isinstance(value, Tensor)), "")
-        raise PosexportError(
-            "the module must return a tensor, a tuple or a dict of tensors, got "
-            f"{type(answer).__name__}{f' with {inner}' if inner else ''}"
-        )
+    outputs: dict[str, Tensor] = {}
+    prefix = "output_" if isinstance(answer, tuple | list) and not hasattr(answer, "_fields") else ""
+    for path, value in _leaves(answer, ""):
+        name = prefix + path
+        if not isinstance(value, Tensor):
+            raise PosexportError(
+                f"the module must return tensors, alone or in tuples, dicts and dataclasses, got {type(value).__name__}"
+                + (f" as {name}" if path else "")
+            )
+        if name in outputs:
+            raise PosexportError(f"the module returned two outputs that are both called {name}; rename one")
+        outputs[name] = value
+    if not outputs:
+        raise PosexportError(f"the module must return at least one tensor, got {type(answer).__name__} without any")
     return outputs
+
+
+def _leaves(answer: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What is in nested containers and is none, but ``None``, with the keys that lead to it."""
+    items: Any
+    if isinstance(answer, Mapping):
+        items = answer.items()
+    elif isinstance(answer, tuple | list):
+        items = zip(getattr(answer, "_fields", range(len(answer))), answer, strict=True)
+    elif dataclasses.is_dataclass(answer) and not isinstance(answer, type):
+        items = ((field.name, getattr(answer, field.name)) for field in dataclasses.fields(answer))
+    else:
+        if answer is not None or not path:
+            yield path, answer
+        return
+    for key, value in items:
+        yield from _leaves(value, f"{path}.{key}" if path else str(key))
 
 
 def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -262,3 +289,9 @@ def line_of(filename: str, number: int) -> str:
     """A line of the user's file as a person would cite it."""
     text = linecache.getline(filename, number).strip()
     return f"{Path(filename).name} line {number}" + (f": `{text}`" if text else "")
+
+
+def noted_line(stack: str) -> str:
+    """The innermost line outside of libraries in a stack that PyTorch noted as text."""
+    users = [(file, int(number)) for file, number in _FRAME.findall(stack) if is_user_s(file)]
+    return line_of(*users[-1]) if users else ""

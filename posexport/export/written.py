@@ -1,0 +1,60 @@
+"""What is known of the lines of a user's module that a graph was made from, for the message where its proof fails.
+
+It is kept in memory beside the graph: the file has no paths of the machine that wrote it
+(`posexport.export.provenance`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from posexport.export.refusals.explain import meaning
+from posexport.export.trace import DECIDED
+from posexport.graph.bodies import with_bodies
+from posexport.sources.user_module import noted_line
+
+_STACK = "pkg.torch.onnx.stack_trace"
+#: how ONNX Runtime names a node in its messages
+_NAMED = re.compile(r"(?:Name: ?|Node ?\()'?([\w./-]+)'?")
+
+
+@dataclass(frozen=True)
+class Written:
+    """The user's lines, by the name of the node that they became.
+
+    ``suspects``: lines that a missed proof may come from, with what is known of them.
+    """
+
+    lines: Mapping[str, str] = field(default_factory=dict)
+    suspects: Mapping[str, str] = field(default_factory=dict)
+
+    def about(self, text: str) -> str | None:
+        """What a message of ONNX Runtime means for the module."""
+        named = _NAMED.search(text)
+        return meaning(text, self.lines.get(named[1], "") if named else "")
+
+    def reasons(self) -> Iterator[str]:
+        """A sentence on every suspect."""
+        for line, what in self.suspects.items():
+            if (sentence := meaning(what, line)) is not None:
+                yield sentence
+
+
+def written_by(model: ir.Model) -> Written:
+    """Read from what the tracer noted at the nodes of ``model``, which `provenance.strip` drops."""
+    lines: dict[str, str] = {}
+    suspects = {
+        line: f"was decided {choice} by a size while the module was traced"
+        for line, choice in model.meta.get(DECIDED, {}).items()
+    }
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for body in with_bodies(graph):
+            for node in body:
+                line = noted_line(node.metadata_props.get(_STACK, ""))
+                if node.name and line:
+                    lines[node.name] = line
+                if node.op_type == "Resize" and node.attributes.get_int("antialias", False):
+                    suspects[line] = "a node Resize with antialias, in a graph that is not proven"
+    return Written(lines, suspects)
