@@ -1,20 +1,26 @@
 """``--sample SECONDS``: as many of the tests marked all as the time allows, in an order that ``--sample-seed`` draws.
 
-A commit's hash as the seed gives every commit another sample, so that over some days all of them run.
+A commit's hash as the seed gives every commit another sample, so that over some days all of them run. ``--record FILE``
+adds what they gave to a file, and leaves out what passed according to it: the long tier in parts, each of them new.
 """
 
+import json
 import math
 import random
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Generator
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 LEFT_OUT = "the time of the sample is used"
 _ENDS = pytest.StashKey[float]()
+#: what the file of ``--record`` says passed, read before anything is added to it
+_PASSED = pytest.StashKey[frozenset[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,11 +31,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run tests marked all alone, in a drawn order: none starts after them, none ends a quarter later",
     )
     parser.addoption("--sample-seed", default="", metavar="TEXT", help="what the order is drawn by, such as a commit")
+    parser.addoption(
+        "--record", type=Path, metavar="FILE", help="of a sample: add results to FILE, and leave out what passed there"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    seconds = config.getoption("--sample")
+    seconds, record = config.getoption("--sample"), config.getoption("--record")
     config.stash[_ENDS] = math.inf if seconds is None else time.monotonic() + seconds
+    lines = record.read_text().splitlines() if record is not None and record.exists() else []
+    results = [json.loads(line) for line in lines]
+    config.stash[_PASSED] = frozenset(each["test"] for each in results if each["outcome"] == "passed")
+    if record is not None and not hasattr(config, "workerinput"):  # of xdist's processes the first alone writes
+        config.pluginmanager.register(_Recorder(record))
+
+
+class _Recorder:
+    """Writes a line for each test: what it gave, in how many seconds, at which commit."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+        self._commit = git.stdout.strip()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped or (report.when != "call" and report.passed):
+            return
+        entry = {
+            "test": report.nodeid,
+            "outcome": report.outcome,
+            "seconds": round(report.duration, 1),
+            "commit": self._commit,
+        }
+        with self._file.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has brought together what shares a fixture
@@ -37,10 +72,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Every process draws the same order."""
     if config.getoption("--sample") is None:
         return
-    found = [item for item in items if item.get_closest_marker("all")]
-    config.hook.pytest_deselected(items=[item for item in items if not item.get_closest_marker("all")])
-    random.Random(config.getoption("--sample-seed")).shuffle(found)
-    items[:] = found
+    passed = config.stash[_PASSED]
+    drawn = [item for item in items if item.get_closest_marker("all") and item.nodeid not in passed]
+    config.hook.pytest_deselected(items=[item for item in items if item not in drawn])
+    random.Random(config.getoption("--sample-seed")).shuffle(drawn)
+    items[:] = drawn
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,5 +1,7 @@
 """The sample of the long tests that ends `.ci/run` (tests/sample.py)."""
 
+import json
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -24,10 +26,10 @@ def sample(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nmarkers = all")
 
-    def run(seed, *, allowed=30.0, seconds=0.0, wrong=-1):
+    def run(seed, *options, allowed=30.0, seconds=0.0, wrong=-1):
         pytester.makepyfile(test_it=TESTS.format(seconds=seconds, wrong=wrong))
         plugins = ("-p", "no:posexport", "-p", "tests.sample")
-        return pytester.runpytest_inprocess(*plugins, "-v", "--sample", str(allowed), "--sample-seed", seed)
+        return pytester.runpytest_inprocess(*plugins, "-v", "--sample", str(allowed), "--sample-seed", seed, *options)
 
     return run
 
@@ -64,3 +66,16 @@ def test_a_failure_says_how_to_repeat_it(sample):
     result.stdout.fnmatch_lines(
         ["to repeat it: ./ci/test --all 'test_it.py::test_long[[]7[]]'", "*1 failed, 19 passed*"]
     )
+
+
+def test_parts_are_recorded_and_what_passed_does_not_run_again(sample, tmp_path):
+    record = tmp_path / "record.jsonl"
+    first = sample("a", f"--record={record}", allowed=0.5, seconds=0.2).parseoutcomes()
+    assert 1 <= first["passed"] <= 4
+    sample("b", f"--record={record}", wrong=7).assert_outcomes(
+        passed=19 - first["passed"], failed=1, deselected=1 + first["passed"]
+    )
+    sample("c", f"--record={record}").assert_outcomes(passed=1, deselected=20)
+    entries = [json.loads(line) for line in record.read_text().splitlines()]
+    assert len(entries) == 21
+    assert [entry["test"] for entry in entries if entry["outcome"] == "failed"] == ["test_it.py::test_long[7]"]
