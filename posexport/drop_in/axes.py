@@ -117,7 +117,8 @@ def _leaf_axes(call: ExampleCall, shapes: Any) -> Iterator[tuple[Leaf, Any]]:
             )
         shapes = dict(zip(parameters, shapes, strict=True))
     names = [leaf.name for leaf in call.leaves]
-    if unknown := [name for name in shapes if name not in parameters and name not in names]:
+    # forward may have parameters that the example leaves out
+    if unknown := [name for name, axes in shapes.items() if axes is not None and name not in {*parameters, *names}]:
         raise PosexportError(
             f"dynamic_shapes has {unknown[0]!r}, which is no argument or input: {', '.join([*parameters, *names])}"
         )

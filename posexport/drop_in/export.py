@@ -127,28 +127,44 @@ def _output_names(label: str, own: list[str], output_names: Sequence[str] | None
 def _labelled(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> dict[str, Symbol]:
     """The symbols by the names that a bundle has for what they mean."""
     labels: dict[str, Symbol] = {}
-    for symbol in sorted(symbols, key=lambda symbol: _meaning(symbol, tensors) != BATCH):
-        label = _meaning(symbol, tensors)
-        if label == SEQUENCE and label in labels:
-            label = ENCODER_SEQUENCE
+    meanings = _meanings(symbols, tensors)
+    # the sequences of the first inputs have the plain names
+    for meaning, symbol in sorted(zip(meanings, symbols, strict=True), key=lambda pair: pair[0] != BATCH):
+        label = ENCODER_SEQUENCE if meaning == SEQUENCE and SEQUENCE in labels else meaning
         if label in labels:
             name, axis = symbol.places[0]
-            label = f"{internal_names([name])[0]}_{axis}_{SEQUENCE}"
+            label = f"{internal_names([name])[0]}_{axis}_{meaning}"
         labels[label] = symbol
     return labels
 
 
-def _meaning(symbol: Symbol, tensors: Mapping[str, Tensor]) -> str:
+def _meanings(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> list[str]:
     """Batch, a side of an image, or a sequence."""
+    varying = {place for symbol in symbols for place in symbol.places}
+    images = {
+        name
+        for name, tensor in tensors.items()
+        if tensor.dim() == 4 and tensor.is_floating_point() and {(name, 2), (name, 3)} <= varying
+    }
+    meanings = [_meaning(symbol, images) for symbol in symbols]
+    if BATCH not in meanings:
+        for index, symbol in enumerate(symbols):
+            first = all(axis == 0 for _, axis in symbol.places)
+            if first and any(name == symbol.places[0][0] and axis for name, axis in varying):
+                meanings[index] = BATCH
+                break
+    return meanings
+
+
+def _meaning(symbol: Symbol, images: set[str]) -> str:
+    """What the name of the first of its axes says, or where it is."""
     names = [axis.name.lower() for axis in symbol.axes if axis.named]
     if any("batch" in name or name in ("b", "n", "bs", "bsz") for name in names):
         return BATCH
-    places = [(tensors[name], axis) for name, axis in symbol.places]
-    if not names and all(axis == 0 for _, axis in places):
+    name, axis = symbol.places[0]
+    if not names and axis == 0:
         return BATCH
-    if all(tensor.dim() == 4 and tensor.is_floating_point() for tensor, _ in places):
-        return {2: HEIGHT, 3: WIDTH}.get(places[0][1], SEQUENCE)
-    return SEQUENCE
+    return {2: HEIGHT, 3: WIDTH}.get(axis, SEQUENCE) if name in images else SEQUENCE
 
 
 def _converted(request: Request, own: Wrapped, interface: _Interface, bundle: Path) -> Conversion:
