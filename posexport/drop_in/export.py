@@ -210,7 +210,22 @@ def _placed(request: Request, interface: _Interface, conversion: Conversion, fol
     loaded = ir.load(kept)
     if request.path is None:
         finish.into_memory(loaded)
-    return ExportedModel(loaded, conversion.report, (*conversion.remarks, *remarks))
+    return ExportedModel(loaded, conversion.report, (*_told(conversion.remarks, order), *remarks))
+
+
+def _told(remarks: Sequence[str], ports: Sequence[InputPort]) -> list[str]:
+    """The conversion's remarks; of counts, which it knows as ids from 0 on, what it means in the file."""
+    counts = {f"input {port.internal}: ids from 0": port for port in ports if port.shift == "counted"}
+    told = []
+    for remark in remarks:
+        port = next((port for start, port in counts.items() if remark.startswith(start)), None)
+        most = "" if port is None else str(int(remark.partition(" to ")[2].split()[0]) + 1)
+        told.append(
+            remark
+            if port is None
+            else f"input {port.name}: counts from 1 to {most} are proven, as the example has; give the largest there"
+        )
+    return told
 
 
 def _same(bundle: Path, file: Path, interface: _Interface) -> None:

@@ -126,6 +126,8 @@ def _metadata(model: ir.Model, names: FileNames, entries: Mapping[str, str]) -> 
     for spec, port in zip(specs["inputs"], names.inputs, strict=True):
         spec["dtype"] = str(port.dtype).removeprefix("torch.")
         spec["role"] = {"inverted": "padding", "counted": "lengths"}.get(port.shift, spec["role"])
+        if port.shift == "counted":
+            spec["size"] += 1
     for key in _ENDS:
         properties[f"posexport.{key}"] = json.dumps(specs[key])
     properties["posexport.limits"] = json.dumps(_renamed(json.loads(properties["posexport.limits"]), names.symbols))

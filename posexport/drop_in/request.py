@@ -39,7 +39,7 @@ class Request:
 
     def __post_init__(self) -> None:
         """Refuse what is clear before anything runs."""
-        if not isinstance(self.module, nn.Module) or type(self.module).__module__.startswith(("torch.jit", "torch.fx")):
+        if not isinstance(self.module, nn.Module) or type(self.module).__module__.startswith("torch.jit"):
             raise PosexportError(
                 f"torch_onnx_export takes an nn.Module, got {type(self.module).__name__}; give the module that it was "
                 "made from"
