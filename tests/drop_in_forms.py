@@ -81,7 +81,11 @@ class Detr(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.queries = nn.Conv2d(3, D, 8, stride=8), nn.Parameter(torch.randn(6, D))
-        self.cross, self.logits, self.boxes = nn.MultiheadAttention(D, H, batch_first=True), nn.Linear(D, 4), nn.Linear(D, 4)
+        self.cross, self.logits, self.boxes = (
+            nn.MultiheadAttention(D, H, batch_first=True),
+            nn.Linear(D, 4),
+            nn.Linear(D, 4),
+        )
 
     def forward(self, images: Tensor) -> Any:
         x = self.conv(images).flatten(2).transpose(1, 2)
@@ -121,7 +125,12 @@ class CachedDecoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.q, self.kv, self.out = nn.Embedding(29, D), nn.Linear(D, D), nn.Linear(D, 2 * D), nn.Linear(D, 29)
+        self.words, self.q, self.kv, self.out = (
+            nn.Embedding(29, D),
+            nn.Linear(D, D),
+            nn.Linear(D, 2 * D),
+            nn.Linear(D, 29),
+        )
 
     def forward(self, input_ids: Tensor, past_key_values: Any = None, use_cache: bool = True) -> Any:
         x = self.words(input_ids)
@@ -207,7 +216,11 @@ def real(*shape: int) -> Tensor:
 
 
 def sentence_encoder(export: Export, model: nn.Module, path: Path) -> Any:
-    inputs = {"input_ids": ids(1, 8), "attention_mask": torch.ones(1, 8, dtype=torch.int64), "token_type_ids": ids(1, 8, most=2)}
+    inputs = {
+        "input_ids": ids(1, 8),
+        "attention_mask": torch.ones(1, 8, dtype=torch.int64),
+        "token_type_ids": ids(1, 8, most=2),
+    }
     axes = {name: {0: "batch_size", 1: "max_seq_len"} for name in inputs}
     return export(
         model,
@@ -230,7 +243,12 @@ def transformers_onnx(export: Export, model: nn.Module, path: Path) -> Any:
         f=path.as_posix(),
         input_names=["input_ids", "attention_mask"],
         output_names=["last_hidden_state", "pooler_output"],
-        dynamic_axes={"input_ids": axes, "attention_mask": axes, "last_hidden_state": axes, "pooler_output": {0: "batch"}},
+        dynamic_axes={
+            "input_ids": axes,
+            "attention_mask": axes,
+            "last_hidden_state": axes,
+            "pooler_output": {0: "batch"},
+        },
         do_constant_folding=True,
         opset_version=18,
     )
@@ -395,16 +413,49 @@ def padding_mask(export: Export, model: nn.Module, path: Path) -> Any:
 
 
 FORMS = [
-    Form("sentence encoder", "sentence-transformers, FastEmbed", Bert, sentence_encoder, {"batch_size": 3, "max_seq_len": 11}),
+    Form(
+        "sentence encoder",
+        "sentence-transformers, FastEmbed",
+        Bert,
+        sentence_encoder,
+        {"batch_size": 3, "max_seq_len": 11},
+    ),
     Form("one dict", "transformers.onnx", Bert, transformers_onnx, {"batch": 3, "sequence": 11}),
     Form("detector", "ultralytics/yolov5", Detector, detector, {"batch": 2, "height": 48, "width": 36}, lengths=(24,)),
     Form("tutorial", "PyTorch's tutorial, torchvision and timm", Vit, tutorial, {"batch_size": 3}),
     Form("buffer", "facebookresearch/detr", Detr, into_a_buffer, {}),
-    Form("open file", "facebookresearch/segment-anything", PromptDecoder, segment, {"num_points": 7}, fails="Failed to export"),
+    Form(
+        "open file",
+        "facebookresearch/segment-anything",
+        PromptDecoder,
+        segment,
+        {"num_points": 7},
+        fails="Failed to export",
+    ),
     Form("dynamic shapes", "nanoGPT, torch.onnx's documentation", Gpt, language_model, {"batch": 3, "sequence": 13}),
-    Form("nested cache", "optimum", CachedDecoder, cached, {"batch_size": 3, "sequence_length": 2, "past_sequence_length": 6}, fails="Failed to convert 'dynamic_axes'"),
+    Form(
+        "nested cache",
+        "optimum",
+        CachedDecoder,
+        cached,
+        {"batch_size": 3, "sequence_length": 2, "past_sequence_length": 6},
+        fails="Failed to convert 'dynamic_axes'",
+    ),
     Form("audio encoder", "k2-fsa/sherpa-onnx, Whisper", AudioEncoder, audio_encoder, {"n_audio": 2, "T": 27}),
-    Form("text to speech", "rhasspy/piper", Speech, text_to_speech, {"batch_size": 2, "phonemes": 13}, fails="Failed to convert 'dynamic_axes'"),
+    Form(
+        "text to speech",
+        "rhasspy/piper",
+        Speech,
+        text_to_speech,
+        {"batch_size": 2, "phonemes": 13},
+        fails="Failed to convert 'dynamic_axes'",
+    ),
     Form("speech encoder", "k2-fsa/icefall", Acoustic, speech_encoder, {"N": 3, "T": 17}),
-    Form("padding mask", "PyTorch's nn.Transformer", Seq2Seq, padding_mask, {"src_dynamic_axes_1": 3, "src_dynamic_axes_2": 9}),
-]  # fmt: skip
+    Form(
+        "padding mask",
+        "PyTorch's nn.Transformer",
+        Seq2Seq,
+        padding_mask,
+        {"src_dynamic_axes_1": 3, "src_dynamic_axes_2": 9},
+    ),
+]

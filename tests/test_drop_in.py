@@ -55,8 +55,8 @@ def called(form: Form, module: nn.Module, path: Path) -> dict[str, Any]:
     class Program:
         def save(self, _path: Path) -> None: ...
 
-    def record(model: nn.Module, args: Any = (), f: Any = None, **options: Any) -> Program:
-        seen.update(options, args=args)
+    def record(*positional: Any, **options: Any) -> Program:
+        seen.update({"args": positional[1] if positional[1:] else ()} | options)
         return Program()
 
     form.call(record, module, path)
@@ -96,7 +96,9 @@ def test_the_form_gives_the_module_s_values_under_the_names_that_were_asked_for(
     assert list(outputs) == list(asked["output_names"])
     for name, axes in (asked.get("dynamic_axes") or {}).items():
         got = {**inputs, **outputs}[name][1]
-        named = axes if isinstance(axes, dict) else {axis: f"{name}_dynamic_axes_{i + 1}" for i, axis in enumerate(axes)}
+        named = (
+            axes if isinstance(axes, dict) else {axis: f"{name}_dynamic_axes_{i + 1}" for i, axis in enumerate(axes)}
+        )
         assert [axis if isinstance(axis, str) else "" for axis in got] == [named.get(i, "") for i in range(len(got))]
     call = example_call(module, asked["args"], asked.get("kwargs"), asked.get("input_names"))
     feeds = feeds_of(form, path)
@@ -118,14 +120,11 @@ def test_torch_s_own_file_has_the_same_inputs_outputs_and_values(form: Form, tmp
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         form.call(functools.partial(posexport.torch_onnx_export, parity=False), module, ours)
-        try:
-            form.call(torch.onnx.export, module, theirs)
-        except Exception as err:  # noqa: BLE001 (of any class of torch's)
-            assert form.fails, f"torch {torch.__version__}: {err}"
-            assert form.fails in str(err)
+        if form.fails and torch.__version__.startswith("2.13"):
+            with pytest.raises(Exception, match=form.fails):  # of any class of torch's
+                form.call(torch.onnx.export, module, theirs)
             return
-    if torch.__version__.startswith("2.13"):
-        assert not form.fails, "torch exports it: say so in the list of forms"
+        form.call(torch.onnx.export, module, theirs)
     for own, other in zip(ends(ours), ends(theirs), strict=True):
         assert list(own) == list(other)
         for name, (kind, axes) in own.items():
@@ -255,8 +254,10 @@ def test_what_has_no_meaning_is_named_in_one_warning() -> None:
         ({"output_names": ["a", "b"]}, "2 output_names for 1 outputs"),
         ({"input_names": ["a"], "output_names": ["a"]}, "'a' is the name of an input and of an output"),
         ({"kwargs": {"y": 1}}, "forward does not take the example"),
-        ({"dynamic_axes": {"z": {0: "b"}}}, "dynamic_axes has 'z', which is no name of an input or output: x"),
+        ({"dynamic_axes": {"z": {0: "b"}}}, "dynamic_axes has 'z', which is no name of an input or output: x, output"),
         ({"dynamic_axes": {"x": {3: "b"}}}, "'x' has 3 axes in the example, and no axis 3"),
+        ({"dynamic_axes": {"output": [2]}}, "output 'output' has 2 axes in the example, and no axis 2"),
+        ({"args": real(1, 5, 11)}, "on the example itself (drop_in_forms.py line"),
         ({"dynamic_axes": {"x": {0: 1}}}, "must map whole numbers to names"),
         ({"dynamic_axes": {"x": [0]}, "dynamic_shapes": {"x": [0]}}, "not both"),
         ({"dynamic_shapes": {"z": {0: "b"}}}, "dynamic_shapes has 'z'"),
@@ -320,7 +321,9 @@ def test_axes_of_a_nested_example_are_nested_or_by_name() -> None:
 
 
 def test_axes_of_one_name_have_one_size() -> None:
-    said = refusal(Acoustic(), (real(2, 5, 8), torch.tensor([5, 4, 3])), dynamic_axes={"x": {0: "N"}, "x_lens": {0: "N"}})
+    said = refusal(
+        Acoustic(), (real(2, 5, 8), torch.tensor([5, 4, 3])), dynamic_axes={"x": {0: "N"}, "x_lens": {0: "N"}}
+    )
     assert "axis 'N' has the size 2 in the example's 'x' and 3 in its 'x_lens'" in said
 
 
@@ -374,3 +377,35 @@ def test_what_an_integer_means(name: str, tensor: Tensor, shift: str) -> None:
     assert torch.equal(port.outward(inner), tensor)
     if "mask" in name and tensor.dim() == 2 and tensor.shape[0] == 1:
         assert inner[0, 0] == 1
+
+
+def test_names_that_inner_values_have_and_outputs_of_every_kind(tmp_path: Path) -> None:
+    class Kinds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, place: Tensor) -> Any:
+            y = torch.relu(self.second(torch.relu(self.first(x))))
+            return y, [{"same": y, "none": None, "input": x}], y > 0.1, y.argmax(-1), x.shape[0] + place
+
+    module, x, path = Kinds().eval(), real(3, 4), tmp_path / "k.onnx"
+    names = ["relu", "linear", "input", "flags", "ids", "sum"]
+    exported(
+        module,
+        (x, torch.tensor(7)),
+        path,
+        input_names=["first.weight"],
+        output_names=names,
+        dynamic_axes={"first.weight": [0]},
+        parity=False,
+    )
+    inputs, outputs = ends(path)
+    assert inputs == {"first.weight": (1, ["first.weight_dynamic_axes_1", 4]), "place": (7, [])}
+    assert [(name, kind, len(axes)) for name, (kind, axes) in outputs.items()] == [
+        ("relu", 1, 2), ("linear", 1, 2), ("input", 1, 2), ("flags", 9, 2), ("ids", 7, 1), ("sum", 7, 0)
+    ]  # fmt: skip
+    expected = [leaf for leaf in pytree.tree_leaves(module(real(5, 4), torch.tensor(6))) if leaf is not None]
+    got = run(path, {"first.weight": real(5, 4).numpy(), "place": np.array(6)})
+    for array, tensor in zip(got.values(), expected, strict=True):
+        np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-4, atol=1e-5)

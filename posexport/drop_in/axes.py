@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from posexport.drop_in.example import ExampleCall, Leaf
@@ -32,9 +33,9 @@ class DynamicAxis:
 
 
 def from_dynamic_axes(
-    call: ExampleCall, dynamic_axes: Mapping[str, Any], output_names: Sequence[str]
+    call: ExampleCall, dynamic_axes: Mapping[str, Any], answer: Mapping[str, Tensor]
 ) -> tuple[dict[Place, DynamicAxis], dict[Place, str]]:
-    """The axes of inputs, and names of axes of outputs, in ``dynamic_axes``.
+    """The axes of inputs, and names of axes of outputs, in ``dynamic_axes``; ``answer``: the outputs of the example.
 
     Raises:
         PosexportError: a name is neither an input nor an output, or an axis is not there.
@@ -43,14 +44,14 @@ def from_dynamic_axes(
     inputs: dict[Place, DynamicAxis] = {}
     outputs: dict[Place, str] = {}
     for name, axes in dynamic_axes.items():
-        if name not in leaves and name not in output_names:
-            known = ", ".join([*leaves, *output_names])
+        if name not in leaves and name not in answer:
+            known = ", ".join([*leaves, *answer])
             raise PosexportError(f"dynamic_axes has {name!r}, which is no name of an input or output: {known}")
         for axis, own, named in _listed(name, axes):
             if name in leaves:
-                inputs[name, _axis(leaves[name], axis)] = DynamicAxis(own, named=named)
+                inputs[name, _axis(f"input {name!r}", leaves[name].tensor, axis)] = DynamicAxis(own, named=named)
             else:
-                outputs[name, axis] = own
+                outputs[name, _axis(f"output {name!r}", answer[name], axis)] = own
     return inputs, outputs
 
 
@@ -68,11 +69,11 @@ def _listed(name: str, axes: Any) -> Iterator[tuple[int, str, bool]]:
         yield axis, own, named
 
 
-def _axis(leaf: Leaf, axis: int) -> int:
+def _axis(what: str, tensor: Tensor, axis: int) -> int:
     """An axis counted from the front."""
-    if not -leaf.tensor.dim() <= axis < leaf.tensor.dim():
-        raise PosexportError(f"input {leaf.name!r} has {leaf.tensor.dim()} axes in the example, and no axis {axis}")
-    return axis % leaf.tensor.dim()
+    if not -tensor.dim() <= axis < tensor.dim():
+        raise PosexportError(f"{what} has {tensor.dim()} axes in the example, and no axis {axis}")
+    return axis % tensor.dim()
 
 
 def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[Place, DynamicAxis]:
@@ -95,7 +96,7 @@ def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[Place, D
                 f"{leaf.tensor.dim()} axes, got {axes!r}"
             )
         for axis, dim in pairs:
-            place = (leaf.name, _axis(leaf, axis))
+            place = (leaf.name, _axis(f"input {leaf.name!r}", leaf.tensor, axis))
             if (dynamic := _dynamic(place, dim)) is not None:
                 found[place] = dynamic
     return found

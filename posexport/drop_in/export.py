@@ -16,7 +16,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
 from posexport.drop_in import finish
-from posexport.drop_in.axes import DynamicAxis, Place, from_dynamic_axes, from_dynamic_shapes
+from posexport.drop_in.axes import Place, from_dynamic_axes, from_dynamic_shapes
 from posexport.drop_in.example import ExampleCall, example_call
 from posexport.drop_in.ports import InputPort, input_port, internal_names
 from posexport.drop_in.program import ExportedModel, into_place
@@ -24,7 +24,7 @@ from posexport.drop_in.request import Request
 from posexport.drop_in.ties import Symbol, tied
 from posexport.drop_in.wrapped import Wrapped, wrapped
 from posexport.errors import PosexportError
-from posexport.sources.user_module import copied
+from posexport.sources.user_module import copied, likely_line, not_the_module_s, raised
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
 
 
@@ -90,26 +90,29 @@ def _interface(request: Request, call: ExampleCall, ports: list[InputPort]) -> _
     label = type(request.module).__name__
     own = copied(label, wrapped(request.module, call, ports), "the export must not change yours").cpu().eval()
     tensors = {leaf.name: leaf.tensor for leaf in call.leaves}
-    axes, output_axes = _axes(request, call)
-    # where the module does not take its example, this says so
-    symbols = tied(label, own.answer, tensors, axes)
-    with torch.no_grad():
-        answer = own.answer({name: tensor.clone() for name, tensor in tensors.items()})
+    answer = _answer(label, own, tensors)
     outputs = dict(zip(_output_names(label, list(answer), request.output_names), answer.values(), strict=True))
     if clash := [name for name in outputs if name in tensors]:
         raise PosexportError(f"{label}: {clash[0]!r} is the name of an input and of an output; give them two names")
-    places = {
-        (name, axis % outputs[name].dim()): own_name
-        for (name, axis), own_name in output_axes.items()
-        if name in outputs and -outputs[name].dim() <= axis < outputs[name].dim()
-    }
-    return _Interface(call, ports, outputs, _labelled(symbols, tensors), places)
-
-
-def _axes(request: Request, call: ExampleCall) -> tuple[dict[Place, DynamicAxis], dict[Place, str]]:
     if request.dynamic_shapes is not None:
-        return from_dynamic_shapes(call, request.dynamic_shapes), {}
-    return from_dynamic_axes(call, request.dynamic_axes or {}, list(request.output_names or ()))
+        axes, output_axes = from_dynamic_shapes(call, request.dynamic_shapes), {}
+    else:
+        axes, output_axes = from_dynamic_axes(call, request.dynamic_axes or {}, outputs)
+    return _Interface(call, ports, outputs, _labelled(tied(label, own.answer, tensors, axes), tensors), output_axes)
+
+
+def _answer(label: str, own: Wrapped, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs of the example."""
+    try:
+        with torch.no_grad():  # a module may write to its inputs
+            return own.answer({name: tensor.clone() for name, tensor in tensors.items()})
+    except BaseException as err:
+        if not_the_module_s(err) or isinstance(err, PosexportError):
+            raise
+        line = likely_line(err)
+        raise PosexportError(
+            f"{label}: the module raised {raised(err)} on the example itself{f' ({line})' if line else ''}"
+        ) from err
 
 
 def _output_names(label: str, own: list[str], output_names: Sequence[str] | None) -> list[str]:
@@ -172,7 +175,8 @@ def _converted(request: Request, own: Wrapped, interface: _Interface, bundle: Pa
     sequence = interface.symbols.get(SEQUENCE)
     limit = None if sequence is None else sequence.most
     example = {
-        port.internal: port.inward(leaf.tensor) for port, leaf in zip(interface.ports, interface.call.leaves, strict=True)
+        port.internal: port.inward(leaf.tensor)
+        for port, leaf in zip(interface.ports, interface.call.leaves, strict=True)
     }
     options = ConvertOptions(
         example_inputs=example,
@@ -192,7 +196,7 @@ def _converted(request: Request, own: Wrapped, interface: _Interface, bundle: Pa
 def _placed(request: Request, interface: _Interface, conversion: Conversion, folder: Path) -> ExportedModel:
     """The bundle's graph with the file's names, where it was asked for."""
     by_internal = {port.internal: port for port in interface.ports}
-    assert conversion.manifest is not None  # noqa: S101 (for mypy: `_converted` raises)
+    assert conversion.manifest is not None  # `_converted` raises
     order = [by_internal[spec.name] for spec in conversion.manifest.inputs]
     entries = {"posexport.parity": conversion.verdict, "posexport.exported_by": "torch_onnx_export"}
     model, remarks = finish.finished(folder / "bundle" / MODEL, interface.names(order), entries)

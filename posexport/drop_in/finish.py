@@ -15,7 +15,7 @@ from posexport.drop_in.axes import Place
 from posexport.drop_in.ports import InputPort
 from posexport.errors import PosexportError
 from posexport.export.save import KEEP_INSIDE, weight_bytes
-from posexport.graph.edits import unused
+from posexport.graph.edits import free_names
 
 #: above this, protobuf takes no file; some is left for the graph
 LARGEST = (1 << 31) - (1 << 24)
@@ -39,14 +39,10 @@ class FileNames:
 
 
 def finished(bundle: Path, names: FileNames, entries: Mapping[str, str]) -> tuple[ir.Model, list[str]]:
-    """The model in ``bundle`` with ``names``, and remarks; ``entries`` are written to its metadata beside what is there.
-
-    Raises:
-        PosexportError: an axis that the file should name does not exist.
-    """
+    """The model in ``bundle`` with ``names``, and remarks; ``entries`` are added to its metadata."""
     model = ir.load(bundle)
     graph = model.graph
-    _make_room(graph, {port.name for port in names.inputs} | {name for name, _ in names.outputs})
+    free_names(graph, {port.name for port in names.inputs} | {name for name, _ in names.outputs})
     by_name = {port.internal: port for port in names.inputs}
     for index, value in enumerate(list(graph.inputs)):
         ports.add_to_input(graph, index, by_name[value.name or ""])
@@ -62,7 +58,8 @@ def save(model: ir.Model, path: Path, *, external: bool | None) -> list[Path]:
     size = weight_bytes(model)
     if external is False and size > LARGEST:
         raise PosexportError(
-            f"{size} bytes of weights are more than one .onnx holds; leave external_data=False out, they stand beside it"
+            f"{size} bytes of weights are more than one .onnx holds; leave external_data=False out, and they stand in "
+            "a file beside it"
         )
     if external or size > LARGEST:
         data = path.with_name(f"{path.name}.data")
@@ -81,19 +78,6 @@ def into_memory(model: ir.Model) -> None:
     for value in model.graph.initializers.values():
         if isinstance(value.const_value, ir.ExternalTensor):
             value.const_value = ir.tensor(value.const_value.numpy().copy(), name=value.name)
-
-
-def _make_room(graph: ir.Graph, wanted: set[str]) -> None:
-    """Give inner values that have a wanted name another one."""
-    ends = {*graph.inputs, *graph.outputs}
-    values = [output for node in ir.traversal.RecursiveGraphIterator(graph) for output in node.outputs]
-    values += [value for value in graph.initializers.values() if value not in ends]
-    taken = {value.name for value in values if value.name} | wanted
-    for value in values:
-        if value not in ends and value.name in wanted:
-            free = unused(f"{value.name}_inner", taken)
-            taken.add(free)
-            value.name = free
 
 
 def _name_axes(graph: ir.Graph, names: FileNames) -> list[str]:

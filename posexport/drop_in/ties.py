@@ -36,9 +36,7 @@ class Symbol:
         return f"axis {axis} of input {name!r} ({own.name})"
 
 
-def tied(
-    label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[Place, DynamicAxis]
-) -> list[Symbol]:
+def tied(label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[Place, DynamicAxis]) -> list[Symbol]:
     """The symbols of ``axes``; those that are optional and cannot vary are left out.
 
     ``call``: the module, called with tensors by name.
@@ -48,8 +46,6 @@ def tied(
     """
     by_name = _by_name(tensors, axes)
     trials = _Trials(call, tensors)
-    if err := trials.failure(by_name, {}):
-        raise PosexportError(f"{label}: the module raised {raised(err)} on the example itself{_at(err)}") from err
     # sizes that should not fit may do so by chance, so one choice of them is not believed
     for symbols in (by_name, _by_axis(by_name)):
         if trials.taken(symbols) > 1:
@@ -67,7 +63,7 @@ def _varying(label: str, trials: "_Trials", symbols: Sequence[Symbol]) -> list[S
             kept.append(symbol)
         elif not all(axis.optional for axis in symbol.axes):
             err = alone[0]
-            assert err is not None  # noqa: S101 (for mypy: none of them is None)
+            assert err is not None  # for mypy: none of them is
             raise PosexportError(
                 f"{label}: {symbol.described()} is declared to vary and cannot: at another size than the example's "
                 f"{symbol.size} the module raised {raised(err)}{_at(err)}"
@@ -81,6 +77,7 @@ def _varying(label: str, trials: "_Trials", symbols: Sequence[Symbol]) -> list[S
 
 
 def _at(err: BaseException) -> str:
+    """The user's line that raised, in brackets."""
     line = likely_line(err)
     return f" ({line})" if line else ""
 

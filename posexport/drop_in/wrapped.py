@@ -1,10 +1,11 @@
 """The user's module behind flat tensors: what ``torch.onnx.export`` calls with any structure, by names alone."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from posexport.drop_in.example import ExampleCall
 from posexport.drop_in.ports import InputPort
@@ -47,7 +48,7 @@ def wrapped(
 
 
 def named_tensors(answer: Any) -> dict[str, Tensor]:
-    """The tensors of an answer in their order, by the keys that lead to them: ``output``, ``output_0``, ``hidden_1``."""
+    """The tensors of an answer in their order, by the keys to them: ``output``, ``output_0``, ``hidden_1``."""
     found: dict[str, Tensor] = {}
     for keys, tensor in _flat(answer, ()):
         if not keys or keys[0].isdigit():
@@ -60,20 +61,23 @@ def named_tensors(answer: Any) -> dict[str, Tensor]:
 
 def _flat(answer: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Every tensor inside of tuples, lists, mappings and dataclasses; None is left out."""
-    if answer is None:
-        return
     if isinstance(answer, Tensor):
         yield keys, answer
-    elif isinstance(answer, Mapping):
-        for key, value in answer.items():
+    elif answer is not None:
+        for key, value in _entries(answer):
             yield from _flat(value, (*keys, str(key)))
-    elif isinstance(answer, tuple | list):
-        for key, value in enumerate(answer):
-            yield from _flat(value, (*keys, str(key)))
-    elif dataclasses.is_dataclass(answer):
-        for field in dataclasses.fields(answer):
-            yield from _flat(getattr(answer, field.name), (*keys, field.name))
-    else:
-        raise PosexportError(
-            f"the module must return tensors, in tuples, lists, dicts or dataclasses, got {type(answer).__name__}"
-        )
+
+
+def _entries(answer: Any) -> Iterable[tuple[Any, Any]]:
+    """What an answer that is no tensor holds, with keys."""
+    if isinstance(answer, Mapping):
+        return answer.items()
+    if isinstance(answer, tuple | list):
+        return enumerate(answer)
+    if dataclasses.is_dataclass(answer):
+        return [(field.name, getattr(answer, field.name)) for field in dataclasses.fields(answer)]
+    if not pytree.tree_is_leaf(answer):  # classes that are registered with torch, such as caches of transformers
+        return enumerate(pytree.tree_leaves(answer))
+    raise PosexportError(
+        f"the module must return tensors, in tuples, lists, dicts or dataclasses, got {type(answer).__name__}"
+    )

@@ -12,6 +12,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.export import defaults
+from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import likely_line, not_the_module_s
@@ -102,6 +103,7 @@ def _name_axes(model: ir.Model, source: Source) -> None:
         raise PosexportError(
             f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"
         )
+    free_names(model.graph, {out.name for out in source.outputs})
     for value, out in zip(model.graph.outputs, source.outputs, strict=True):
         if len(value.shape or ()) != len(out.axes):
             raise PosexportError(

@@ -13,6 +13,22 @@ def unused(name: str, taken: Container[str], *, between: str = "_", first: int =
     return next(free for free in itertools.chain([name], numbered) if free not in taken)
 
 
+def free_names(graph: ir.Graph, names: Container[str]) -> None:
+    """Give inner values and weights that have one of ``names`` another: inputs and outputs are to be called so."""
+    ends = {*graph.inputs, *graph.outputs}
+    values = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
+    inner = [value for value in (*values, *graph.initializers.values()) if value not in ends]
+    taken = {value.name for value in inner}
+    for value in inner:
+        if value.name is not None and value.name in names:
+            value.name = next(
+                free
+                for number in itertools.count(1)
+                if (free := f"{value.name}_inner_{number}") not in taken and free not in names
+            )
+            taken.add(value.name)
+
+
 def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:
     """A new initialiser; a number is put behind ``name`` where that is taken."""
     free = unused(name, graph.initializers, first=1)
