@@ -18,12 +18,13 @@ from torch.utils import _pytree as pytree
 
 import posexport
 from posexport.drop_in import finish
-from posexport.drop_in.axes import from_dynamic_shapes
+from posexport.drop_in.axes import DynamicAxis, from_dynamic_shapes
 from posexport.drop_in.example import example_call
 from posexport.drop_in.ports import input_port
+from posexport.drop_in.ties import tied
 from posexport.errors import PosexportError
 from posexport.export.negotiate import LOWEST_OPSET
-from tests.drop_in_forms import FORMS, Acoustic, Form, Gpt, Layer, Speech, ids, real
+from tests.drop_in_forms import FORMS, Form, Gpt, Layer, Speech, ids, real
 from tests.small import in_short
 
 #: forms that run always
@@ -321,10 +322,9 @@ def test_axes_of_a_nested_example_are_nested_or_by_name() -> None:
 
 
 def test_axes_of_one_name_have_one_size() -> None:
-    said = refusal(
-        Acoustic(), (real(2, 5, 8), torch.tensor([5, 4, 3])), dynamic_axes={"x": {0: "N"}, "x_lens": {0: "N"}}
-    )
-    assert "axis 'N' has the size 2 in the example's 'x' and 3 in its 'x_lens'" in said
+    axes = {("x", 0): DynamicAxis("N"), ("x_lens", 0): DynamicAxis("N")}
+    with pytest.raises(PosexportError, match="'N' has the size 2 in the example's 'x' and 3 in its 'x_lens'"):
+        tied("M", lambda _: None, {"x": real(2, 5), "x_lens": real(3)}, axes)
 
 
 def test_counts_begin_at_one_and_none_is_no_input() -> None:
@@ -409,3 +409,24 @@ def test_names_that_inner_values_have_and_outputs_of_every_kind(tmp_path: Path) 
     got = run(path, {"first.weight": real(5, 4).numpy(), "place": np.array(6)})
     for array, tensor in zip(got.values(), expected, strict=True):
         np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+@pytest.mark.parametrize("step", [1, 4])
+def test_axes_are_tied_where_the_module_takes_no_others(size: int, step: int) -> None:
+    """Also where the example's batch is 1, which is broadcast, and where lengths go in steps or end at a table's."""
+
+    def call(tensors: dict[str, Tensor]) -> None:
+        ids, mask, other = tensors["ids"], tensors["mask"], tensors["other"]
+        assert ids.shape[1] % step == 0
+        assert ids.shape[1] <= 4 * step * size
+        assert (ids + mask).shape == ids.shape
+        assert other.shape[0] in (1, ids.shape[0])
+
+    tensors = {name: torch.zeros(size, 4 * step) for name in ("ids", "mask", "other")}
+    axes = {(name, axis): DynamicAxis(f"{name}{axis}") for name in tensors for axis in (0, 1)}
+    symbols = tied("M", call, tensors, axes)
+    places = sorted([[f"{name}{axis}" for name, axis in symbol.places] for symbol in symbols])
+    # one size alone says nothing of which of three equal axes are tied
+    assert ["ids0", "mask0", "other0"] in places
+    assert any({"ids1", "mask1"} <= set(group) for group in places)

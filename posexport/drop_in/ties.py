@@ -6,6 +6,7 @@ knows. Axes of one name are equal. Others are tied where the module takes no dif
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def tied(label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[Pl
     trials = _Trials(call, tensors)
     # sizes that should not fit may do so by chance, so one choice of them is not believed
     for symbols in (by_name, _by_axis(by_name)):
-        if trials.taken(symbols) > 1:
+        if not symbols or trials.taken(symbols, times=2):
             return symbols
     symbols = _by_size(by_name)
     return symbols if trials.taken(symbols) else _varying(label, trials, symbols)
@@ -120,13 +121,15 @@ def _merged(symbols: Sequence[Symbol], key: Callable[[Symbol], object]) -> list[
 def _sizes(symbols: Sequence[Symbol]) -> Iterator[dict[int, int]]:
     """Sizes to try, by a symbol's place in the list: all different, and none of them 1, which would be broadcast.
 
-    Longer by a few; in multiples, which patches need; shorter, where a table is as long as the example.
+    Longer by a few; shorter, where a table is as long as the example; in multiples, which patches need.
     """
     for step in (1, 2):
         yield {i: symbol.size + 2 + step * (i + 1) for i, symbol in enumerate(symbols)}
-        yield {i: symbol.size * (i + 1 + step) for i, symbol in enumerate(symbols)}
         yield {i: _shorter(symbol.size, step * (i + 1)) for i, symbol in enumerate(symbols)}
-    yield {i: symbol.size // 2 if symbol.size % 4 == 0 else symbol.size * (i + 2) for i, symbol in enumerate(symbols)}
+    if symbols and symbols[0].size > 3:
+        yield {i: symbol.size * (i + 1) if i else symbol.size // 2 for i, symbol in enumerate(symbols)}
+    for step in (1, 2):
+        yield {i: symbol.size * (i + 1 + step) for i, symbol in enumerate(symbols)}
 
 
 def _shorter(size: int, by: int) -> int:
@@ -139,9 +142,10 @@ class _Trials:
     def __init__(self, call: Call, tensors: Mapping[str, Tensor]) -> None:
         self._call, self._tensors = call, tensors
 
-    def taken(self, symbols: Sequence[Symbol]) -> int:
-        """How many choices of sizes the module takes."""
-        return sum(self.failure(symbols, sizes) is None for sizes in _sizes(symbols))
+    def taken(self, symbols: Sequence[Symbol], times: int = 1) -> bool:
+        """Whether the module takes so many choices of sizes."""
+        taken = (sizes for sizes in _sizes(symbols) if self.failure(symbols, sizes) is None)
+        return len(list(islice(taken, times))) == times
 
     def failure(self, symbols: Sequence[Symbol], sizes: Mapping[int, int]) -> BaseException | None:
         """What the module raised where ``symbols`` have these ``sizes``, and the example's where none is given."""
