@@ -62,7 +62,11 @@ def _listed(name: str, axes: Any) -> Iterator[tuple[int, str, bool]]:
     if not isinstance(axes, Mapping | Sequence) or isinstance(axes, str):
         raise PosexportError(f"dynamic_axes of {name!r} must be a dict or a list of axes, got {type(axes).__name__}")
     named = isinstance(axes, Mapping)
-    pairs = axes.items() if named else ((axis, f"{name}_dynamic_axes_{i + 1}") for i, axis in enumerate(axes))
+    pairs = (
+        axes.items()
+        if isinstance(axes, Mapping)
+        else ((axis, f"{name}_dynamic_axes_{i + 1}") for i, axis in enumerate(axes))
+    )
     for axis, own in pairs:
         if type(axis) is not int or not isinstance(own, str):
             raise PosexportError(f"dynamic_axes of {name!r} must map whole numbers to names, got {axis!r}: {own!r}")
