@@ -94,8 +94,9 @@ def _interface(request: Request, call: ExampleCall, ports: list[InputPort]) -> _
     outputs = dict(zip(_output_names(label, list(answer), request.output_names), answer.values(), strict=True))
     if clash := [name for name in outputs if name in tensors]:
         raise PosexportError(f"{label}: {clash[0]!r} is the name of an input and of an output; give them two names")
+    output_axes: dict[Place, str] = {}
     if request.dynamic_shapes is not None:
-        axes, output_axes = from_dynamic_shapes(call, request.dynamic_shapes), {}
+        axes = from_dynamic_shapes(call, request.dynamic_shapes)
     else:
         axes, output_axes = from_dynamic_axes(call, request.dynamic_axes or {}, outputs)
     return _Interface(call, ports, outputs, _labelled(tied(label, own.answer, tensors, axes), tensors), output_axes)
