@@ -5,12 +5,13 @@ Importing this imports neither torch nor onnxruntime.
 
 from typing import TYPE_CHECKING
 
-from posexport.api import convert, list_encodings, list_families, load, verify
+from posexport.api import convert, list_encodings, list_families, load, torch_onnx_export, verify
 from posexport.errors import PosexportError
 from posexport.version import VERSION
 
 if TYPE_CHECKING:
     from posexport.conversion.result import Conversion
+    from posexport.drop_in.program import ExportedModel
     from posexport.parity.report.report import Report
     from posexport.runtime.generation_config import GenerationConfig
     from posexport.runtime.session import Session
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 __all__ = [
     "Conversion",
+    "ExportedModel",
     "GenerationConfig",
     "PosexportError",
     "Report",
@@ -27,12 +29,14 @@ __all__ = [
     "list_encodings",
     "list_families",
     "load",
+    "torch_onnx_export",
     "verify",
 ]
 
 #: what is imported when it is asked for: it needs NumPy, or more
 _LATER = {
     "Conversion": "posexport.conversion.result",
+    "ExportedModel": "posexport.drop_in.program",
     "GenerationConfig": "posexport.runtime.generation_config",
     "Report": "posexport.parity.report.report",
     "Session": "posexport.runtime.session",

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ParamSpec, TypeVar
 
 from posexport.conversion.options import GROUPS, ConvertOptions, Progress, Remark, pairs
 from posexport.extras import require
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posexport.conversion.result import Conversion
+    from posexport.drop_in.program import ExportedModel
     from posexport.parity.report.report import Report
     from posexport.runtime.session import Session
     from posexport.targets.precisions import PrecisionName
+    from posexport.targets.target import TargetName
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -183,6 +185,90 @@ def load(
     from posexport.runtime.session import load as open_bundle
 
     return open_bundle(bundle, precision=precision, provider=provider, threads=threads, check=check)
+
+
+def torch_onnx_export(
+    model: "nn.Module",
+    args: Any = (),
+    f: "StrPath | BinaryIO | None" = None,
+    *positional: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    export_params: bool = True,
+    verbose: bool | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset_version: int | None = None,
+    dynamic_axes: Mapping[str, Mapping[int, str] | Sequence[int]] | None = None,
+    keep_initializers_as_inputs: bool | None = None,
+    dynamo: bool | None = None,
+    external_data: bool | None = None,
+    dynamic_shapes: Any = None,
+    custom_translation_table: Mapping[Any, Any] | None = None,
+    report: bool = False,
+    optimize: bool = True,
+    verify: bool = False,
+    profile: bool = False,
+    dump_exported_program: bool = False,
+    artifacts_dir: StrPath = ".",
+    fallback: bool = False,
+    do_constant_folding: bool = True,
+    training: Any = None,
+    operator_export_type: Any = None,
+    custom_opsets: Mapping[str, int] | None = None,
+    export_modules_as_functions: Any = False,
+    autograd_inlining: bool = True,
+    parity: bool = True,
+    target: "TargetName" = "portable",
+    lowering: str = "auto",
+    inline: bool = False,
+    provider: str | None = None,
+    lengths: Sequence[int] | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+    remark: Remark | None = None,
+) -> "ExportedModel":
+    """Write one ``.onnx`` as ``torch.onnx.export`` is asked to, proven before it appears.
+
+    Args:
+        model: the module; it is not changed. It is exported in eval mode.
+        args: example inputs: a tensor, or a tuple, at whose end a dict holds keyword arguments. Tuples, lists and dicts
+            of tensors are inputs each; numbers, strings and None are fixed in the file.
+        f: a path, a binary buffer, or None. A file that is there stays as it is where this raises.
+        positional: what torch 2.4 and before took in this place without names, from ``export_params`` on.
+        kwargs, input_names, output_names, dynamic_axes, dynamic_shapes: as torch takes them. Without the last two every
+            axis has the example's size.
+        opset_version: default 18, which is the lowest.
+        external_data: weights in a file beside it; default: above 2 GB.
+        parity: prove the file at the lengths and batch sizes that its axes declare.
+        target, lowering, inline, provider, lengths, threads, progress, remark: as in `convert`.
+
+    The other arguments say how torch's exporters work: they are ignored with one warning, or refused where they would
+    change the file.
+
+    Returns:
+        The model with ``save(path)``, ``model_proto``, ``report`` and ``verdict``.
+
+    Raises:
+        PosexportError: the module cannot be exported, an axis that is declared to vary cannot, parity was missed.
+
+    Examples:
+        >>> import posexport, torch
+        >>> layer = torch.nn.TransformerEncoderLayer(12, 2, 20, batch_first=True)
+        >>> axes = {"x": {0: "batch", 1: "tokens"}, "y": {0: "batch", 1: "tokens"}}
+        >>> posexport.torch_onnx_export(
+        ...     layer, torch.zeros(1, 5, 12), "layer.onnx", input_names=["x"], output_names=["y"], dynamic_axes=axes
+        ... ).verdict
+        'proven'
+    """
+    given = dict(locals())
+    require("posexport.torch_onnx_export", "torch", "onnxscript", "onnx_ir", "onnxruntime")
+    from posexport.drop_in.arguments import by_name, check
+    from posexport.drop_in.export import export
+    from posexport.drop_in.request import request
+
+    given = by_name(given, given.pop("positional"))
+    check(given)
+    return export(request(given))
 
 
 def list_encodings() -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ LAYERS = [
     {"plots", "compare"},
     {"registries"},
     {"conversion", "verification", "catalogue"},
+    {"drop_in"},
     {"api"},
     {"testing"},
     {"bench"},

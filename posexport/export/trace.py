@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.export import defaults
 from posexport.export.refusals.explain import cannot_trace, meaning
 from posexport.export.sizes_used import SizesUsed, sizes_used
+from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.source import Source
@@ -113,6 +114,7 @@ def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
         raise PosexportError(
             f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"
         )
+    free_names(model.graph, {out.name for out in source.outputs})
     for value, out in zip(model.graph.outputs, source.outputs, strict=True):
         if len(value.shape or ()) != len(out.axes):
             raise PosexportError(

@@ -1,7 +1,7 @@
 """Small changes of a graph of onnx_ir."""
 
 import itertools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,6 +18,17 @@ def claim(name: str, taken: set[str], *, between: str = "_") -> str:
     free = unused(name, taken, between=between)
     taken.add(free)
     return free
+
+
+def free_names(graph: ir.Graph, names: Collection[str]) -> None:
+    """Give inner values and weights that have one of ``names`` another: inputs and outputs are to be called so."""
+    ends = {*graph.inputs, *graph.outputs}
+    values = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
+    inner = [value for value in (*values, *graph.initializers.values()) if value not in ends]
+    taken = {*names, *(value.name or "" for value in inner)}
+    for value in inner:
+        if value.name in names:
+            value.name = claim(f"{value.name}_inner", taken)
 
 
 def initializer(graph: ir.Graph, name: str, tensor: "ir.TensorProtocol") -> ir.Value:

@@ -131,9 +131,9 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
             raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
         if not name.isidentifier() or iskeyword(name) or name == "self":
             raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
-        if tensor.is_meta or not tensor.dim() or not tensor.numel():
+        if tensor.is_meta or not tensor.numel():
             raise PosexportError(
-                f"{argument}: the example of {name} must hold values and have an axis, got shape {list(tensor.shape)}"
+                f"{argument}: the example of {name} must hold values, got shape {list(tensor.shape)}"
                 f"{' on the device meta' if tensor.is_meta else ''}"
             )
     return {name: _plain(tensor) for name, tensor in inputs.items()}

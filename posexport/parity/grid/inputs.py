@@ -130,7 +130,7 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
         values = unused_slots(values, unused_kind(point))
     elif spec.role in ("tokens", "types"):
         values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
-    return np.ascontiguousarray(values, dtype=spec.dtype)
+    return np.asarray(values, dtype=spec.dtype, order="C")
 
 
 def unused_kind(point: GridPoint) -> str:

@@ -1,0 +1,95 @@
+"""A call of `posexport.torch_onnx_export`, its arguments by name."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from torch import nn
+
+from posexport.errors import PosexportError
+from posexport.export.negotiate import LOWEST_OPSET
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What decides the file.
+
+    Attributes:
+        path: where the file goes.
+        buffer: what its bytes are written to.
+        external_data: weights beside the file; None: where one file cannot hold them.
+        parity: prove it first.
+        options: of the conversion, by the names of `posexport.convert`.
+    """
+
+    module: nn.Module
+    args: Any = ()
+    kwargs: Mapping[str, Any] | None = None
+    path: Path | None = None
+    buffer: BinaryIO | None = None
+    input_names: Sequence[str] | None = None
+    output_names: Sequence[str] | None = None
+    dynamic_axes: Mapping[str, Any] | None = None
+    dynamic_shapes: Any = None
+    external_data: bool | None = None
+    parity: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what is clear before anything runs."""
+        if not isinstance(self.module, nn.Module) or type(self.module).__module__.startswith("torch.jit"):
+            raise PosexportError(
+                f"torch_onnx_export takes an nn.Module, got {type(self.module).__name__}; give the module that it was "
+                "made from"
+            )
+        other = next(
+            (p.dtype for p in self.module.parameters() if p.is_floating_point() and p.dtype.itemsize != 4), None
+        )
+        if other is not None:
+            raise PosexportError(
+                f"{type(self.module).__name__} has parameters of {other}; give model.float(), and a precision to "
+                "posexport.convert where the file should have another"
+            )
+        if self.path is not None and not self.path.parent.is_dir():
+            raise PosexportError(f"{self.path} cannot be written: {self.path.parent} is no directory; make it first")
+        if self.buffer is not None and self.external_data:
+            raise PosexportError("external_data=True needs a file's name in f, got a buffer, which has no place beside")
+        if self.dynamic_axes and self.dynamic_shapes:
+            raise PosexportError("give dynamic_axes or dynamic_shapes, not both: both say which axes vary")
+
+
+def request(given: Mapping[str, Any]) -> Request:
+    """The request that the arguments ``given`` to `posexport.torch_onnx_export` make."""
+    path, buffer = _destination(given["f"])
+    version = given["opset_version"]
+    return Request(
+        module=given["model"],
+        path=path,
+        buffer=buffer,
+        options={
+            **{name: given[name] for name in _OPTIONS},
+            # a version of years ago asks for what everything can read, as the lowest does
+            "opset": None if version is None else max(version, LOWEST_OPSET),
+        },
+        **{name: given[name] for name in _AS_THEY_ARE},
+    )
+
+
+def _destination(f: Any) -> tuple[Path | None, BinaryIO | None]:
+    """``f`` as a path, or as a buffer of bytes; both None where nothing is to be written."""
+    if f is None:
+        return None, None
+    if isinstance(f, str | os.PathLike):
+        return Path(os.fsdecode(f)), None
+    if hasattr(f, "write"):
+        return None, f
+    raise PosexportError(f"f must be a path, a binary buffer or None, got {type(f).__name__}")
+
+
+_AS_THEY_ARE = (
+    *("args", "kwargs", "input_names", "output_names", "dynamic_axes", "dynamic_shapes", "external_data", "parity"),
+)
+#: of `posexport.convert`
+_OPTIONS = ("target", "lowering", "inline", "provider", "lengths", "threads", "progress", "remark")
