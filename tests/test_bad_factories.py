@@ -177,9 +177,9 @@ def convert(monkeypatch: pytest.MonkeyPatch, factory: str, output: Path) -> int:
         ("lists", "inputs must map names to tensors, got 'input_ids': list"),
         ("none", "inputs must map names to tensors, got 'input_ids': NoneType"),
         ("no_inputs", "inputs must map names to tensors, got dict"),
-        ("scalar", "the example of input_ids must hold values and have an axis, got shape []"),
-        ("empty", "the example of input_ids must hold values and have an axis, got shape [2, 0]"),
-        ("no_rows", "the example of x must hold values and have an axis, got shape [0, 16, 12]"),
+        ("scalar", "the example of input_ids must hold values, got shape []"),
+        ("empty", "the example of input_ids must hold values, got shape [2, 0]"),
+        ("no_rows", "the example of x must hold values, got shape [0, 16, 12]"),
         ("on_meta", "got shape [2, 16] on the device meta"),
         ("negative", "input input_ids: the example must hold ids from 0 on, got -3"),
         # outputs
