@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.length_search import LONGEST, Found, search
+from posexport.sources.recognise.mode import plain
 from posexport.sources.user_module import (
     at,
     copied,
@@ -101,7 +102,7 @@ class _Trial:
     def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         # a module may write to its inputs
         clones = {name: tensor.clone() for name, tensor in tensors.items()}
-        with torch.no_grad():
+        with plain(), torch.no_grad():
             return named_outputs(self.module(**clones))
 
     def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sources.recognise.mode import plain, recognised
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
 _M = TypeVar("_M", bound=nn.Module)
@@ -33,6 +34,8 @@ class UserModule(nn.Module):
 
     #: (in float64, sizes of the inputs) that the module took; copies add to the same set
     taken: ClassVar[set[tuple[bool, tuple[tuple[str, int], ...]]]]
+    #: of every attention by a function of PyTorch's: None where the trace has a node of ours, else why not
+    attentions: ClassVar[list[str | None]]
 
     def __init__(
         self, argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
@@ -43,11 +46,14 @@ class UserModule(nn.Module):
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
-            return tuple(named_outputs(self.module(**tensors)).values())
+            with recognised() as seen:
+                traced = tuple(named_outputs(self.module(**tensors)).values())
+            self.attentions[:] = seen.reasons
+            return traced
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
-            with default_dtype(torch.float64 if self._wide() else torch.float32):
+            with plain(), default_dtype(torch.float64 if self._wide() else torch.float32):
                 answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
@@ -106,6 +112,7 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
 
     class ByName(UserModule):
         taken: ClassVar = set()
+        attentions: ClassVar = []
 
         def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
             return super().forward(**tensors)
