@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from posexport.encodings.positions import Positions
 from posexport.nn.attention import attend
@@ -30,12 +29,8 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], dropout: f
     sizes = [q.shape[-1], *k.shape[1:-2][:1]] if q.ndim == 4 else [q.shape[-1]]
     if not all(isinstance(size, int) for size in sizes) or not isinstance(scale, float | int | None):
         return "its heads, their size or its scale are not known before it runs"
-    alike = q.ndim < 3 or (statically_known_true(q.shape[0] == k.shape[0]) and _same_batch(k, v))
+    alike = k.shape[:-1] == v.shape[:-1] and (q.ndim < 3 or q.shape[0] == k.shape[0])
     return None if alike else "its queries, keys and values are broadcast"
-
-
-def _same_batch(k: Tensor, v: Tensor) -> bool:
-    return all(statically_known_true(one == other) for one, other in zip(k.shape[:-1], v.shape[:-1], strict=True))
 
 
 def node(q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], *, is_causal: bool, scale: float | None) -> Tensor:
@@ -65,14 +60,15 @@ def _of_four_axes(x: Tensor) -> Tensor:
 def _of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
     """Zeros for queries that see no key.
 
-    On packed heads where it may be: the module packs them next, and the exporter's optimiser drops what splits them.
+    On packed heads: the module packs them next, and the exporter's optimiser drops what splits and packs again.
     """
     zero = torch.zeros((), dtype=context_BHTD.dtype, device=context_BHTD.device)
-    if sees_any.shape[1] != 1:
-        return torch.where(sees_any[..., None], context_BHTD, zero)
+    _, heads, _, size = context_BHTD.shape
+    seen_BTC = sees_any.transpose(1, 2)
+    if seen_BTC.shape[-1] != 1:
+        seen_BTC = seen_BTC.repeat_interleave(size, -1)
     packed = context_BHTD.transpose(1, 2).flatten(2)
-    heads = context_BHTD.shape[1]
-    return torch.where(sees_any.squeeze(1)[..., None], packed, zero).unflatten(-1, (heads, -1)).transpose(1, 2)
+    return torch.where(seen_BTC, packed, zero).unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def formula(

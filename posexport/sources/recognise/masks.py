@@ -40,9 +40,12 @@ def added(masks: Sequence[Tensor], q_BHTD: Tensor, keys: int) -> Added | None:
 
 
 def _of_four_axes(mask: Tensor, keys: int) -> Tensor:
-    """[B or 1, H or 1, T or 1, S]."""
+    """[B or 1, H or 1, T or 1, S]; an axis that the module expanded has size 1 again."""
     mask = mask[(None,) * (4 - mask.ndim)]
-    return mask.expand(*mask.shape[:3], keys) if mask.shape[3] == 1 else mask
+    for axis, stride in enumerate(mask.stride()):
+        if stride == 0:
+            mask = mask.narrow(axis, 0, 1)
+    return mask.expand(*mask.shape[:3], keys)
 
 
 def _kept(mask: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from posexport.sources.recognise import attention, multi_head
+from posexport.sources.recognise import attention, multi_head, products
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
@@ -33,6 +33,9 @@ class Recognised(TorchFunctionMode):
             bound = _OF_MULTI_HEAD.bind(*args, **kwargs)
             bound.apply_defaults()
             return self._multi_head(dict(bound.arguments))
+        if func is torch.einsum and args and not kwargs:
+            product = products.as_product(args[0], tuple(args[1:]))
+            return func(*args) if product is None else product
         return func(*args, **kwargs)
 
     def _scaled_dot_product(
@@ -75,11 +78,13 @@ class Recognised(TorchFunctionMode):
     def _multi_head(self, call: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         """The output, and the weights where they are asked for: a part of the graph that goes where nobody reads it."""
         reason = multi_head.refusal(call)
-        by_formula = F.multi_head_attention_forward(**(call | {"need_weights": True}))
-        weights = by_formula[1] if call["need_weights"] else None
+        weights = None
+        if reason is not None or call["need_weights"]:
+            by_formula, weights = F.multi_head_attention_forward(**(call | {"need_weights": True}))
+            weights = weights if call["need_weights"] else None
         if reason is not None:
             self.reasons.append(reason)
-            return by_formula[0], weights
+            return by_formula, weights
         parts = multi_head.Projected(call)
         dropout = call["dropout_p"] if call["training"] else 0.0
         context = self._attention(parts.q, parts.k, parts.v, parts.masks, dropout, is_causal=parts.is_causal)
