@@ -26,13 +26,18 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
         return {}
     called = PassResult.of([reason for part in parts for reason in part.attentions])
     by_hand = attention_by_hand.recognise(model)
-    RemoveUnusedNodesPass()(model)
+    _settle(model, by_hand)
     structured = mask_structure.simplify(model, _samples(source))
-    if structured.nodes:
-        CommonSubexpressionEliminationPass()(model)
-        RemoveUnusedNodesPass()(model)
+    _settle(model, structured)
     recognised = PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected))
     return {"recognised-attention": recognised, "mask-structure": structured}
+
+
+def _settle(model: ir.Model, result: PassResult) -> None:
+    """What layers share once, where a pass wrote it for each."""
+    if result.nodes:
+        CommonSubexpressionEliminationPass()(model)
+        RemoveUnusedNodesPass()(model)
 
 
 def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:

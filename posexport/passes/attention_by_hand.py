@@ -202,7 +202,7 @@ def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None,
     like = scores.product.outputs[0] if scores.product is not None else before.outputs[0]
     dtype = like.dtype or ir.DataType.FLOAT
     lowest, zero = (
-        initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
+        graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
         for name, value in (("lowest_score", _LOWEST), ("no_score", 0.0))
     )
     parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in scores.added]
@@ -248,6 +248,6 @@ def _new(
     node = ir.node(op_type, list(inputs), attributes)
     put(node, before, [before])
     value = node.outputs[0]
-    value.name, value.type = name, like.type
+    value.name, value.type = f"{before.outputs[0].name}_{name}", like.type
     value.shape = None if shape is None else ir.Shape(shape)
     return value
