@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -220,12 +221,12 @@ RECOGNISED: dict[type[Model], dict[str, int]] = {
 _ALWAYS = (KeyPadding, Encoder)
 
 
-def inputs(model: type[Model]) -> ConvertOptions:
+def inputs(model: type[Model]) -> dict[str, Any]:
     if model is not Decoder:
-        return ConvertOptions(example_inputs={"input_ids": IDS, "attention_mask": MASK})
+        return {"example_inputs": {"input_ids": IDS, "attention_mask": MASK}}
     example = {"input_ids": IDS, "memory": torch.randn(2, S, D), "memory_mask": torch.ones(2, S, dtype=torch.int64)}
     axes = {"memory": [BATCH, ENCODER_SEQUENCE, D], "memory_mask": [BATCH, ENCODER_SEQUENCE]}
-    return ConvertOptions(example_inputs=example, axes=axes)
+    return {"example_inputs": example, "axes": axes}
 
 
 @pytest.mark.parametrize(
@@ -236,9 +237,8 @@ def inputs(model: type[Model]) -> ConvertOptions:
     ),
 )
 def test_it_is_recognised_and_right(tmp_path: Path, model: type[Model], target: str) -> None:
-    given = inputs(model)
-    given.target, given.lengths = target, (1, 17)  # type: ignore[assignment]
-    done = convert(model().eval(), tmp_path / "b", given)
+    options = ConvertOptions(target=target, lengths=(1, 17), **inputs(model))
+    done = convert(model().eval(), tmp_path / "b", options)
     assert done.good, done.verdict
     manifest = read(tmp_path / "b")
     found: Counter[str] = Counter()
@@ -364,9 +364,7 @@ def test_cross_attention_of_other_channels() -> None:
         ("bid,bjd->bij", (2, 7, 5), (1, 9, 5), False),
     ],
 )
-def test_an_einsum_is_a_product(
-    equation: str, first: tuple[int, ...], second: tuple[int, ...], product: bool
-) -> None:
+def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: tuple[int, ...], product: bool) -> None:
     x, y = of(*first), of(*second)
     got = as_product(equation, (x, y))
     assert (got is not None) is product

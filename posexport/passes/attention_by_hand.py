@@ -6,14 +6,14 @@ found: scores that are not [B, H, T, S] with H and D known, and grouped keys tha
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from posexport.graph.edits import initializer, integers, put, take_place
-from posexport.graph.queries import axis, constant, number, only, producer, sizes
+from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import PassResult
@@ -63,26 +63,34 @@ def _refusal_or_change(softmax: ir.Node, output: ir.Node) -> str | None:
     parts = [*scores.added, *(condition for condition, _ in scores.fills)]
     if not all(_added_to_all(part, shape) for part in parts):
         return "what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"
-    inputs = {name: _four_axes(value, output, len(shape)) for name, value in (("q", q), ("k", _transposed(k, output)), ("v", v))}
-    mask, kind = _mask(scores, output, len(shape))
     heads, size = (int(n) for n in (known[0] or ())[1::2])
-    spec = AttentionSpec(mask=kind, head_size=size)
-    attributes = {"scale": scores.scale * of_q * of_k, "lowest": _LOWEST, "heads": heads, "kv_heads": heads}
-    given = [({"mask": mask} | inputs)[name] for name in spec.inputs]
-    node = ir.node(spec.op_type, given, {**spec.attributes, **attributes}, domain=DOMAIN, version=1)
+    _put_node(scores, {"q": q, "k": _transposed(k, output), "v": v}, (heads, size), scores.scale * of_q * of_k, output)
+    return None
+
+
+def _put_node(
+    scores: _Scores, inputs: Mapping[str, ir.Value], heads: tuple[int, int], scale: float, output: ir.Node
+) -> None:
+    """Put attention of so many ``heads`` of that size in the place of ``output``, the product of P and V."""
+    graph, rank = output.graph, len(sizes(output.outputs[0]) or ())
+    assert graph is not None
+    values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
+    values["mask"], kind = _mask(scores, output, rank)
+    spec = AttentionSpec(mask=kind, head_size=heads[1])
+    counts = {"heads": heads[0], "kv_heads": heads[0]}
+    attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
+    node = ir.node(spec.op_type, [values[name] for name in spec.inputs], attributes, domain=DOMAIN, version=1)
     node.name = f"{output.name}_attention"
     node.metadata_props.update(output.metadata_props)
-    if len(shape) == 4:
+    if rank == 4:
         take_place(node, output)
-        return None
+        return
     put(node, output, [output])
     context, result = node.outputs[0], output.outputs[0]
-    context.name, context.type = f"{result.name}_of_heads", result.type
     batch, queries, channels = sizes(result) or ()
+    context.name, context.type = f"{result.name}_of_heads", result.type
     context.shape = ir.Shape([batch, 1, queries, channels])
-    assert output.graph is not None
-    take_place(ir.node("Squeeze", [context, integers(output.graph, [1])], name=f"{output.name}_squeezed"), output)
-    return None
+    take_place(ir.node("Squeeze", [context, integers(graph, [1])], name=f"{output.name}_squeezed"), output)
 
 
 def _with_heads(shape: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:

@@ -19,6 +19,7 @@ from posexport.definition.lengths import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.sources.probe import probe
+from posexport.sources.recognise.mode import plain
 from posexport.sources.source import Source
 from posexport.sources.user_module import by_name, copied
 from posexport.sources.weights import digest
@@ -226,7 +227,7 @@ def _with_vocabularies(
     hooks = [part.register_forward_pre_hook(seen) for part in module.modules() if isinstance(part, nn.Embedding)]
     try:
         if hooks and tensors:
-            with torch.no_grad():
+            with plain(), torch.no_grad():
                 module(**tensors)
     finally:
         for hook in hooks:
