@@ -7,7 +7,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from posexport.bounds import bounds_of
-from posexport.export import functions, guard, metadata, provenance, unknown_sizes
+from posexport.export import functions, guard, metadata, provenance, recognition, unknown_sizes
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
@@ -117,7 +117,8 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         clients_have=clients_have,
         keep_float=tuple(recipe.keep_float),
     )
-    passes = pipeline.run(model, made_for, recipe.lowering)
+    recognised = recognition.run(model, source) if source.kind == "python" else {}
+    passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering)}
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
     if recipe.inline:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.no_fast_path import no_fast_path
+from posexport.sources.recognise.mode import Recognised
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
 _M = TypeVar("_M", bound=nn.Module)
@@ -37,6 +38,8 @@ class UserModule(nn.Module):
 
     #: (in float64, sizes of the inputs) that the module took; copies add to the same set
     taken: ClassVar[set[tuple[bool, tuple[tuple[str, int], ...]]]]
+    #: of every attention by a function of PyTorch's: None where the trace has a node of ours, else why not
+    attentions: ClassVar[list[str | None]]
 
     def __init__(
         self, argument: str, module: nn.Module, inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]
@@ -47,7 +50,10 @@ class UserModule(nn.Module):
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
-            return tuple(named_outputs(self.module(**tensors)).values())
+            with no_fast_path(), Recognised() as seen:
+                traced = tuple(named_outputs(self.module(**tensors)).values())
+            self.attentions[:] = seen.reasons
+            return traced
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
@@ -110,6 +116,7 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
 
     class ByName(UserModule):
         taken: ClassVar = set()
+        attentions: ClassVar = []
 
         def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
             return super().forward(**tensors)

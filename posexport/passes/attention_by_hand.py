@@ -1,0 +1,261 @@
+"""Attention that users write as products around a Softmax, as attention nodes: found from the Softmax on.
+
+``softmax(a * (b q) (c k)^T + masks) v`` with constant scales a, b, c before or after the product, masks that are added
+or fill in, and whatever else is added to scaled scores. What is found is exact: the node computes the same sum. Not
+found: scores that are not [B, H, T, S] with H and D known, and grouped keys that were repeated (they stay so).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from posexport.graph.edits import initializer, integers, put, take_place
+from posexport.graph.queries import axis, number, only, producer, sizes
+from posexport.ops.attention import AttentionSpec, Mask
+from posexport.ops.operator import DOMAIN
+from posexport.passes.graph_pass import PassResult
+
+#: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
+_LOWEST = float(np.finfo(np.float32).min) / 2
+#: what fills a dropped score is at most this: its exponential is 0 beside any score that is kept
+_DROPS = -1e4
+
+
+@dataclass
+class _Scores:
+    """What a Softmax reads, from its last sum to its product."""
+
+    product: ir.Node | None = None
+    scale: float = 1.0
+    #: added to scaled scores, in the order in which they were found
+    added: list[ir.Value] = field(default_factory=list)
+    #: (condition, whether it keeps)
+    fills: list[tuple[ir.Value, bool]] = field(default_factory=list)
+
+
+def recognise(model: ir.Model) -> PassResult:
+    """Put nodes in the place of attention by hand; counts them."""
+    reasons = []
+    for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
+        product = only(softmax.outputs[0])
+        if product is None or product.op_type != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
+            if any(user.op_type == "MatMul" and index == 0 for user, index in softmax.outputs[0].uses()):
+                reasons.append("its probabilities are read elsewhere too")
+            continue
+        reasons.append(_refusal_or_change(softmax, product))
+    return PassResult.of(reasons)
+
+
+def _refusal_or_change(softmax: ir.Node, output: ir.Node) -> str | None:
+    scores = _scores(softmax.inputs[0])
+    shape = sizes(softmax.outputs[0])
+    if scores.product is None:
+        return "its scores are no product of queries and keys, masked and scaled by constants"
+    if shape is None or len(shape) not in (3, 4) or axis(softmax, -1) != -1:
+        return "its scores are not [B, H, T, S]"
+    (q, of_q), (k, of_k), v = *(_before_scale(value) for value in scores.product.inputs), output.inputs[1]
+    known = [_with_heads(sizes(value)) for value in (q, k, v)]
+    if q is None or k is None or v is None or not _fit(known, _with_heads(shape)):
+        return "its queries, keys and values are not [B, H, T, D] with the heads and their size known"
+    parts = [*scores.added, *(condition for condition, _ in scores.fills)]
+    if not all(_added_to_all(part, shape) for part in parts):
+        return "what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"
+    heads, size = (int(n) for n in (known[0] or ())[1::2])
+    _put_node(scores, {"q": q, "k": _transposed(k, output), "v": v}, (heads, size), scores.scale * of_q * of_k, output)
+    return None
+
+
+def _put_node(
+    scores: _Scores, inputs: Mapping[str, ir.Value], heads: tuple[int, int], scale: float, output: ir.Node
+) -> None:
+    """Put attention of so many ``heads`` of that size in the place of ``output``, the product of P and V."""
+    graph, rank = output.graph, len(sizes(output.outputs[0]) or ())
+    assert graph is not None
+    values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
+    values["mask"], kind = _mask(scores, output, rank)
+    spec = AttentionSpec(mask=kind, head_size=heads[1])
+    counts = {"heads": heads[0], "kv_heads": heads[0]}
+    attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
+    node = ir.node(spec.op_type, [values[name] for name in spec.inputs], attributes, domain=DOMAIN, version=1)
+    node.name = f"{output.name}_attention"
+    node.metadata_props.update(output.metadata_props)
+    if rank == 4:
+        take_place(node, output)
+        return
+    put(node, output, [output])
+    context, result = node.outputs[0], output.outputs[0]
+    batch, queries, channels = sizes(result) or ()
+    context.name, context.type = f"{result.name}_of_heads", result.type
+    context.shape = ir.Shape([batch, 1, queries, channels])
+    take_place(ir.node("Squeeze", [context, integers(graph, [1])], name=f"{output.name}_squeezed"), output)
+
+
+def _with_heads(shape: tuple[int | str, ...] | None) -> tuple[int | str, ...] | None:
+    """[B, H, T, D]; of three axes, as bmm takes them, one head."""
+    return (shape[0], 1, *shape[1:]) if shape is not None and len(shape) == 3 else shape
+
+
+def _scores(value: ir.Value | None) -> _Scores:
+    """What ``value`` is the sum of; without a product where that is not known."""
+    found = _Scores()
+    while value is not None:
+        node = value.producer()
+        if node is None or node.domain or only(value) is None:
+            return _Scores()
+        if node.op_type == "MatMul":
+            found.product = node
+            return found
+        value = _step(node, found)
+    return _Scores()
+
+
+def _step(node: ir.Node, found: _Scores) -> ir.Value | None:
+    """The scores before ``node``, which is added to ``found``; None where it is nothing that attention does."""
+    if node.op_type in ("Mul", "Div"):
+        return _scaled_by(node, found)
+    if node.op_type == "Add":
+        first, second = node.inputs
+        scores, added = (first, second) if _reaches_product(first) else (second, first)
+        if found.scale != 1 or scores is None or added is None or not _reaches_product(scores):
+            return None
+        found.added.append(added)
+        return scores
+    return _filled(node, found) if node.op_type == "Where" else None
+
+
+def _scaled_by(node: ir.Node, found: _Scores) -> ir.Value | None:
+    first, second = node.inputs
+    by = number(second)
+    if by is None and node.op_type == "Mul":
+        first, by = second, number(first)
+    if by is None or not math.isfinite(by) or by <= 0:
+        return None
+    found.scale *= by if node.op_type == "Mul" else 1 / by
+    return first
+
+
+def _filled(node: ir.Node, found: _Scores) -> ir.Value | None:
+    condition, yes, no = node.inputs
+    for keeps, fill, scores in ((False, number(yes), no), (True, number(no), yes)):
+        if fill is not None and fill <= _DROPS and condition is not None:
+            found.fills.append((condition, keeps))
+            return scores
+    return None
+
+
+def _reaches_product(value: ir.Value | None) -> bool:
+    """Whether sums, scales and fills alone lie between ``value`` and a product of two values that are no weights."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain:
+        return False
+    if node.op_type == "MatMul":
+        shape = sizes(node.outputs[0])
+        return shape is not None and len(shape) in (3, 4)
+    steps = {"Mul": (0, 1), "Div": (0,), "Add": (0, 1), "Where": (1, 2)}.get(node.op_type, ())
+    return any(_reaches_product(node.inputs[index]) for index in steps)
+
+
+def _before_scale(value: ir.Value | None) -> tuple[ir.Value | None, float]:
+    """Queries or keys without a constant scale, and that."""
+    node = None if value is None else value.producer()
+    if node is None or node.domain or node.op_type not in ("Mul", "Div"):
+        return value, 1.0
+    found = _Scores()
+    before = _scaled_by(node, found)
+    return (value, 1.0) if before is None else (before, found.scale)
+
+
+def _fit(known: Sequence[tuple[int | str, ...] | None], scores: tuple[int | str, ...] | None) -> bool:
+    """Whether q is [B, H, T, D], k [B, H, D, S] and v [B, H, S, V] of ``scores`` [B, H, T, S]."""
+    q, k, v = known
+    if not q or not k or not v or not scores or not all(len(shape) == 4 for shape in (q, k, v)):
+        return False
+    alike = q[:2] == k[:2] == v[:2] == scores[:2] and q[3] == k[2]
+    return alike and isinstance(q[1], int) and isinstance(q[3], int) and k[3] == v[2]
+
+
+def _added_to_all(part: ir.Value, scores: tuple[int | str, ...]) -> bool:
+    """Whether ``part`` is one of `AttentionSpec`'s masks of ``scores``; a size that is no number is theirs."""
+    shape = sizes(part)
+    if shape is None or len(shape) > len(scores):
+        return False
+    shape, scores = _with_heads((1,) * (len(scores) - len(shape)) + shape) or (), _with_heads(scores) or ()
+    fits = all(own == size or isinstance(own, str) for own, size in zip(shape, scores, strict=True) if own != 1)
+    batch, heads, queries, keys = shape
+    return fits and keys != 1 and (queries != 1 or (heads == 1 and batch != 1))
+
+
+def _transposed(k: ir.Value, before: ir.Node) -> ir.Value:
+    """K [B, H, S, D] of K^T."""
+    transposed = producer(k, "Transpose")
+    permutation = list(transposed.attributes.get_ints("perm") or ()) if transposed is not None else []
+    source = transposed.inputs[0] if permutation and transposed is not None else k
+    shape = sizes(k) or ()
+    assert source is not None
+    permutation = permutation or list(range(len(shape)))
+    permutation[-2:] = permutation[:-3:-1]
+    if permutation == sorted(permutation):
+        return source
+    exchanged = [*shape[:-2], shape[-1], shape[-2]]
+    return _new("Transpose", [source], before, k, exchanged, f"{k.name}_keys", perm=permutation)
+
+
+def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None, Mask]:
+    """All that is added, as one value, and its kind."""
+    graph = before.graph
+    assert graph is not None
+    like = scores.product.outputs[0] if scores.product is not None else before.outputs[0]
+    dtype = like.dtype or ir.DataType.FLOAT
+    lowest, zero = (
+        graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
+        for name, value in (("lowest_score", _LOWEST), ("no_score", 0.0))
+    )
+    parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in scores.added]
+    for condition, keeps in scores.fills:
+        inputs = [condition, zero, lowest] if keeps else [condition, lowest, zero]
+        parts.append(_new("Where", inputs, before, like, sizes(condition), f"{condition.name}_score"))
+    if not parts:
+        return None, "none"
+    total = _four_axes(parts[0], before, rank)
+    for part in parts[1:]:
+        other = _four_axes(part, before, rank)
+        broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
+        total = _new("Add", [total, other], before, like, broadcast, f"{total.name}_sum")
+    return total, "keys" if (sizes(total) or ())[2] == 1 else "pairs"
+
+
+def _four_axes(value: ir.Value, before: ir.Node, rank: int) -> ir.Value:
+    """[B, H, T, N]: ones before a mask, which is broadcast to scores of ``rank`` axes; of three, one head."""
+    shape = sizes(value) or ()
+    missing = list(range(rank - len(shape)))
+    if rank == 3:
+        missing.append(max(1, len(missing)))
+    if not missing:
+        return value
+    assert before.graph is not None
+    whole = list(shape)
+    for at in missing:
+        whole.insert(at, 1)
+    inputs = [value, integers(before.graph, missing)]
+    return _new("Unsqueeze", inputs, before, value, whole, f"{value.name}_of_heads")
+
+
+def _new(
+    op_type: str,
+    inputs: Sequence[ir.Value],
+    before: ir.Node,
+    like: ir.Value,
+    shape: Sequence[int | str] | None,
+    name: str,
+    **attributes: Sequence[int],
+) -> ir.Value:
+    """The output of a new node before another one, with the type of ``like``."""
+    node = ir.node(op_type, list(inputs), attributes)
+    put(node, before, [before])
+    value = node.outputs[0]
+    value.name, value.type = f"{before.outputs[0].name}_{name}", like.type
+    value.shape = None if shape is None else ir.Shape(shape)
+    return value

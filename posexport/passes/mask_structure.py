@@ -1,0 +1,128 @@
+"""Masks over pairs of tokens that are causality, padding or both, found by computing them at several sizes.
+
+A module may give its causality as a mask that it keeps, makes of tril, or joins with padding. Attention that knows it
+looks at half of the keys, tile by tile. What was found holds at the sizes that were tried; the proof tries its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.graph.edits import integers, put, take_place
+from posexport.graph.queries import sizes
+from posexport.ops.attention import AttentionSpec
+from posexport.passes.graph_pass import PassResult
+
+Feeds = Mapping[str, NDArray[Any]]
+Structure = Literal["keys", "causal", "causal keys"]
+_NO_STRUCTURE = "its mask over pairs of tokens is not causality and padding alone"
+
+
+def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
+    """Give attention with a mask over pairs what that is, as it is for the inputs ``samples``; counts attention."""
+    reasons: list[str | None] = []
+    by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
+    for node in model.graph:
+        spec = AttentionSpec.of(node)
+        mask = None if spec is None or spec.mask != "pairs" else spec.named_inputs(node)["mask"]
+        if spec is not None and mask is not None and not spec.ordered and sizes(mask) is not None:
+            by_mask.setdefault(mask, []).append((node, spec))
+    for mask, nodes in by_mask.items():
+        values = _computed(model, mask, samples)
+        structure = None if values is None else _structure(values)
+        if structure not in (None, "causal") and mask.shape is not None and mask.shape[0] == 1:
+            structure = None  # keys are masked for every row of the batch
+        for node, spec in nodes:
+            if structure is not None:
+                _change(node, spec, mask, structure)
+            reasons.append(_NO_STRUCTURE if structure is None else None)
+    return PassResult.of(reasons)
+
+
+def _computed(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> list[NDArray[Any]] | None:
+    """The mask for every sample; None where it depends on attention."""
+    import onnxruntime as ort
+
+    graph = ir.convenience.extract(model.graph, list(model.graph.inputs), [mask])
+    if any(node.domain for node in graph):
+        return None
+    alone = ir.Model(graph, ir_version=model.ir_version)
+    alone.opset_imports.update(model.opset_imports)
+    session = ort.InferenceSession(ir.to_proto(alone).SerializeToString(), providers=["CPUExecutionProvider"])
+    names = {value.name for value in session.get_inputs()}
+    return [
+        np.asarray(session.run(None, {name: feed for name, feed in feeds.items() if name in names})[0])
+        for feeds in samples
+    ]
+
+
+def _structure(values: Sequence[NDArray[Any]]) -> Structure | None:
+    """What all ``values`` [B, H, T, S] are."""
+    for structure in ("causal", "causal keys", "keys"):
+        if all(_is(structure, value) for value in values):
+            return structure
+    return None
+
+
+def _is(structure: Structure, mask: NDArray[Any]) -> bool:
+    dropped = mask <= np.finfo(np.float32).min / 4
+    later = np.arange(mask.shape[3]) > np.arange(mask.shape[2])[:, None]
+    if structure == "causal":
+        return bool(((mask == 0) & ~dropped | later).all() and dropped[..., later].all())
+    keys = mask[:, :1, -1:]
+    if structure == "keys":
+        return bool((mask == keys).all())
+    square = mask.shape[2] == mask.shape[3]
+    return bool(square and ((mask == keys) | later).all() and dropped[..., later].all())
+
+
+def _change(node: ir.Node, spec: AttentionSpec, mask: ir.Value, structure: Structure) -> None:
+    causal = structure != "keys"
+    changed = replace(spec, mask="none" if structure == "causal" else "keys", causal=causal)
+    inputs = spec.named_inputs(node)
+    if "keys" in structure:
+        inputs["mask"] = _last_row(mask, node)
+    if causal:
+        inputs |= {"qpos": _counted(inputs["q"], node), "kpos": _counted(inputs["k"], node)}
+    take_place(changed.node(inputs, like=node), node)
+
+
+def _last_row(mask: ir.Value, before: ir.Node) -> ir.Value:
+    """What the last query sees, which is all that padding leaves, [B, 1, 1, S]."""
+    graph = before.graph
+    assert graph is not None
+    numbers = ([0, -1], [1, np.iinfo(np.int64).max], [1, 2])
+    node = ir.node("Slice", [mask, *(integers(graph, each) for each in numbers)])
+    batch, _, _, keys = sizes(mask) or (None,) * 4
+    return _put(node, before, f"{mask.name}_of_keys", mask.dtype, [batch, 1, 1, keys])
+
+
+def _counted(x: ir.Value | None, before: ir.Node) -> ir.Value:
+    """0, 1, 2 ... for every token of [B, H, T, D]."""
+    graph = before.graph
+    assert graph is not None
+    assert x is not None
+    length = (sizes(x) or (None,) * 4)[2]
+    name = f"{before.name}_{x.name}"
+    integer = ir.DataType.INT64
+    count = _put(ir.node("Shape", [x], {"start": 2, "end": 3}), before, f"{name}_count", integer, [1])
+    scalar = _put(ir.node("Squeeze", [count, integers(graph, [0])]), before, f"{name}_length", integer, [])
+    zero, one = (
+        _put(ir.node("Squeeze", [integers(graph, [n]), integers(graph, [0])]), before, f"{name}_{n}", integer, [])
+        for n in (0, 1)
+    )
+    return _put(ir.node("Range", [zero, scalar, one]), before, f"{name}_positions", integer, [length])
+
+
+def _put(
+    node: ir.Node, before: ir.Node, name: str, dtype: ir.DataType | None, shape: Sequence[int | str | None]
+) -> ir.Value:
+    put(node, before, [before])
+    value = node.outputs[0]
+    value.name, value.shape, node.name = name, ir.Shape(shape), f"node_{name}"
+    value.type = None if dtype is None else ir.TensorType(dtype)
+    return value
