@@ -18,7 +18,8 @@ from posexport.export.trace import trace
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import PassResult
 from posexport.sources.live_module import module_source
-from posexport.sources.recognise.mode import Recognised, plain
+from posexport.sources.no_fast_path import no_fast_path
+from posexport.sources.recognise.mode import Recognised
 from posexport.sources.recognise.products import as_product
 from posexport.spec import BATCH, ENCODER_SEQUENCE
 from tests.small import in_short
@@ -328,7 +329,7 @@ def test_multi_head_attention_is_pytorch_s(
     x = of(2, S, D) if layer.get("batch_first") else of(S, 2, D)
     if (mask := call.get("key_padding_mask")) is not None and mask.dtype == torch.bool:
         mask[0, 0], mask[0, 1] = False, True  # no row without keys: with weights, those are NaN
-    with torch.no_grad(), plain():
+    with torch.no_grad(), no_fast_path():
         wanted = attention(x, x, x, need_weights=weights, **call)
         with Recognised() as seen:
             got = attention(x, x, x, need_weights=weights, **call)
@@ -343,7 +344,7 @@ def test_cross_attention_of_other_channels() -> None:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(D, H, kdim=5, vdim=8, batch_first=True, dtype=torch.float64).eval()
     for q, k, v in ((of(2, 7, D), of(2, S, 5), of(2, S, 8)), (of(7, D), of(S, 5), of(S, 8))):
-        with torch.no_grad(), plain():
+        with torch.no_grad(), no_fast_path():
             wanted, _ = attention(q, k, v)
             with Recognised() as seen:
                 got, _ = attention(q, k, v)
@@ -374,7 +375,7 @@ def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: t
 
 def test_fast_paths_are_as_they_were() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
-    with plain():
+    with no_fast_path():
         assert not torch.backends.mha.get_fastpath_enabled()
     assert torch.backends.mha.get_fastpath_enabled()
 

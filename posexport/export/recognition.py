@@ -12,7 +12,7 @@ from posexport.passes.graph_pass import PassResult
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Limits, multiple
 
 #: the longest input that masks are looked at for, where the module has no limit below it
 _LONGEST = 1024
@@ -41,17 +41,29 @@ def _settle(model: ir.Model, result: PassResult) -> None:
 
 def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
     """Inputs of several sizes, a short row and a long one padded on either side."""
-    longest = min(source.limits.max_length or _LONGEST, _LONGEST)
-    names = [name for name in axis_sizes(source.inputs) if name != BATCH]
-    samples = []
-    for batch, length in ((3, min(7, longest)), (2, min(33, longest)), (1, longest)):
-        sizes = {BATCH: batch} | {name: max(1, length - at) for at, name in enumerate(names)}
+    limits = source.limits
+    longest = min(limits.max_length or _LONGEST, _LONGEST)
+    traced = axis_sizes(source.inputs, limits.trace_sizes)
+    sequences = [name for name in traced if name in (SEQUENCE, ENCODER_SEQUENCE)]
+    samples: list[Mapping[str, NDArray[Any]]] = []
+    for index, (batch, length) in enumerate(((3, min(7, longest)), (2, min(33, longest)), (1, longest))):
+        sizes = traced | (limits.proof_sizes[index % len(limits.proof_sizes)] if limits.proof_sizes else {})
+        sizes |= {name: batch for name in (BATCH,) if name in traced}
+        sizes |= {name: _taken(limits, name, length - at) for at, name in enumerate(sequences)}
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
         for spec in source.inputs:
             if spec.role == "mask" and batch > 1:
                 _pad(feeds[spec.name])
         samples.append(feeds)
     return samples
+
+
+def _taken(limits: Limits, axis: str, size: int) -> int:
+    """The nearest size from ``size`` on that an axis takes, or the largest one below."""
+    step = limits.size_steps.get(axis, 1)
+    least = max(limits.min_length if axis == SEQUENCE else 1, limits.min_sizes.get(axis, 1), size)
+    most = min(_LONGEST, limits.max_length or _LONGEST)
+    return min(multiple(least, step), max(most // step * step, step))
 
 
 def _pad(mask: NDArray[Any]) -> None:

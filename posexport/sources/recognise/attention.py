@@ -68,7 +68,7 @@ def _of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
     if seen_BTC.shape[-1] != 1:
         seen_BTC = seen_BTC.repeat_interleave(size, -1)
     packed = context_BHTD.transpose(1, 2).flatten(2)
-    return torch.where(seen_BTC, packed, zero).unflatten(-1, (heads, -1)).transpose(1, 2)
+    return torch.where(seen_BTC, packed, zero).reshape(*packed.shape[:2], heads, size).transpose(1, 2)
 
 
 def formula(

@@ -37,7 +37,7 @@ class Projected:
         return x.transpose(0, 1) if self.batched else x[None]
 
     def _split(self, x_BTC: Tensor) -> Tensor:
-        return x_BTC.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x_BTC.reshape(*x_BTC.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _projections(self) -> tuple[Tensor, ...]:
         """[B, T, C] each."""
