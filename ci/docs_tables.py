@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from posexport.bench.records import Document, Figure
-from posexport.catalogue import catalogue
+from posexport.catalogue.stored import catalogue
 from posexport.explain.records import SHARES, Explanation
 from posexport.export.refusals import REFUSALS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ParamSpec, TypeVar
 
 from posexport.conversion.options import GROUPS, ConvertOptions, Progress, Remark, pairs
-from posexport.extras import require
-from posexport.option import StrPath, describe
+from posexport.options.option import StrPath, describe
+from posexport.system.extras import require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -279,7 +279,7 @@ def list_encodings() -> list[dict[str, Any]]:
         >>> [row["source"] for row in posexport.list_encodings() if row["name"] == "alibi"]
         ['Press et al. 2022, arXiv:2108.12409, section 3']
     """
-    from posexport.catalogue import catalogue
+    from posexport.catalogue.stored import catalogue
 
     return catalogue("encodings")
 
@@ -292,7 +292,7 @@ def list_families() -> list[dict[str, Any]]:
         >>> [row["tasks"] for row in posexport.list_families() if row["name"] == "llama"]
         [['features', 'text-generation']]
     """
-    from posexport.catalogue import catalogue
+    from posexport.catalogue.stored import catalogue
 
     return catalogue("families")
 

@@ -11,8 +11,8 @@ from posexport.bundle.manifest import MANIFEST, MODEL, SAMPLE, Manifest, SourceI
 from posexport.bundle.read import check_hashes, read
 from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
+from posexport.options.recipe import Recipe
 from posexport.parity.subjects.half import check_emulation, stored_precision
-from posexport.recipe import Recipe
 from posexport.spec import PartSpec, as_metadata
 from posexport.targets.providers import DEFAULT_PROVIDER
 

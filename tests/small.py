@@ -9,7 +9,7 @@ from posexport.encodings import encoding as registry
 from posexport.encodings.describe import describe
 from posexport.errors import PosexportError
 from posexport.export.negotiate import DEFAULT_OPSET
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.sources import builtin
 from posexport.sources.source import Source
 

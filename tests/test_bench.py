@@ -30,7 +30,7 @@ from posexport.bench.run import Run
 from posexport.bench.workers.job import Job
 from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
-from posexport.machine import available
+from posexport.system.machine import available
 from tests.tolerances import agree
 
 
@@ -326,7 +326,7 @@ def test_available_memory_is_less_than_all():
 
 
 def test_a_control_group_limits_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("posexport.machine.GROUP", tmp_path)
+    monkeypatch.setattr("posexport.system.machine.GROUP", tmp_path)
     (tmp_path / "memory.current").write_text("1000\n")
     for limit, free in (("4000", 3000), ("500", 0)):
         (tmp_path / "memory.max").write_text(f"{limit}\n")

@@ -34,7 +34,7 @@ from posexport.bundle.manifest import (
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import seal, staged
 from posexport.errors import PosexportError
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,8 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import posexport
-from posexport import catalogue, cli
+from posexport import cli
+from posexport.catalogue import stored as catalogue
 from posexport.cli import COMMANDS, group
 from posexport.cli.command import Command
 from posexport.cli.list import KINDS
@@ -21,8 +22,8 @@ from posexport.cli.other_tools import OPTIONS, about_option
 from posexport.encodings.encoding import ENCODINGS, Entry
 from posexport.encodings.nope import NoPE
 from posexport.errors import PosexportError
-from posexport.files import size_text
-from posexport.suggest import closest
+from posexport.options.suggest import closest
+from posexport.system.files import size_text
 
 ROOT = Path(__file__).parent.parent
 

@@ -30,8 +30,8 @@ import posexport.testing
 from posexport import spec
 from posexport.bundle import manifest
 from posexport.cli import group
+from posexport.options.recipe import Recipe
 from posexport.parity.report.points import Point
-from posexport.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -9,10 +9,10 @@ import pytest
 from text_graphs import answers, calibration, graph, matrices, rows
 
 import posexport
-from posexport import machine
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
 from posexport.precision.linear import projections
+from posexport.system import machine
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
 from posexport.tokenizer import train

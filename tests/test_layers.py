@@ -12,11 +12,7 @@ ROOT = Path(__file__).parent.parent / "posexport"
 
 #: From the ground up; a package may import those on its own line and on lines above it.
 LAYERS = [
-    {
-        *("bounds", "errors", "example_inputs", "extras", "files", "graph", "machine", "option", "pages", "recipe"),
-        *("settings", "spec", "suggest", "version"),
-        "targets",
-    },
+    {"bounds", "errors", "example_inputs", "graph", "options", "pages", "spec", "system", "targets", "version"},
     {"ops"},
     {"encodings"},
     {"nn"},
@@ -31,7 +27,6 @@ LAYERS = [
     {"parity"},
     {"shift_check", "tokenizer", "explain"},
     {"plots", "compare"},
-    {"registries"},
     {"conversion", "verification", "catalogue"},
     {"drop_in"},
     {"api"},
@@ -45,9 +40,9 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 WITHOUT_TORCH = [
     "",
     ".errors",
-    ".extras",
+    ".system.extras",
     ".spec",
-    ".settings",
+    ".options.settings",
     ".targets.target",
     ".bundle.write",
     ".bundle.read",
@@ -61,8 +56,8 @@ WITHOUT_TORCH += [
     ".parity.criterion",
     ".parity.grid.grid",
     ".verification",
-    ".catalogue",
-    ".files",
+    ".catalogue.stored",
+    ".system.files",
     ".tokenizer",
     ".explain.explanation",
     ".explain.time_table",

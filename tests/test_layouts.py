@@ -29,7 +29,7 @@ from posexport.export.build import build
 from posexport.export.layouts import LAYOUTS, arranged
 from posexport.models.decoder import Reach
 from posexport.nn.caching import Caching, DynamicCache
-from posexport.recipe import LayoutName
+from posexport.options.recipe import LayoutName
 from posexport.runtime.chain import taken
 from posexport.runtime.providers import LEVELS
 from posexport.sources.huggingface.checkpoint import checkpoint_source

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from posexport.catalogue import catalogue
+from posexport.catalogue.stored import catalogue
 from posexport.errors import PosexportError
 from posexport.export import functions
 from posexport.export.save import save

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import posexport
-from posexport import api, option
+from posexport import api
 from posexport.cli import convert as convert_command
 from posexport.cli import of_record
 from posexport.cli.command import Command
@@ -18,8 +18,9 @@ from posexport.cli.of_record import all_of, groups
 from posexport.conversion import manifest
 from posexport.conversion.options import GROUPS, ConvertOptions
 from posexport.errors import PosexportError
-from posexport.option import Option, describe, options_in
-from posexport.recipe import GRAPH, Recipe
+from posexport.options import option
+from posexport.options.option import Option, describe, options_in
+from posexport.options.recipe import GRAPH, Recipe
 from posexport.sources import builtin
 
 SHADE = Annotated[Literal["light", "dark"], Option(group=GRAPH, help="How dark the graph is, as --target wants it.")]

@@ -17,9 +17,9 @@ import setuptools
 from click.testing import CliRunner
 
 import posexport
-from posexport import extras
 from posexport.cli import group, main
 from posexport.errors import PosexportError
+from posexport.system import extras
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())

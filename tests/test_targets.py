@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as binding
 
-from posexport.catalogue import catalogue
+from posexport.catalogue.stored import catalogue
 from posexport.errors import PosexportError
 from posexport.lowering.group_query import GroupQuery
 from posexport.lowering.plan import ATTENTION, FAMILIES

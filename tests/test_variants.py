@@ -13,7 +13,7 @@ from posexport.bundle.read import check_hashes, read
 from posexport.bundle.write import seal, staged
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.spec import PartSpec
 from tests import tiny_bundle
 

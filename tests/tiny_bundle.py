@@ -13,7 +13,7 @@ from onnx import numpy_helper, parser
 
 from posexport.bundle.manifest import Manifest, ParitySummary, SourceInfo
 from posexport.bundle.write import seal, staged
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.spec import EncodingSpec, InputSpec, Limits, OutputSpec
 
 VOCAB, WIDTH, LIMIT = 13, 3, 11

@@ -33,8 +33,8 @@ from posexport.bench.models import points
 from posexport.bench.ratio_table import shown
 from posexport.bench.records import Document, Point, Result
 from posexport.bench.run import Run
-from posexport.files import check_free, write_whole
-from posexport.machine import available
+from posexport.system.files import check_free, write_whole
+from posexport.system.machine import available
 from posexport.targets.target import TARGETS
 
 

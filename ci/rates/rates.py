@@ -26,7 +26,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from posexport.bench.machine import commit, machine
-from posexport.catalogue import catalogue
+from posexport.catalogue.stored import catalogue
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError

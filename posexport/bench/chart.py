@@ -4,7 +4,7 @@ import io
 from typing import TYPE_CHECKING
 
 from posexport.bench.records import Document, Result
-from posexport.extras import require
+from posexport.system.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from posexport.bench.records import Point
 from posexport.bundle.manifest import MANIFEST, MODEL, Manifest
 from posexport.bundle.read import read
 from posexport.errors import PosexportError
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.spec import CAPACITY
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.precisions import PrecisionName

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.spec import ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, is_cache_output
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE

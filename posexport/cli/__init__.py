@@ -11,7 +11,7 @@ import click
 
 from posexport.cli.command import Group
 from posexport.errors import PosexportError
-from posexport.extras import explain_missing
+from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
 COMMANDS = (

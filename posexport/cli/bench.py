@@ -91,8 +91,8 @@ def command(
     from posexport.bench.measurement import Conditions
     from posexport.bench.models import candidates, points
     from posexport.bench.run import Run
-    from posexport.files import write_whole
     from posexport.runtime.providers import check_loads
+    from posexport.system.files import write_whole
 
     _check(output, plot, force=force)
     conditions = Conditions(**choices)
@@ -118,7 +118,7 @@ def command(
 
 def _check(output: Path | None, plot: Path | None, *, force: bool) -> None:
     """Refuse what would be noticed only after hours."""
-    from posexport.files import check_free
+    from posexport.system.files import check_free
 
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise PosexportError(f"{plot} must end in .png or .svg; choose another name")
@@ -138,6 +138,6 @@ def _show(document: "Document", plot: Path | None, *, as_json: bool, force: bool
         Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(document))
     if plot is not None:
         from posexport.bench.chart import draw
-        from posexport.files import write_whole
+        from posexport.system.files import write_whole
 
         write_whole(plot, draw(document, plot.suffix), force=force)

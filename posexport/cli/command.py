@@ -7,7 +7,7 @@ import click
 
 from posexport.cli.other_tools import COMMANDS as OTHER_COMMANDS
 from posexport.cli.other_tools import about_option
-from posexport.suggest import closest, did_you_mean
+from posexport.options.suggest import closest, did_you_mean
 
 _PROGRAM = "posexport"
 

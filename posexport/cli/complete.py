@@ -14,7 +14,7 @@ def names(kind: str, first: Sequence[str] = ()) -> Complete:
     """Completes the names that ``posexport list KIND`` shows, behind some others."""
 
     def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from posexport.catalogue import names as all_names
+        from posexport.catalogue.stored import names as all_names
 
         return _items([*first, *all_names(kind)], incomplete)
 
@@ -22,7 +22,7 @@ def names(kind: str, first: Sequence[str] = ()) -> Complete:
 
 
 def sources(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from posexport.catalogue import names as all_names
+    from posexport.catalogue.stored import names as all_names
 
     paths = _paths(incomplete, lambda path: path.is_dir() or path.suffix == ".py")
     return [*_items(all_names("models"), incomplete), *paths]
@@ -46,7 +46,7 @@ def encodings_or_bundles(ctx: click.Context, parameter: click.Parameter, incompl
 
 def settings(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Keys of ``--set`` for the model or encoding that stands before it, or of all."""
-    from posexport.catalogue import catalogue
+    from posexport.catalogue.stored import catalogue
 
     named = {value for value in ctx.params.values() if isinstance(value, str)}
     rows = [row for kind in ("models", "encodings") for row in catalogue(kind)]

@@ -13,7 +13,7 @@ from posexport.cli.of_record import all_of, groups
 from posexport.cli.progress import bar, remark
 from posexport.cli.source_argument import check_source
 from posexport.conversion.options import GROUPS, ConvertOptions
-from posexport.recipe import OUTPUT
+from posexport.options.recipe import OUTPUT
 
 
 @click.command("convert", cls=Command, groups=groups(ConvertOptions, GROUPS, {OUTPUT: ("output",)}))

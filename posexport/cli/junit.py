@@ -29,8 +29,8 @@ def writer(path: Path | None, bundle: Path) -> "Iterator[Callable[[Report], None
     if path is None:
         yield lambda _: None
         return
-    from posexport.files import check_free, write_whole
     from posexport.parity.report.junit import junit, junit_error
+    from posexport.system.files import check_free, write_whole
 
     check_free(path, force=True)
     name = bundle.resolve().name

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from posexport.catalogue import catalogue, kinds
+from posexport.catalogue.stored import catalogue, kinds
 from posexport.cli import options
 from posexport.cli.command import Command
-from posexport.suggest import did_you_mean
+from posexport.options.suggest import did_you_mean
 
 KINDS = tuple(kinds())
 #: many rows of these say the same: they are shown under it
@@ -48,7 +48,7 @@ def command(kind: str, as_json: bool) -> None:
         posexport list models
         posexport list families --json
     """
-    from posexport.extras import runtime_conflict
+    from posexport.system.extras import runtime_conflict
 
     rows = [{key: _plain(value) for key, value in row.items()} for row in catalogue(kind)]
     if kind == "providers" and (conflict := runtime_conflict()):

@@ -1,4 +1,4 @@
-"""Options of the command line that are fields of a record (`posexport.option`)."""
+"""Options of the command line that are fields of a record (`posexport.options.option`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from posexport.cli import complete
-from posexport.option import Listed, options_in
+from posexport.options.option import Listed, options_in
 
 #: a decorator of commands
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

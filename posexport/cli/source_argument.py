@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from posexport.errors import PosexportError
-from posexport.suggest import did_you_mean
+from posexport.options.suggest import did_you_mean
 
 
 def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -> str:
@@ -23,7 +23,7 @@ def check_source(ctx: click.Context, _parameter: click.Parameter, source: str) -
             "(posexport list models) or file.py:factory"
         )
     if "/" not in source:
-        from posexport.catalogue import names
+        from posexport.catalogue.stored import names
 
         known = names("models")
         if source not in known:

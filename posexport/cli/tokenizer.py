@@ -42,7 +42,7 @@ def train_command(corpus: Path, output: Path, vocab_size: int, force: bool, as_j
     Example:
         posexport tokenizer train corpus.txt -o tokenizer.json --vocab-size 1000
     """
-    from posexport.files import check_free, write_whole
+    from posexport.system.files import check_free, write_whole
     from posexport.tokenizer import train
 
     check_free(output, force=force)

@@ -15,8 +15,8 @@ from posexport.compare.page import page
 from posexport.compare.records import Document, Result, Row, Setup, TaskInfo
 from posexport.compare.workers import each
 from posexport.errors import PosexportError
-from posexport.extras import require
-from posexport.files import write_whole
+from posexport.system.extras import require
+from posexport.system.files import write_whole
 from posexport.targets.precisions import FP32, precision_named
 from posexport.version import VERSION
 

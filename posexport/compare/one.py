@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.compare.records import AtPrecision, Result, Setup, at_precision
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 
 if TYPE_CHECKING:
     from posexport.sources.source import Source

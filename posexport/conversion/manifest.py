@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo
 from posexport.conversion.options import ConvertOptions
+from posexport.options.recipe import Recipe
 from posexport.parity.report.range import nearest
-from posexport.recipe import Recipe
 from posexport.runtime.providers import numeric_options
 from posexport.targets.precisions import FP32
 from posexport.targets.providers import DEFAULT_PROVIDER

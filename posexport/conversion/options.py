@@ -5,8 +5,8 @@ from dataclasses import fields
 from typing import Annotated, Any
 
 from posexport.errors import PosexportError
-from posexport.option import Option, StrPath
-from posexport.recipe import GRAPH, LENGTHS, OUTPUT, SOURCE, Recipe
+from posexport.options.option import Option, StrPath
+from posexport.options.recipe import GRAPH, LENGTHS, OUTPUT, SOURCE, Recipe
 from posexport.sources.resolve import LoadOptions
 from posexport.targets.precision_options import PRECISION, for_each
 from posexport.targets.precisions import FP32, PrecisionName

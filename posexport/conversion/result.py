@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from posexport.bundle.manifest import Manifest
-from posexport.files import size_text
 from posexport.spec import SEQUENCE
+from posexport.system.files import size_text
 
 if TYPE_CHECKING:
     from posexport.parity.report.report import Report

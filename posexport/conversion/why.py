@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from posexport.errors import PosexportError
 from posexport.export.build import Built
-from posexport.files import aside
 from posexport.parity.report.report import Report
+from posexport.system.files import aside
 
 
 def explained(name: str, built: Sequence[Built], err: PosexportError) -> PosexportError:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from posexport.export.build import Built
     from posexport.export.layouts.layout import Layout
+    from posexport.options.recipe import Recipe
     from posexport.parity.grid.inputs import Feeds
     from posexport.parity.proof import Progress
     from posexport.parity.report.report import Report
-    from posexport.recipe import Recipe
     from posexport.sources.source import Source
     from posexport.targets.precisions import PrecisionName
 

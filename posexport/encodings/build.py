@@ -5,8 +5,8 @@ from typing import Any
 
 from posexport.encodings.encoding import ENCODINGS, Encoding, Entry
 from posexport.errors import PosexportError
-from posexport.settings import convert
-from posexport.suggest import did_you_mean
+from posexport.options.settings import convert
+from posexport.options.suggest import did_you_mean
 
 #: Constructor arguments that ``--beyond`` sets, never ``--set``.
 _NOT_SETTINGS = ("beyond", "trained")

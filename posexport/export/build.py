@@ -16,13 +16,13 @@ from posexport.export.save import Store, save, weight_bytes
 from posexport.export.trace import trace
 from posexport.export.written import Written, written_by
 from posexport.ops.operator import DOMAIN
+from posexport.options.recipe import Recipe
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.half.ports import with_precision
 from posexport.precision.result import PrecisionResult
-from posexport.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
 from posexport.targets.target import Target

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.sources.source import Source
 from posexport.spec import as_metadata
 from posexport.version import VERSION

@@ -21,7 +21,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.rotation import RotationSpec
 from posexport.ops.spec import NodeSpec
 from posexport.ops.waves import ProjectionSpec
-from posexport.suggest import did_you_mean
+from posexport.options.suggest import did_you_mean
 from posexport.targets.target import Target
 
 

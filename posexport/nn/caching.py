@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posexport.encodings.positions import Positions
 from posexport.ops.cache import read_slots, write_slots
-from posexport.recipe import RotationName
+from posexport.options.recipe import RotationName
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL
 
 #: keys and values of a layer, [B, G, S, D]

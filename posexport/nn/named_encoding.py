@@ -12,7 +12,7 @@ from posexport.encodings.build import settings as settings_of
 from posexport.encodings.compose import ByLayer
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
-from posexport.settings import convert
+from posexport.options.settings import convert
 
 
 def encoding_of(

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posexport.errors import PosexportError
-from posexport.files import check_free, write_whole
 from posexport.plots.choose import choose
 from posexport.plots.figure import SUFFIXES, compose, render
 from posexport.plots.plot import Drawing, Subject
 from posexport.plots.titles import settings_in_words
 from posexport.sources.encoding_alone import alone
+from posexport.system.files import check_free, write_whole
 
 LENGTH = 64
 

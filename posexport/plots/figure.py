@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from posexport import pages
-from posexport.extras import require
 from posexport.plots.plot import SIDE, Group, Row
+from posexport.system.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.files import written_whole
+from posexport.system.files import written_whole
 
 LARGEST_JSON = 64 * 1024 * 1024
 

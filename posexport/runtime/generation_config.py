@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.options.suggest import did_you_mean
 from posexport.runtime.sampling import Sampling
-from posexport.suggest import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)

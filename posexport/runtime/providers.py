@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.errors import PosexportError
-from posexport.extras import require, runtime_conflict
-from posexport.machine import saturates
 from posexport.runtime import denormals as thread_state
+from posexport.system.extras import require, runtime_conflict
+from posexport.system.machine import saturates
 from posexport.targets.providers import DEFAULT_PROVIDER, Provider, provider_named
 
 if TYPE_CHECKING:

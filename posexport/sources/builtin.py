@@ -8,13 +8,13 @@ from posexport.encodings.build import build
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import ENCODINGS
 from posexport.errors import PosexportError
-from posexport.settings import convert
+from posexport.options.settings import convert
+from posexport.options.suggest import did_you_mean
 from posexport.sources import settings, weights
 from posexport.sources.definitions import KINDS
 from posexport.sources.definitions.kind import Kind
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
-from posexport.suggest import did_you_mean
 
 MAX_POSITIONS = 128
 LABELS = 3

@@ -7,7 +7,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder
 from posexport.nn.caching import CACHES, Caching
-from posexport.recipe import CacheName, RotationName
+from posexport.options.recipe import CacheName, RotationName
 from posexport.sources.mapped import copy_with_same_weights
 from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.source import Source

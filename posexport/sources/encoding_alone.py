@@ -11,7 +11,7 @@ from posexport.encodings.build import build, lookup
 from posexport.encodings.build import settings as settings_of
 from posexport.encodings.encoding import Encoding, Entry
 from posexport.errors import PosexportError
-from posexport.settings import convert
+from posexport.options.settings import convert
 from posexport.sources.builtin import LARGEST, MAX_POSITIONS
 from posexport.sources.definitions.encoder import ENCODER
 from posexport.sources.settings import parse, refuse_unknown

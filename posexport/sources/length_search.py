@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from posexport.machine import available
+from posexport.system.machine import available
 
 #: the longest input that is tried: one more than a table of 8192 positions
 LONGEST = 8193

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from posexport.recipe import Recipe
+from posexport.options.recipe import Recipe
 from posexport.sources import hub
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from posexport.extras import installed_runtimes
+from posexport.system.extras import installed_runtimes
 from posexport.targets.dtypes import DType
 
 _FOLDER = Path(__file__).parent / "kernel_tables"

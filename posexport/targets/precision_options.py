@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.option import Option, check_choices
+from posexport.options.option import Option, check_choices
 from posexport.targets.dtypes import DType
 from posexport.targets.precisions import FP32, PRECISIONS, Precision, PrecisionName, precision_named
 

@@ -6,7 +6,7 @@ from posexport.export.layouts.genai import GENAI
 from posexport.export.layouts.layout import Layout
 from posexport.export.layouts.optimum import OPTIMUM
 from posexport.export.layouts.transformers_js import TRANSFORMERS_JS
-from posexport.recipe import LayoutName
+from posexport.options.recipe import LayoutName
 from posexport.sources.source import Source
 from posexport.targets.precisions import FP32, Precision
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from posexport.machine import available as available
-from posexport.machine import readable as readable
 from posexport.parity.grid.point import GridPoint
 from posexport.spec import OutputSpec
+from posexport.system.machine import available as available
+from posexport.system.machine import readable as readable
 
 #: the part of the free memory that a point may take
 SHARE = 0.8

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from posexport.errors import PosexportError
-from posexport.extras import require
 from posexport.spec import InputSpec, PartSpec
+from posexport.system.extras import require
 from posexport.targets.dtypes import BY_PRECISION, MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import provider_named

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 from posexport.errors import PosexportError
+from posexport.options.suggest import did_you_mean
 from posexport.sources.huggingface import assign, own_code, sentence_transformers
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
@@ -17,7 +18,6 @@ from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import Weights, open_weights
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
-from posexport.suggest import did_you_mean
 
 
 def checkpoint_source(

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-from posexport.suggest import check_choice
+from posexport.options.suggest import check_choice
 
 StrPath = str | PathLike[str]
 

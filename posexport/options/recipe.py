@@ -7,7 +7,7 @@ Its keys are the names of options of ``posexport convert``.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from posexport.option import Option
+from posexport.options.option import Option
 from posexport.spec import Beyond
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.providers import PROVIDERS

@@ -1,7 +1,7 @@
 """What ``posexport list`` shows. Imports no torch: most of it is read from a file that ``ci/catalogue`` writes.
 
-The file is a copy of `posexport.registries`. A process that has imported the registries gets them in its place, so
-that encodings which it registered itself are listed too.
+The file is a copy of `posexport.catalogue.registries`. A process that has imported the registries gets them in its
+place, so that encodings which it registered itself are listed too.
 """
 
 import json
@@ -22,7 +22,7 @@ def catalogue(kind: str) -> list[dict[str, Any]]:
     if kind == "providers":
         return _providers()
     if _REGISTRY in sys.modules:
-        from posexport.registries import TABLES
+        from posexport.catalogue.registries import TABLES
 
         rows: list[dict[str, Any]] = TABLES[kind]()
         return rows
@@ -41,13 +41,13 @@ def kinds() -> list[str]:
 @cache
 def stored() -> dict[str, list[dict[str, Any]]]:
     """The file: rows by kind."""
-    rows: dict[str, list[dict[str, Any]]] = json.loads(files("posexport").joinpath(FILE).read_text("utf-8"))
+    rows: dict[str, list[dict[str, Any]]] = json.loads(files("posexport.catalogue").joinpath(FILE).read_text("utf-8"))
     return rows
 
 
 def as_text() -> str:
     """What the file holds, by the registries: one row a line, so that changes can be read."""
-    from posexport.registries import TABLES
+    from posexport.catalogue.registries import TABLES
 
     def table(kind: str) -> str:
         rows = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in TABLES[kind]())
