@@ -43,10 +43,11 @@ def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
     """Inputs of several sizes, a short row and a long one padded on either side."""
     longest = min(source.limits.max_length or _LONGEST, _LONGEST)
     names = [name for name in axis_sizes(source.inputs) if name != BATCH]
-    samples = []
+    samples: list[Mapping[str, NDArray[Any]]] = []
     for batch, length in ((3, min(7, longest)), (2, min(33, longest)), (1, longest)):
         sizes = {BATCH: batch} | {name: max(1, length - at) for at, name in enumerate(names)}
-        feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
+        drawn = example(source.inputs, sizes)
+        feeds: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in drawn.items()}
         for spec in source.inputs:
             if spec.role == "mask" and batch > 1:
                 _pad(feeds[spec.name])

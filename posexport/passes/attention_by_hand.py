@@ -38,7 +38,7 @@ class _Scores:
 
 def recognise(model: ir.Model) -> PassResult:
     """Put nodes in the place of attention by hand; counts them."""
-    reasons = []
+    reasons: list[str | None] = []
     for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
         product = only(softmax.outputs[0])
         if product is None or product.op_type != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
