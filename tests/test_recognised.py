@@ -339,6 +339,20 @@ def test_multi_head_attention_is_pytorch_s(
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
+def test_bool_masks_of_the_function_itself_drop_where_they_are_true() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.MultiheadAttention(D, H, dtype=torch.float64).eval(), of(S, 2, D)
+    weights = (layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0, layer.out_proj.weight)
+    padding = torch.arange(S) > torch.tensor([[4], [7]])
+    call = lambda: F.multi_head_attention_forward(
+        x, x, x, D, H, *weights, layer.out_proj.bias, training=False, key_padding_mask=padding, need_weights=False
+    )[0]
+    with Recognised() as seen:
+        got = call()
+    assert seen.reasons == [None]
+    torch.testing.assert_close(got, call(), rtol=1e-10, atol=1e-12)
+
+
 def test_cross_attention_of_other_channels() -> None:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(D, H, kdim=5, vdim=8, batch_first=True, dtype=torch.float64).eval()
