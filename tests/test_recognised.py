@@ -1,6 +1,7 @@
 """Attention as users write it: it is recognised for every target, by what the graph has, and its values are right."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,30 @@ def test_multi_head_attention_is_pytorch_s(
         assert (one is None) is (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_bool_masks_of_the_function_itself_drop_where_they_are_true() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.MultiheadAttention(D, H, dtype=torch.float64).eval(), of(S, 2, D)
+    weights = (layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0, layer.out_proj.weight)
+    padding = torch.arange(S) > torch.tensor([[4], [7]])
+    call = partial(
+        F.multi_head_attention_forward,
+        x,
+        x,
+        x,
+        D,
+        H,
+        *weights,
+        layer.out_proj.bias,
+        training=False,
+        key_padding_mask=padding,
+        need_weights=False,
+    )
+    with Recognised() as seen:
+        got = call()[0]
+    assert seen.reasons == [None]
+    torch.testing.assert_close(got, call()[0], rtol=1e-10, atol=1e-12)
 
 
 def test_cross_attention_of_other_channels() -> None:

@@ -1,4 +1,4 @@
-"""What ``posexport list`` shows, read off the registries. Needs torch; the copy in `posexport.catalogue.stored` does not.
+"""What ``posexport list`` shows, read off the registries. Needs torch; `posexport.catalogue.stored` does not.
 
 Every row has ``name`` and ``what``, and more for some kinds.
 """

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from posexport.encodings.positions import Positions
 from posexport.nn.attention import attend
+from posexport.nn.projections import merge_heads, split_heads
 from posexport.sources.recognise import masks
 
 #: axes before tokens and channels: of one sequence, of a batch without heads, of a batch
@@ -67,8 +68,7 @@ def _of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
     seen_BTC = sees_any.transpose(1, 2)
     if seen_BTC.shape[-1] != 1:
         seen_BTC = seen_BTC.repeat_interleave(size, -1)
-    packed = context_BHTD.transpose(1, 2).flatten(2)
-    return torch.where(seen_BTC, packed, zero).reshape(*packed.shape[:2], heads, size).transpose(1, 2)
+    return split_heads(torch.where(seen_BTC, merge_heads(context_BHTD), zero), heads)
 
 
 def formula(

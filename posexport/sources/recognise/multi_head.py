@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posexport.nn.projections import merge_heads, split_heads
+
 
 def refusal(call: dict[str, Any]) -> str | None:
     """Why a call is left to its formula; None where it is not."""
@@ -37,7 +39,7 @@ class Projected:
         return x.transpose(0, 1) if self.batched else x[None]
 
     def _split(self, x_BTC: Tensor) -> Tensor:
-        return x_BTC.reshape(*x_BTC.shape[:2], self.heads, -1).transpose(1, 2)
+        return split_heads(x_BTC, self.heads)
 
     def _projections(self) -> tuple[Tensor, ...]:
         """[B, T, C] each."""
@@ -54,8 +56,7 @@ class Projected:
 
     def output(self, context_BHTD: Tensor) -> Tensor:
         """[T, B, C], as the function returns it."""
-        packed = context_BHTD.transpose(1, 2).flatten(2)
-        out = F.linear(packed, self.call["out_proj_weight"], self.call["out_proj_bias"])
+        out = F.linear(merge_heads(context_BHTD), self.call["out_proj_weight"], self.call["out_proj_bias"])
         return out.transpose(0, 1) if self.batched else out[0]
 
 
