@@ -448,6 +448,19 @@ class Windows(Model):
         return F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < 20))
 
 
+class WideWindows(Model):
+    """No limit of length, and windows that are wider than what is looked at."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x: Tensor = self.token(ids)
+        return x
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        at = torch.arange(q.shape[2])
+        distance = at[:, None] - at
+        return F.scaled_dot_product_attention(q, k, v, (distance >= 0) & (distance < 1500))
+
+
 @pytest.mark.parametrize(
     ("model", "nodes", "entry", "reason"),
     [
@@ -455,6 +468,7 @@ class Windows(Model):
         (BiasedFirst, {}, "recognised-attention", "its scores are no product of queries and keys"),
         (Returned, {}, "recognised-attention", "its probabilities are read elsewhere too"),
         (Windows, {"PairMaskedAttention": 2}, "mask-structure", "its mask over pairs of tokens is not causality and"),
+        (WideWindows, {"PairMaskedAttention": 2}, "mask-structure", "a number or a table beyond the 1024 tokens"),
     ],
 )
 def test_what_is_left_says_why(model: type[Model], nodes: dict[str, int], entry: str, reason: str) -> None:

@@ -14,8 +14,8 @@ from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Limits, multiple
 
-#: the longest input that masks are looked at for, where the module has no limit below it
-_LONGEST = 1024
+#: the longest input that masks are looked at for: of a module without a limit, and at most
+_LONGEST, _MOST = 1024, 4096
 
 
 def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
@@ -42,7 +42,7 @@ def _settle(model: ir.Model, result: PassResult) -> None:
 def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
     """Inputs of several sizes, a short row and a long one padded on either side."""
     limits = source.limits
-    longest = min(limits.max_length or _LONGEST, _LONGEST)
+    longest = _longest(limits)
     traced = axis_sizes(source.inputs, limits.trace_sizes)
     sequences = [name for name in traced if name in (SEQUENCE, ENCODER_SEQUENCE)]
     samples: list[Mapping[str, NDArray[Any]]] = []
@@ -62,8 +62,11 @@ def _taken(limits: Limits, axis: str, size: int) -> int:
     """The nearest size from ``size`` on that an axis takes, or the largest one below."""
     step = limits.size_steps.get(axis, 1)
     least = max(limits.min_length if axis == SEQUENCE else 1, limits.min_sizes.get(axis, 1), size)
-    most = min(_LONGEST, limits.max_length or _LONGEST)
-    return min(multiple(least, step), max(most // step * step, step))
+    return min(multiple(least, step), max(_longest(limits) // step * step, step))
+
+
+def _longest(limits: Limits) -> int:
+    return _LONGEST if limits.max_length is None else min(limits.max_length, _MOST)
 
 
 def _pad(mask: NDArray[Any]) -> None:

@@ -1,10 +1,11 @@
 """Masks over pairs of tokens that are causality, padding or both, found by computing them at several sizes.
 
 A module may give its causality as a mask that it keeps, makes of tril, or joins with padding. Attention that knows it
-looks at half of the keys, tile by tile. What was found holds at the sizes that were tried; the proof tries its own.
+looks at half of the keys, tile by tile. What a mask is beyond the longest input that was looked at must follow: one
+with a number or a table that large (a window of 4096 tokens looks causal below) stays as it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -19,6 +20,8 @@ from posexport.passes.graph_pass import PassResult
 
 Feeds = Mapping[str, NDArray[Any]]
 Structure = Literal["keys", "causal", "causal keys"]
+#: numbers from here on are ends of slices and what drops a score
+_NO_LENGTH = 1 << 31
 _NO_STRUCTURE = "its mask over pairs of tokens is not causality and padding alone"
 
 
@@ -32,40 +35,53 @@ def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
         if spec is not None and mask is not None and not spec.ordered and sizes(mask) is not None:
             by_mask.setdefault(mask, []).append((node, spec))
     for mask, nodes in by_mask.items():
-        values = _computed(model, mask, samples)
-        structure = None if values is None else _structure(values)
-        if structure not in (None, "causal") and mask.shape is not None and mask.shape[0] == 1:
-            structure = None  # keys are masked for every row of the batch
+        structure, reason = _structure(model, mask, samples)
         for node, spec in nodes:
             if structure is not None:
                 _change(node, spec, mask, structure)
-            reasons.append(_NO_STRUCTURE if structure is None else None)
+            reasons.append(reason)
     return PassResult.of(reasons)
 
 
-def _computed(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> list[NDArray[Any]] | None:
-    """The mask for every sample; None where it depends on attention."""
-    import onnxruntime as ort
-
+def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tuple[Structure, None] | tuple[None, str]:
+    """What a mask [B, H, T, S] is for all ``samples``, the longest last, or why that is not known."""
     graph = ir.convenience.extract(model.graph, list(model.graph.inputs), [mask])
     if any(node.domain for node in graph):
-        return None
+        return None, _NO_STRUCTURE  # it depends on attention
+    # keys are masked for every row of the batch
+    fitting: list[Structure] = ["causal", "causal keys", "keys"]
+    if mask.shape is not None and mask.shape[0] == 1:
+        fitting = ["causal"]
+    longest = 0
+    for value in _computed(model, graph, samples):
+        longest = max(longest, min(value.shape[2:]))
+        fitting = [structure for structure in fitting if _is(structure, value)]
+        if not fitting:
+            return None, _NO_STRUCTURE
+    if _may_differ_beyond(graph, longest):
+        return None, f"its mask has a number or a table beyond the {longest} tokens that were looked at"
+    return fitting[0], None
+
+
+def _computed(model: ir.Model, graph: ir.Graph, samples: Sequence[Feeds]) -> Iterator[NDArray[Any]]:
+    """What ``graph``, a part of the model's, gives for each sample."""
+    import onnxruntime as ort
+
     alone = ir.Model(graph, ir_version=model.ir_version)
     alone.opset_imports.update(model.opset_imports)
     session = ort.InferenceSession(ir.to_proto(alone).SerializeToString(), providers=["CPUExecutionProvider"])
     names = {value.name for value in session.get_inputs()}
-    return [
-        np.asarray(session.run(None, {name: feed for name, feed in feeds.items() if name in names})[0])
-        for feeds in samples
-    ]
+    for feeds in samples:
+        yield np.asarray(session.run(None, {name: feed for name, feed in feeds.items() if name in names})[0])
 
 
-def _structure(values: Sequence[NDArray[Any]]) -> Structure | None:
-    """What all ``values`` [B, H, T, S] are."""
-    for structure in ("causal", "causal keys", "keys"):
-        if all(_is(structure, value) for value in values):
-            return structure
-    return None
+def _may_differ_beyond(graph: ir.Graph, longest: int) -> bool:
+    """Whether something in ``graph`` may end or begin at more than ``longest`` tokens."""
+    constants = [value.const_value for value in graph.initializers.values()]
+    constants += [node.attributes["value"].as_tensor() for node in graph if "value" in node.attributes]
+    arrays = [np.asarray(tensor.numpy()) for tensor in constants if tensor is not None]
+    large = any(((longest <= np.abs(array)) & (np.abs(array) < _NO_LENGTH)).any() for array in arrays)
+    return large or any(size > longest for array in arrays for size in array.shape)
 
 
 def _is(structure: Structure, mask: NDArray[Any]) -> bool:
