@@ -91,6 +91,7 @@ EQUIVALENT = {
     ("posexport/encodings/deberta.py", "distance = int(mid * (last / mid) ** (n / (mid - 1)))"): (
         "a first guess, which the integer search that follows corrects"
     ),
+    ("posexport/precision/content.py", "before = -1"): "any number that no set has as its size",
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),

@@ -534,6 +534,8 @@ def test_a_refusal_is_quoted_shortly(message: str, words: str) -> None:
     [
         (1.0, 1.0, True, "answered as the source computes it"),
         (1.5, 1.0, False, "out is off by 5.0e-01"),
+        (1 + 2.0**-17, 1.0, True, "answered as the source computes it"),  # 64 eps, what is allowed
+        (1 + 2.0**-16, 1.0, False, "out is off by 1.5e-05"),
         (1.0, None, False, "where the source has no positions and gives nothing"),
         (None, 1.0, True, "rejected: no"),
     ],
