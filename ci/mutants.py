@@ -36,7 +36,10 @@ LOWERING = (
 PROOF = ("test_parity", "test_median", "test_verdict", "test_parity_invariants", "test_parity_locate", "test_branches")
 QUANTIZED = ("test_stored_weights", "test_quantized_mutants", "test_projections_quantized", "test_int8_rows")
 PRECISION = ("test_blocks", "test_int8_rows", "test_projections_quantized", "test_half_precision")
-SOURCES = ("test_golden", "test_sources", "test_user_modules", "test_steps")
+SOURCES = (
+    *("test_sources", "huggingface/test_config", "huggingface/test_decoders_llama", "huggingface/test_seq2seq"),
+    *("huggingface/test_weight_files", "test_golden", "test_user_modules", "test_steps"),
+)
 #: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
 PLACES = {
     "posexport/encodings": MATHS,
@@ -77,7 +80,8 @@ NEAREST = {
     "mapped": "test_large",
     "extend": "test_sources",
     "transforms": "huggingface/test_transforms",
-    "families": "test_golden",
+    "families": "huggingface/test_config",
+    "windowed": "test_windowed",
 }
 #: Machinery, not maths; its tests are elsewhere.
 LEFT_OUT = {"__init__", "build", "beyond", "attention", "config", "describe", "gradient"}
