@@ -95,6 +95,10 @@ EQUIVALENT = {
     ("posexport/encodings/deberta.py", "distance = int(mid * (last / mid) ** (n / (mid - 1)))"): (
         "a first guess, which the integer search that follows corrects"
     ),
+    (
+        "posexport/parity/range/log.py",
+        "seen.overflow = max(seen.overflow or 0.0, np.inf if np.isnan(value) else value)",
+    ): "any number below 65520, which every overflow exceeds",
     ("posexport/precision/content.py", "before = -1"): "any number that no set has as its size",
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
