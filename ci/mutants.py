@@ -35,7 +35,13 @@ LOWERING = (
 )
 PROOF = ("test_parity", "test_median", "test_verdict", "test_parity_invariants", "test_parity_locate", "test_branches")
 QUANTIZED = ("test_stored_weights", "test_quantized_mutants", "test_projections_quantized", "test_int8_rows")
-PRECISION = ("test_blocks", "test_int8_rows", "test_projections_quantized", "test_half_precision")
+PRECISION = (
+    "test_stored_weights",
+    "test_blocks",
+    "test_int8_rows",
+    "test_projections_quantized",
+    "test_half_precision",
+)
 SOURCES = (
     *("test_sources", "huggingface/test_config", "huggingface/test_decoders_llama", "huggingface/test_seq2seq"),
     *("huggingface/test_weight_files", "test_golden", "test_user_modules", "test_steps"),
@@ -73,6 +79,7 @@ NEAREST = {
     "blocks": "test_blocks",
     "second_order": "test_gptq",
     "smoothing": "test_int8_smoothing",
+    "watch": "test_range",
     "emulate": "test_emulation",
     "probe": "test_user_modules",
     "length_search": "test_user_modules",
@@ -96,9 +103,16 @@ EQUIVALENT = {
         "a first guess, which the integer search that follows corrects"
     ),
     (
+        "posexport/parity/agreement/cosine.py",
+        "yield y.reshape(len(y), -1), truth.reshape(len(truth), -1)",
+    ): "NumPy takes any negative size for the one that it works out; the line's other changes are found",
+    (
         "posexport/parity/range/log.py",
         "seen.overflow = max(seen.overflow or 0.0, np.inf if np.isnan(value) else value)",
     ): "any number below 65520, which every overflow exceeds",
+    ("posexport/precision/worth.py", "return [each for each in chosen if gained[each.weight.value] > 0]"): (
+        "what takes as many bytes either way; they are estimates"
+    ),
     ("posexport/precision/content.py", "before = -1"): "any number that no set has as its size",
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
