@@ -131,6 +131,7 @@ def test_defaults_of_transformers(copy: Callable[[str], Path]) -> None:
     ("name", "values", "said"),
     [
         ("roberta-absolute", {"pad_token_id": None}, "pad_token_id = None"),
+        ("xglm-forcausallm", {"pad_token_id": 23}, "pad_token_id = 23; it must be a whole number from 0 to 22"),
         ("albert-absolute", {"inner_group_num": 2}, "only groups of one layer"),
         ("albert-absolute", {"num_hidden_groups": 3}, "must divide"),
         ("roberta-absolute", {"pad_token_id": 40}, "positions start at pad_token_id + 1"),
