@@ -57,7 +57,7 @@ PLACES = {
     "posexport/parity/report/median.py": PROOF,
     "posexport/parity/grid": PROOF,
     "posexport/parity/quantized": QUANTIZED,
-    "posexport/parity/foreign": ("test_foreign",),
+    "posexport/parity/foreign": ("test_foreign_calls", "test_foreign"),
     "posexport/parity/locate": ("test_parity_locate",),
     "posexport/parity/agreement": ("test_agreement",),
     "posexport/parity/range": ("test_range",),
@@ -110,6 +110,10 @@ EQUIVALENT = {
         "posexport/parity/range/log.py",
         "seen.overflow = max(seen.overflow or 0.0, np.inf if np.isnan(value) else value)",
     ): "any number below 65520, which every overflow exceeds",
+    (
+        "posexport/precision/half/flow.py",
+        "return node.inputs[:1] if node.op_type in MOVES or is_float_cast(node) else node.inputs",
+    ): "the second input of what moves is of integers, which have no type to decide",
     ("posexport/precision/worth.py", "return [each for each in chosen if gained[each.weight.value] > 0]"): (
         "what takes as many bytes either way; they are estimates"
     ),
