@@ -35,8 +35,17 @@ LOWERING = (
 )
 PROOF = ("test_parity", "test_median", "test_verdict", "test_parity_invariants", "test_parity_locate", "test_branches")
 QUANTIZED = ("test_stored_weights", "test_quantized_mutants", "test_projections_quantized", "test_int8_rows")
-PRECISION = ("test_blocks", "test_int8_rows", "test_projections_quantized", "test_half_precision")
-SOURCES = ("test_golden", "test_sources", "test_user_modules", "test_steps")
+PRECISION = (
+    "test_stored_weights",
+    "test_blocks",
+    "test_int8_rows",
+    "test_projections_quantized",
+    "test_half_precision",
+)
+SOURCES = (
+    *("test_sources", "huggingface/test_config", "huggingface/test_decoders_llama", "huggingface/test_seq2seq"),
+    *("huggingface/test_weight_files", "test_golden", "test_user_modules", "test_steps"),
+)
 #: what is changed -> the tests that are to notice, the likeliest first. Of each file what the short run has of it
 PLACES = {
     "posexport/encodings": MATHS,
@@ -48,7 +57,7 @@ PLACES = {
     "posexport/parity/report/median.py": PROOF,
     "posexport/parity/grid": PROOF,
     "posexport/parity/quantized": QUANTIZED,
-    "posexport/parity/foreign": ("test_foreign",),
+    "posexport/parity/foreign": ("test_foreign_calls", "test_foreign"),
     "posexport/parity/locate": ("test_parity_locate",),
     "posexport/parity/agreement": ("test_agreement",),
     "posexport/parity/range": ("test_range",),
@@ -70,6 +79,7 @@ NEAREST = {
     "blocks": "test_blocks",
     "second_order": "test_gptq",
     "smoothing": "test_int8_smoothing",
+    "watch": "test_range",
     "emulate": "test_emulation",
     "probe": "test_user_modules",
     "length_search": "test_user_modules",
@@ -77,7 +87,8 @@ NEAREST = {
     "mapped": "test_large",
     "extend": "test_sources",
     "transforms": "huggingface/test_transforms",
-    "families": "test_golden",
+    "families": "huggingface/test_config",
+    "windowed": "test_windowed",
 }
 #: Machinery, not maths; its tests are elsewhere.
 LEFT_OUT = {"__init__", "build", "beyond", "attention", "config", "describe", "gradient"}
@@ -91,6 +102,22 @@ EQUIVALENT = {
     ("posexport/encodings/deberta.py", "distance = int(mid * (last / mid) ** (n / (mid - 1)))"): (
         "a first guess, which the integer search that follows corrects"
     ),
+    (
+        "posexport/parity/agreement/cosine.py",
+        "yield y.reshape(len(y), -1), truth.reshape(len(truth), -1)",
+    ): "NumPy takes any negative size for the one that it works out; the line's other changes are found",
+    (
+        "posexport/parity/range/log.py",
+        "seen.overflow = max(seen.overflow or 0.0, np.inf if np.isnan(value) else value)",
+    ): "any number below 65520, which every overflow exceeds",
+    (
+        "posexport/precision/half/flow.py",
+        "return node.inputs[:1] if node.op_type in MOVES or is_float_cast(node) else node.inputs",
+    ): "the second input of what moves is of integers, which have no type to decide",
+    ("posexport/precision/worth.py", "return [each for each in chosen if gained[each.weight.value] > 0]"): (
+        "what takes as many bytes either way; they are estimates"
+    ),
+    ("posexport/precision/content.py", "before = -1"): "any number that no set has as its size",
     ("posexport/parity/agreement/on_grid.py", 'proof.progress(0, 0, f"what {report.precision} costs, {point}")'): (
         "what a line of progress counts"
     ),

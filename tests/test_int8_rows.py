@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,7 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.precision.apply import apply
 from posexport.precision.linear import projections
+from posexport.precision.rows.static_scales import ChannelRange, _scale
 from posexport.system import machine
 from posexport.targets.precision_options import PrecisionOptions
 from posexport.targets.target import Target
@@ -261,6 +263,15 @@ def test_static_scales(target, form):
         agree(z, wanted, "rounded activations", np.int8)
     exact = x @ w + (b if biased else 0)
     assert np.abs(z - exact).max() < 0.05 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(("low", "high", "zero", "width"), [(2, 5, 0, 5), (-5, -2, 255, 5), (-1, 3, 64, 4)])
+def test_zeros_of_static_scales_are_zeros(low: float, high: float, zero: int, width: float) -> None:
+    """Where all values have one sign, too: padding and what ReLU leaves are 0."""
+    channels = ChannelRange(np.array([low, low], np.float32), np.array([high, low], np.float32))
+    found = _scale(channels, SimpleNamespace(own=False, largest=None))
+    assert found.zero == zero
+    agree(found.scale, width / 255, "rounded", np.float32)
 
 
 @NEEDS_VNNI

@@ -11,6 +11,7 @@ from parity_models import copied, exported, prove, source, with_nodes, with_weig
 
 from posexport.export.build import build
 from posexport.parity.locate.capture import Checkpoint
+from posexport.parity.locate.graph_values import Exposed
 from posexport.parity.locate.locate import _Compared, _error, locate
 from posexport.parity.report.points import Point
 from posexport.sources.source import Source
@@ -176,6 +177,16 @@ def test_errors_count_real_tokens_and_scores_that_are_not_masked() -> None:
     zeros = np.zeros((2, 3))
     assert _error(zeros, Checkpoint("a", 0, "out", zeros), []) == 0
     assert _error(zeros + 1e-9, Checkpoint("a", 0, "out", zeros), []) == np.inf
+
+
+def test_blocks_of_queries_are_put_one_behind_the_other() -> None:
+    """As a Scan gives them: [blocks, B, H, queries of one, S]."""
+    name, x = "posexport_blocks/scores/entering/0", np.random.default_rng(0).standard_normal((3, 2, 5, 4, 7))
+    ends = [onnx.helper.make_tensor_value_info(each, onnx.TensorProto.DOUBLE, [None] * 5) for each in ("x", name)]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], [name])], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    found = Exposed([model], [], {}, []).run({"x": x}, provider="cpu", threads=1)
+    assert np.array_equal(found[name], np.concatenate(list(x), 2))
 
 
 def test_a_graph_without_module_paths_says_so(models: dict[str, tuple[Source, onnx.ModelProto]]) -> None:

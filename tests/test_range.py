@@ -113,6 +113,19 @@ def test_the_least_number_that_rounds_to_infinity_is_an_overflow_of_its_own_node
     assert largest(log)["total"] == 65504
 
 
+def test_an_overflow_without_a_number_is_no_largest() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=HALF, name="down"),
+        helper.make_node("Reciprocal", ["a"], ["r"], name="turned"),
+        helper.make_node("Cast", ["r"], ["y"], to=TensorProto.FLOAT),
+    ]
+    log, session = log_of(nodes, [("x", TensorProto.FLOAT, ["n"])], [("y", TensorProto.FLOAT, ["n"])])
+    session.run(["y"], {"x": np.array([4], np.float32)})
+    session.run(["y"], {"x": np.array([0], np.float32)})
+    assert [(found.node, found.value) for found in log.overflows()] == [("turned", None)]
+    assert largest(log) == {"down": 4, "turned": 0.25}
+
+
 def test_what_is_fed_beyond_the_range_is_not_the_graphs() -> None:
     log, session = of_bodies()
     session.run(["y"], {"x": np.array([np.inf, 1], np.float32), "c": np.array(False)})

@@ -23,6 +23,7 @@ from posexport.models.windowed_block import WindowedConfig
 from posexport.models.windows import cut
 from posexport.runtime.feeds import prepare
 from posexport.sources import builtin
+from posexport.sources.definitions.windowed import SWIN
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from tests.tolerances import agree
 
@@ -288,3 +289,8 @@ def test_masked_image_modelling_gives_its_features(tmp_path: Path) -> None:
     source = checkpoint_source(directory, task="features", allow_pickle=False)
     assert any("mask token" in remark for remark in source.remarks)
     assert any("masked image modelling head" in remark for remark in source.remarks)
+
+
+def test_an_encoding_is_made_for_the_first_stage() -> None:
+    sizes = SWIN.sizes(WindowedConfig(hidden=30, heads=(3, 5), depths=(1, 1), window=4))
+    assert sizes == {"hidden": 30, "heads": 3, "head_size": 10, "window": 4}

@@ -1,5 +1,6 @@
 """Odd, broken and hostile config.json."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from checkpoints import Tensors, change, configure, outputs, read, refusal, same
 from posexport.sources.huggingface.directory import JSON_BYTES
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.relatives import _RELATIVES
+from posexport.sources.source import Source
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,7 @@ def test_defaults_of_transformers(copy: Callable[[str], Path]) -> None:
     ("name", "values", "said"),
     [
         ("roberta-absolute", {"pad_token_id": None}, "pad_token_id = None"),
+        ("xglm-forcausallm", {"pad_token_id": 23}, "pad_token_id = 23; it must be a whole number from 0 to 22"),
         ("albert-absolute", {"inner_group_num": 2}, "only groups of one layer"),
         ("albert-absolute", {"num_hidden_groups": 3}, "must divide"),
         ("roberta-absolute", {"pad_token_id": 40}, "positions start at pad_token_id + 1"),
@@ -251,3 +254,34 @@ def test_distilbert_under_other_names(copy: Callable[[str], Path]) -> None:
     change(directory, alone)
     configure(directory, architectures=["DistilBertModel"])
     assert torch.equal(outputs(read(directory))[0], states)
+
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+#: one file of each kind of model that says what its normalisations add to a variance
+SAYS_EPS = {
+    json.loads(path.read_text())["model_type"]: (path.parent.name, key)
+    for path in sorted(GOLDEN.glob("*/config.json"), reverse=True)
+    for key in json.loads(path.read_text())
+    if key.endswith(("_eps", "_epsilon"))
+}
+
+
+#: where the file says another value than the class, as released ones do: the class's
+OF_CLASS = dict.fromkeys(("roberta", "xlm-roberta", "camembert", "longformer", "esm"), 1e-12)
+OF_CLASS["wav2vec2-conformer"] = 1e-5
+
+
+@pytest.mark.parametrize("kind", SAYS_EPS)
+def test_a_file_that_does_not_say_eps_has_that_of_transformers(kind: str, copy: Callable[[str], Path]) -> None:
+    """Files of `ci/golden` have the values of transformers' classes, with few exceptions."""
+    name, key = SAYS_EPS[kind]
+    directory = copy(name)
+    said = json.loads((directory / "config.json").read_text())[key]
+    before = all_eps(read(directory))
+    configure(directory, **{key: ...})
+    assert all_eps(read(directory)) == [OF_CLASS.get(kind, said) if each == said else each for each in before]
+    assert said in before
+
+
+def all_eps(source: Source) -> list[float]:
+    return [part.eps for part in source.module.modules() if isinstance(getattr(part, "eps", None), float)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from checkpoints import GOLDEN, Tensors, change, configure, outputs, read, refus
 from posexport.encodings.nope import NoPE
 from posexport.models.decoder import DecoderModel
 from posexport.nn.norms import LayerNormOfHeads, RMSNorm
+from posexport.sources.huggingface.families.smollm3 import _rotates
 from posexport.sources.source import Source
 from tests.tolerances import agree, agree_each
 
@@ -245,6 +247,11 @@ def _heads_of_eight(tensors: Tensors) -> None:
             tensors[name] = torch.zeros(8, *tensors[name].shape[1:])
         if "_layernorm." in name and "self_attn" in name:
             del tensors[name]
+
+
+def test_every_fourth_layer_does_not_rotate_where_nothing_is_said() -> None:
+    said = SimpleNamespace(values={}, size=lambda _key, default: default)
+    assert _rotates(said, 9) == [True, True, True, False, True, True, True, False, True]  # type: ignore[arg-type]
 
 
 def test_layers_without_positions_in_both_spellings(copy: Copy) -> None:

@@ -223,8 +223,9 @@ def test_a_table_of_sines_in_the_file_must_be_the_formula(copy: Copy) -> None:
         change(directory, lambda tensors, made=made: tensors.update(made))  # type: ignore[misc]
         assert torch.equal(logits(directory), before)
     wrong = Sinusoidal(hidden=18).vectors(torch.arange(40), torch.float64).float()
-    change(directory, lambda tensors: tensors.update({name: wrong}))
-    assert "embed_positions.weight differs from the family's formula" in refusal(directory)
+    for other in (wrong, 1.01 * table):
+        change(directory, lambda tensors, other=other: tensors.update({name: other}))  # type: ignore[misc]
+        assert "embed_positions.weight differs from the family's formula" in refusal(directory)
 
 
 def test_a_table_of_tokens_for_each_half(copy: Copy) -> None:
