@@ -20,6 +20,7 @@ from posexport.sources.axes import discover
 from posexport.sources.live_module import module_source
 from posexport.sources.source import Source
 from tests.small import in_short
+from tests.tolerances import agree
 
 D, H = 24, 3
 
@@ -395,7 +396,7 @@ def equal(module: nn.Module, session: Any, sizes: Mapping[str, int], axes: Mappi
     got = session.run({name: tensor.numpy() for name, tensor in feeds.items()})
     assert list(got) == list(wanted)
     for name, tensor in wanted.items():
-        np.testing.assert_allclose(got[name], tensor.numpy(), atol=1e-4)
+        agree(got[name], tensor, "model in float32", np.float32)
 
 
 #: for both targets; what differs from these in names alone is left to --all

@@ -26,6 +26,7 @@ from posexport.errors import PosexportError
 from posexport.export.negotiate import LOWEST_OPSET
 from tests.drop_in_forms import FORMS, Form, Gpt, Layer, Speech, ids, real
 from tests.small import in_short
+from tests.tolerances import agree
 
 #: forms that run always
 SHORT = ("nested cache", "text to speech", "open file")
@@ -107,9 +108,9 @@ def test_the_form_gives_the_module_s_values_under_the_names_that_were_asked_for(
     with torch.no_grad():
         expected = [leaf for leaf in pytree.tree_leaves(module(*args, **kwargs)) if isinstance(leaf, Tensor)]
     got = run(path, {name: tensor.numpy() for name, tensor in feeds.items()})
-    for (name, array), tensor in zip(got.items(), expected, strict=True):
+    for array, tensor in zip(got.values(), expected, strict=True):
         assert array.dtype == tensor.numpy().dtype
-        np.testing.assert_allclose(array, tensor.numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+        agree(array, tensor, "model in float32", np.float32)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
@@ -134,7 +135,7 @@ def test_torch_s_own_file_has_the_same_inputs_outputs_and_values(form: Form, tmp
             assert [isinstance(axis, str) for axis in axes] == [isinstance(axis, str) for axis in other[name][1]], name
     feeds = {name: tensor.numpy() for name, tensor in feeds_of(form, ours).items()}
     for own_value, other_value in zip(run(ours, feeds).values(), run(theirs, feeds).values(), strict=True):
-        np.testing.assert_allclose(own_value, other_value, rtol=1e-4, atol=1e-5)
+        agree(own_value, other_value, "model in float32", np.float32)
 
 
 class Pooled(nn.Module):
@@ -185,9 +186,8 @@ def test_the_whole_grid_is_proven_and_the_file_says_so(tmp_path: Path) -> None:
     assert '"axes": ["batch", 5, 12]' in entries["posexport.inputs"]
     x = real(2, 5, 12)
     with torch.no_grad():
-        np.testing.assert_allclose(
-            run(tmp_path / "p.onnx", {"x": x.numpy()})["output"], module.eval()(x, 3.0).numpy(), rtol=1e-4, atol=1e-5
-        )
+        got = run(tmp_path / "p.onnx", {"x": x.numpy()})["output"]
+        agree(got, module.eval()(x, 3.0), "model in float32", np.float32)
 
 
 def test_a_file_that_is_there_stays_where_the_proof_misses(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_names_that_inner_values_have_and_outputs_of_every_kind(tmp_path: Path) 
     expected = [leaf for leaf in pytree.tree_leaves(module(real(5, 4), torch.tensor(6))) if leaf is not None]
     got = run(path, {"first.weight": real(5, 4).numpy(), "place": np.array(6)})
     for array, tensor in zip(got.values(), expected, strict=True):
-        np.testing.assert_allclose(array, tensor.detach().numpy(), rtol=1e-4, atol=1e-5)
+        agree(array, tensor, "model in float32", np.float32)
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
@@ -24,6 +25,7 @@ from posexport.sources.recognise.mode import Recognised
 from posexport.sources.recognise.products import as_product
 from posexport.spec import BATCH, ENCODER_SEQUENCE
 from tests.small import in_short
+from tests.tolerances import agree
 
 V, D, H, S, LONGEST = 17, 12, 3, 9, 80
 IDS = torch.arange(22).reshape(2, 11) % V
@@ -285,7 +287,7 @@ def test_masks_are_pytorch_s(mask: Tensor) -> None:
     with Recognised() as seen:
         got = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     assert seen.reasons == [None]
-    torch.testing.assert_close(got, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), rtol=1e-12, atol=1e-12)
+    agree(got, F.scaled_dot_product_attention(q, k, v, attn_mask=mask), "attention", np.float64)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +307,7 @@ def test_calls_are_pytorch_s(tensors: tuple[Tensor, ...], options: dict[str, obj
     with Recognised() as seen:
         got = F.scaled_dot_product_attention(*tensors, **options)
     assert (seen.reasons == [None]) is recognised
-    torch.testing.assert_close(got, F.scaled_dot_product_attention(*tensors, **options), rtol=1e-12, atol=1e-12)
+    agree(got, F.scaled_dot_product_attention(*tensors, **options), "attention", np.float64)
 
 
 @pytest.mark.parametrize("weights", [True, False])
@@ -338,7 +340,7 @@ def test_multi_head_attention_is_pytorch_s(
     for one, other in zip(got, wanted, strict=True):
         assert (one is None) is (other is None)
         if one is not None:
-            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+            agree(one, other, "attention", np.float64)
 
 
 def test_bool_masks_of_the_function_itself_drop_where_they_are_true() -> None:
@@ -362,7 +364,7 @@ def test_bool_masks_of_the_function_itself_drop_where_they_are_true() -> None:
     with Recognised() as seen:
         got = call()[0]
     assert seen.reasons == [None]
-    torch.testing.assert_close(got, call()[0], rtol=1e-10, atol=1e-12)
+    agree(got, call()[0], "attention", np.float64)
 
 
 def test_cross_attention_of_other_channels() -> None:
@@ -374,7 +376,7 @@ def test_cross_attention_of_other_channels() -> None:
             with Recognised() as seen:
                 got, _ = attention(q, k, v)
         assert seen.reasons == [None]
-        torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+        agree(got, wanted, "attention", np.float64)
 
 
 @pytest.mark.parametrize(
@@ -395,7 +397,7 @@ def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: t
     got = as_product(equation, (x, y))
     assert (got is not None) is product
     if got is not None:
-        torch.testing.assert_close(got, torch.einsum(equation, x, y), rtol=1e-12, atol=1e-12)
+        agree(got, torch.einsum(equation, x, y), "attention", np.float64)
 
 
 def test_fast_paths_are_as_they_were() -> None:
