@@ -177,7 +177,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, factory: str, output: Path) -> int:
         ("lists", "inputs must map names to tensors, got 'input_ids': list"),
         ("none", "inputs must map names to tensors, got 'input_ids': NoneType"),
         ("no_inputs", "inputs must map names to tensors, got dict"),
-        ("scalar", "the example of input_ids must hold values, got shape []"),
+        ("scalar", "the examples of input_ids are single numbers; one must have axes"),
         ("empty", "the example of input_ids must hold values, got shape [2, 0]"),
         ("no_rows", "the example of x must hold values, got shape [0, 16, 12]"),
         ("on_meta", "got shape [2, 16] on the device meta"),

@@ -18,7 +18,7 @@ from posexport.conversion.result import Conversion
 from posexport.drop_in import finish
 from posexport.drop_in.axes import Place, from_dynamic_axes, from_dynamic_shapes
 from posexport.drop_in.example import ExampleCall, example_call
-from posexport.drop_in.ports import InputPort, input_port, internal_names
+from posexport.drop_in.ports import InputPort, OutputPort, input_port, internal_names
 from posexport.drop_in.program import ExportedModel, into_place
 from posexport.drop_in.request import Request
 from posexport.drop_in.ties import Symbol, tied
@@ -51,7 +51,7 @@ class _Interface:
         """What the file calls its inputs in ``order``, its outputs and axes."""
         return finish.FileNames(
             inputs=list(order),
-            outputs=[(name, tensor.dtype) for name, tensor in self.outputs.items()],
+            outputs=[OutputPort(name, tensor.dtype, not tensor.dim()) for name, tensor in self.outputs.items()],
             axes={
                 **{
                     place: axis.name
@@ -242,8 +242,14 @@ def _same(bundle: Path, file: Path, interface: _Interface) -> None:
     }
     proven, given = _run(bundle, inner), _run(file, own)
     for (name, tensor), before, after in zip(interface.outputs.items(), proven.values(), given.values(), strict=True):
-        if name not in given or not np.array_equal(before.astype(after.dtype), after, equal_nan=True):
+        if name not in given or not np.array_equal(_shaped(before, tensor), after, equal_nan=True):
             raise AssertionError(f"output {name} of the file is not the proven graph's, shape {list(tensor.shape)}")
+
+
+def _shaped(output: Any, like: Tensor) -> Any:
+    """A bundle's output in the type of the user's, and without the axis that a single number has there."""
+    array = output.astype(like.numpy().dtype)
+    return array if like.dim() else array.reshape(())
 
 
 def _run(path: Path, feeds: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-import torch
 
 from posexport.drop_in import ports
 from posexport.drop_in.axes import Place
-from posexport.drop_in.ports import InputPort
+from posexport.drop_in.ports import InputPort, OutputPort
 from posexport.errors import PosexportError
 from posexport.export.save import KEEP_INSIDE, weight_bytes
 from posexport.graph.edits import free_names
@@ -27,13 +26,13 @@ class FileNames:
 
     Attributes:
         inputs: the bundle's inputs in their order.
-        outputs: name and type of the outputs in their order.
+        outputs: the bundle's outputs in their order.
         axes: names of axes of inputs and outputs, by place.
         symbols: the file's names of the bundle's axes, for axes of outputs that have none of their own.
     """
 
     inputs: list[InputPort]
-    outputs: list[tuple[str, torch.dtype]]
+    outputs: list[OutputPort]
     axes: Mapping[Place, str]
     symbols: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,12 +41,12 @@ def finished(bundle: Path, names: FileNames, entries: Mapping[str, str]) -> tupl
     """The model in ``bundle`` with ``names``, and remarks; ``entries`` are added to its metadata."""
     model = ir.load(bundle)
     graph = model.graph
-    free_names(graph, {port.name for port in names.inputs} | {name for name, _ in names.outputs})
+    free_names(graph, {port.name for port in names.inputs} | {port.name for port in names.outputs})
     by_name = {port.internal: port for port in names.inputs}
     for index, value in enumerate(list(graph.inputs)):
         ports.add_to_input(graph, index, by_name[value.name or ""])
-    for index, (name, dtype) in enumerate(names.outputs):
-        ports.add_to_output(graph, index, name, dtype)
+    for index, output in enumerate(names.outputs):
+        ports.add_to_output(graph, index, output)
     remarks = _name_axes(graph, names)
     _metadata(model, names, entries)
     return model, remarks

@@ -93,16 +93,32 @@ def add_to_input(graph: ir.Graph, index: int, port: InputPort) -> None:
         graph.extend(nodes)
 
 
-def add_to_output(graph: ir.Graph, index: int, name: str, dtype: torch.dtype) -> None:
-    """Give output ``index`` of ``graph`` the file's name and type."""
+@dataclass(frozen=True)
+class OutputPort:
+    """An output: the file's name and type; ``scalar``: without an axis, where the bundle's has one of size 1."""
+
+    name: str
+    dtype: torch.dtype
+    scalar: bool = False
+
+
+def add_to_output(graph: ir.Graph, index: int, port: OutputPort) -> None:
+    """Give output ``index`` of ``graph`` the file's name, type and axes."""
     value = graph.outputs[index]
-    if dtype == torch.float32:
-        value.name = name
+    nodes = []
+    if port.scalar:
+        nodes.append(ir.node("Squeeze", [value]))
+    if port.dtype != torch.float32:
+        nodes.append(ir.node("Cast", [nodes[-1].outputs[0] if nodes else value], {"to": _onnx(port.dtype)}))
+    if not nodes:
+        value.name = port.name
         return
-    outer = ir.Value(name=name, type=ir.TensorType(_onnx(dtype)), shape=value.shape)
-    graph.append(ir.node("Cast", [value], {"to": _onnx(dtype)}, outputs=[outer]))
-    if value.name == name:
-        value.name = f"{name}_float32"
+    if value.name == port.name:
+        value.name = f"{port.name}_in_bundle"
+    outer = nodes[-1].outputs[0]
+    outer.name, outer.type = port.name, ir.TensorType(_onnx(port.dtype))
+    outer.shape = ir.Shape([]) if port.scalar else value.shape
+    graph.extend(nodes)
     graph.outputs[index] = outer
 
 

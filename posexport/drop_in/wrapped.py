@@ -27,15 +27,18 @@ class Wrapped(nn.Module):
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         outputs = self.answer({port.name: port.outward(tensors[port.internal]) for port in self.ports})
         names = self.output_names or list(outputs)
-        return {
-            name: value if value.is_floating_point() else value.float()
-            for name, value in zip(names, outputs.values(), strict=True)
-        }
+        return {name: bundle_output(value) for name, value in zip(names, outputs.values(), strict=True)}
 
     def answer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The user's outputs as they are, by their keys, of tensors by the file's names."""
         args, kwargs = self.call.filled(tensors)
         return named_tensors(self.module(*args, **kwargs))
+
+
+def bundle_output(value: Tensor) -> Tensor:
+    """An output of any type as a bundle has it: real numbers, and at least one axis."""
+    value = value if value.is_floating_point() else value.float()
+    return value if value.dim() else value[None]
 
 
 def wrapped(

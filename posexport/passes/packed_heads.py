@@ -62,6 +62,7 @@ class PackedHeads(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention nodes."""
+        #: shapes that split heads -> shapes that pack them; split heads -> the same packed
         leads: dict[ir.Value, ir.Value] = {}
         refused: list[str | None] = []
         for node in list(model.graph):
@@ -183,12 +184,19 @@ def _packed_attention(
 
 def _packed_input(attention: ir.Node, heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
     """``heads`` as they came from their projection, [B, T, H*D], with what was added to them or rotated."""
-    value = heads.projected
-    if value.shape is not None and len(value.shape) == 2:
-        value = _with_tokens(heads, leads)
-    if heads.bias is not None:
-        return _biased(heads.bias, value)
-    return value if heads.rotation is None else _rotated(attention, heads.rotation, heads, value)
+    if heads.rotation is not None:
+        return _rotated(attention, heads.rotation, heads, _packed_projection(heads, leads))
+    split = (heads.bias or heads.reshape).outputs[0]
+    if split not in leads:  # keys may be the values too, and those of several layers
+        value = _packed_projection(heads, leads)
+        leads[split] = value if heads.bias is None else _biased(heads.bias, value)
+    return leads[split]
+
+
+def _packed_projection(heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Value:
+    """[B, T, H*D], also where the projection is [B*T, H*D]."""
+    flat = heads.projected.shape is not None and len(heads.projected.shape) == 2
+    return _with_tokens(heads, leads) if flat else heads.projected
 
 
 def _rotated(attention: ir.Node, old: ir.Node, heads: _SplitHeads, value: ir.Value) -> ir.Value:

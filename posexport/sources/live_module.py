@@ -127,16 +127,27 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
     if not isinstance(inputs, Mapping) or not inputs:
         raise PosexportError(f"{argument}: inputs must map names to tensors, got {type(inputs).__name__}")
     for name, tensor in inputs.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
-        if not name.isidentifier() or iskeyword(name) or name == "self":
-            raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
-        if tensor.is_meta or not tensor.numel():
-            raise PosexportError(
-                f"{argument}: the example of {name} must hold values, got shape {list(tensor.shape)}"
-                f"{' on the device meta' if tensor.is_meta else ''}"
-            )
+        _check_example(argument, name, tensor)
+    if not any(tensor.dim() for tensor in inputs.values()):
+        raise PosexportError(f"{argument}: the examples of {', '.join(inputs)} are single numbers; one must have axes")
     return {name: _plain(tensor) for name, tensor in inputs.items()}
+
+
+def _check_example(argument: str, name: Any, tensor: Any) -> None:
+    """PosexportError where an input cannot be told by its example."""
+    if not isinstance(name, str) or not isinstance(tensor, Tensor):
+        raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
+    if not name.isidentifier() or iskeyword(name) or name == "self":
+        raise PosexportError(f"{argument}: input {name!r} cannot be the name of an argument of forward")
+    if tensor.is_meta or not tensor.numel():
+        raise PosexportError(
+            f"{argument}: the example of {name} must hold values, got shape {list(tensor.shape)}"
+            f"{' on the device meta' if tensor.is_meta else ''}"
+        )
+    if tensor.dtype == torch.bool or tensor.is_complex():
+        raise PosexportError(
+            f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}, so convert it in the module's forward"
+        )
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -229,10 +240,6 @@ _PORT_TYPES = " and ".join(dtype.name for dtype in DTYPES if dtype.in_bundles)
 
 
 def _spec(name: str, tensor: Tensor, axes: list[Axis]) -> InputSpec:
-    if tensor.dtype == torch.bool or tensor.is_complex():
-        raise PosexportError(
-            f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}, so convert it in the module's forward"
-        )
     if tensor.is_floating_point():
         return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
     if "mask" in name:

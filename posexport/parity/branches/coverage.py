@@ -3,7 +3,8 @@
 A branch that no point reaches is not proven, however many points pass. Imports no torch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,7 +163,9 @@ class _Search:
     def _grow(self, point: GridPoint) -> None:
         """Longer inputs up to the limit, then more rows of the longest."""
         if point.image is not None or (point.sizes and not self._tokens()):
-            self._rising(partial(_scaled, point), _SCALES)
+            largest = self._source.limits.max_sizes
+            scaled = list(dict.fromkeys(_scaled(point, factor, largest) for factor in _SCALES))
+            self._rising(scaled.__getitem__, range(len(scaled)))
             self._more_rows(point)
             return
         tokens = self._tokens()
@@ -210,11 +213,12 @@ class _Search:
                 self._add(point)
 
 
-def _scaled(point: GridPoint, factor: int) -> GridPoint:
+def _scaled(point: GridPoint, factor: int, largest: Mapping[str, int]) -> GridPoint:
     """``point`` with an image of so many times its sides, and of so many more patches in both directions."""
     if point.image is None:
-        sizes = tuple((axis, size * factor) for axis, size in point.sizes)
-        return msgspec.structs.replace(point, sizes=sizes, length=point.length * factor ** len(sizes))
+        sizes = {axis: min(size * factor, largest.get(axis, size * factor)) for axis, size in point.sizes}
+        grown = math.prod(size / before for size, (_, before) in zip(sizes.values(), point.sizes, strict=True))
+        return msgspec.structs.replace(point, sizes=tuple(sizes.items()), length=int(point.length * grown))
     height, width = point.image
     return msgspec.structs.replace(point, image=(height * factor, width * factor), length=point.length * factor**2)
 
