@@ -32,12 +32,11 @@ from posexport.parity.locate.locate import Location
 from posexport.parity.placement import Placement
 from posexport.parity.positions.invariant import Positions
 from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
-from posexport.parity.quantized import AsStored, StoredError, as_stored
+from posexport.parity.quantized import StoredError, as_stored
 from posexport.parity.range.check import Range
 from posexport.parity.range.log import RangeLog
 from posexport.parity.references.definition import DefinitionReference
 from posexport.parity.references.precision_copy import torch_threads
-from posexport.parity.report import median
 from posexport.parity.report.report import Report
 from posexport.parity.sample.proof import Settled, Shipped
 from posexport.parity.sample.writer import SampleWriter
@@ -185,10 +184,7 @@ class _Choice:
         wishes = self._wishes
         if wishes.tolerance is not None:
             return UserTolerance(wishes.computed, wishes.tolerance)
-        module = self._source.module
-        rounds = isinstance(module, AsStored) and module.rounds
-        limit = median.ROUNDED_LIMIT if rounds else median.LIMIT
-        return Criterion(wishes.computed, switches(self._source.limits), limit)
+        return Criterion(wishes.computed, switches(self._source.limits))
 
     def _rejection(self, judge: Judge) -> Rejection:
         bounds, reference = bounds_of(self._source.limits), self._reference

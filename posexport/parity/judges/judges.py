@@ -18,7 +18,6 @@ class Criterion:
 
     precision: PrecisionName
     switches: Sequence[int] = ()
-    median_limit: float = median.LIMIT
 
     def tolerance(self, length: int, output: str, baseline: float) -> float:
         """The larger of 8 times PyTorch's error and the floor."""
@@ -27,7 +26,7 @@ class Criterion:
 
     def medians(self, points: Sequence[Point]) -> list[MedianRatio]:
         """Per output, and per side of each switch."""
-        return median.check(points, self.switches, criterion.EPS[self.precision], self.median_limit)
+        return median.check(points, self.switches, criterion.EPS[self.precision])
 
 
 @dataclass(frozen=True)

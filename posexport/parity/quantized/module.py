@@ -33,13 +33,6 @@ class AsStored(nn.Module):
         self._matrices: dict[tuple[int, torch.dtype], Tensor] = {}
 
     @property
-    def rounds(self) -> bool:
-        """Whether activations are rounded anywhere."""
-        return any(
-            rounding.kind not in ("exact", "float") for form in self._forms.values() for rounding in form.roundings
-        )
-
-    @property
     def reused(self) -> Sequence[nn.Module]:
         """As of a definition."""
         return getattr(self.original, "reused", ())

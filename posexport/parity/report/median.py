@@ -15,16 +15,13 @@ from posexport.parity.report.record import CACHE
 
 #: the largest median of error / PyTorch's baseline error
 LIMIT = 2.0
-#: the same where activations are rounded: how many values fall to the other side of a tie is chance. Of some 60 right
-#: quantized models one came to 2.5 (int8 DeBERTa), the others to 0.6 at most
-ROUNDED_LIMIT = 4.0
 #: fewer points than this have no median worth judging
 LEAST_POINTS = 10
 #: PyTorch's error counts as at least so many eps
 LEAST_EPS = 2
 
 
-def check(points: Sequence[Point], switches: Sequence[int], eps: float, limit: float = LIMIT) -> list[MedianRatio]:
+def check(points: Sequence[Point], switches: Sequence[int], eps: float) -> list[MedianRatio]:
     """Medians per output over all points, and per branch of the graph, where there are `LEAST_POINTS` or more.
 
     A branch is an interval of lengths between two ``switches``, with sequences in one call apart from sequences in
@@ -42,7 +39,7 @@ def check(points: Sequence[Point], switches: Sequence[int], eps: float, limit: f
             # where there is but one branch, it is the whole
             if len(members) >= LEAST_POINTS and (branch is None or len(branches) > 2):
                 calls: Calls = None if branch is None or not cached else "several" if branch[1] else "one"
-                medians.append(_judged(output, members, calls, limit))
+                medians.append(_judged(output, members, calls))
     return medians
 
 
@@ -60,7 +57,7 @@ def _ratios(points: Sequence[Point], eps: float) -> list[tuple[Point, str, float
     return ratios
 
 
-def _judged(output: str, members: Sequence[tuple[Point, float]], calls: Calls, limit: float) -> MedianRatio:
+def _judged(output: str, members: Sequence[tuple[Point, float]], calls: Calls) -> MedianRatio:
     lengths = [point.length for point, _ in members]
     ratio = float(np.median([ratio for _, ratio in members]))
     return MedianRatio(
@@ -71,6 +68,6 @@ def _judged(output: str, members: Sequence[tuple[Point, float]], calls: Calls, l
         points=len(members),
         # JSON has no infinity
         ratio=min(ratio, float(np.finfo(np.float32).max)),
-        limit=limit,
-        verdict="pass" if ratio <= limit else "fail",
+        limit=LIMIT,
+        verdict="pass" if ratio <= LIMIT else "fail",
     )
