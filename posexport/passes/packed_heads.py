@@ -231,7 +231,11 @@ def _with_tokens(heads: _SplitHeads, leads: dict[ir.Value, ir.Value]) -> ir.Valu
             value = node.outputs[0]
             value.name, value.type = f"{node.name}_value", ir.TensorType(ir.DataType.INT64)
             value.shape = ir.Shape([size])
-            graph.insert_before(reshape, node)
+        made = shape.producer()  # at which queries, keys and values may be split in any order
+        if made is None:
+            graph.insert_before(graph[0], [lead, whole])
+        else:
+            graph.insert_after(made, [lead, whole])
         leads[shape] = whole.outputs[0]
     node = ir.node("Reshape", [heads.projected, leads[shape]], {"allowzero": 1}, name=f"{reshape.name}_packed")
     name = f"{reshape.outputs[0].name}_packed"

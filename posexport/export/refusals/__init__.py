@@ -6,7 +6,6 @@ converts. The first row that matches is the answer.
 
 from posexport.export.refusals import (
     antialiased_resize,
-    attention_of_three_axes,
     branch_on_length,
     branch_on_values,
     fails_at_run_time,
@@ -25,7 +24,6 @@ REFUSALS: dict[str, Refusal] = {
     for module in (
         flex_attention,
         nested_tensor,
-        attention_of_three_axes,
         value_as_size,
         branch_on_values,
         recurrent,

@@ -105,8 +105,9 @@ def spread(keep_BT: NDArray[np.bool_], spec: InputSpec, shape: Sequence[int]) ->
     view = [1] * len(shape)
     view[axis] = shape[axis]
     if BATCH in spec.axes:
-        view[spec.axes.index(BATCH)] = keep_BT.shape[0]
-        return np.broadcast_to(keep_BT.reshape(view), shape)
+        batch = spec.axes.index(BATCH)
+        view[batch] = keep_BT.shape[0]
+        return np.broadcast_to((keep_BT if batch < axis else keep_BT.T).reshape(view), shape)
     return np.broadcast_to(keep_BT[0].reshape(view), shape)
 
 

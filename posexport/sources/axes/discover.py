@@ -53,10 +53,7 @@ def discover(
         for label, group in given.items():
             if group is None and label not in STANDARD:
                 (name, number), *_ = places[label]
-                raise PosexportError(
-                    f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[name, number]}; "
-                    "give its size as a number"
-                )
+                raise _stuck(argument, label, (name, number), found)
         groups = named(
             tensors,
             found,
@@ -69,7 +66,10 @@ def discover(
             "for batch and sequence; name them with axes="
         )
         return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])
-    shapes = {name: list(declared[name]) if name in declared else _shape(name, tensors, groups) for name in tensors}
+    shapes = {
+        name: list(declared[name]) if name in declared else _shape(argument, name, tensors, groups, found)
+        for name in tensors
+    }
     return Discovered(
         shapes=shapes,
         groups=dict(groups),
@@ -100,11 +100,27 @@ def _conventional(tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence
     }
 
 
-def _shape(name: str, tensors: Mapping[str, Tensor], groups: Sequence[tuple[str, Varying]]) -> list[Axis]:
-    """The axes of an input. The token axis of ids is one in any case: that it is fixed is an error, not a property."""
+def _stuck(argument: str, label: str, place: Place, found: Classified) -> PosexportError:
+    name, number = place
+    return PosexportError(
+        f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[place]}; compute what depends "
+        "on it from x.shape, or give its size as a number with axes="
+    )
+
+
+def _shape(
+    argument: str,
+    name: str,
+    tensors: Mapping[str, Tensor],
+    groups: Sequence[tuple[str, Varying]],
+    found: Classified,
+) -> list[Axis]:
+    """The axes of an input. The token axis of ids varies in any case: that it is fixed is an error, not a property."""
     tensor, names = tensors[name], {place: label for label, group in groups for place in group.members}
     axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
     if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
+        if (name, 1) in found.fixed:
+            raise _stuck(argument, SEQUENCE, (name, 1), found)
         axes[1] = SEQUENCE
     return axes
 
