@@ -101,9 +101,167 @@ def source_of(module: nn.Module, task: str | None = None):
     return with_cache(module_source(module.eval(), {"idx": IDS}), task)
 
 
-@pytest.mark.parametrize("attention", [SelfAttention, ByHand])
-def test_nano(attention):
-    source = source_of(NanoGpt(partial(Block, attention)))
-    print(source.remarks)
+class Rms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(C) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of neighbours, as the first Llama has them."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2)
+
+
+class Gqa(nn.Module):
+    KV = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wo = nn.Linear(C, C, bias=False), nn.Linear(C, C, bias=False)
+        self.wk, self.wv = (nn.Linear(C, self.KV * C // H, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        B, T, _ = x.shape
+        q = self.wq(x).view(B, T, H, C // H).transpose(1, 2)
+        k = self.wk(x).view(B, T, self.KV, C // H).transpose(1, 2)
+        v = self.wv(x).view(B, T, self.KV, C // H).transpose(1, 2)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=True)
+        out: Tensor = self.wo(y.transpose(1, 2).reshape(B, T, C))
+        return out
+
+
+class Llama(nn.Module):
+    """Angles of every call from arange."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tok, self.out = nn.Embedding(V, C), nn.Linear(C, V, bias=False)
+        self.attention = nn.ModuleList(Gqa() for _ in range(2))
+        self.norms = nn.ModuleList(Rms() for _ in range(5))
+        self.w = nn.ModuleList(nn.Linear(*sizes, bias=False) for _ in range(2) for sizes in ((C, 80), (C, 80), (80, C)))
+        self.register_buffer("freqs", 1.0 / 10000 ** (torch.arange(0, C // H, 2) / (C // H)), persistent=False)
+
+    def angles(self, T: int) -> tuple[Tensor, Tensor]:
+        angles = torch.outer(torch.arange(T, device=self.freqs.device).type_as(self.freqs), self.freqs)
+        return angles.cos(), angles.sin()
+
+    def through(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        h, (cos, sin) = self.tok(tokens), self.angles(tokens.shape[1])
+        for index, attention in enumerate(self.attention):
+            h = h + attention(self.norms[2 * index](h), cos, sin, mask)
+            gate, up, down = self.w[3 * index : 3 * index + 3]
+            x = self.norms[2 * index + 1](h)
+            h = h + down(F.silu(gate(x)) * up(x))
+        logits: Tensor = self.out(self.norms[4](h))
+        return logits
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.through(tokens)
+
+
+class Sliced(Llama):
+    """Angles of a table, for as many positions as it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        cos, sin = super().angles(LONGEST)
+        self.register_buffer("cos", cos)
+        self.register_buffer("sin", sin)
+
+    def angles(self, T: int) -> tuple[Tensor, Tensor]:
+        return self.cos[:T], self.sin[:T]
+
+
+class Masked(Sliced):
+    """Causality and padding in one mask."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        T = input_ids.shape[1]
+        causal = torch.ones(T, T, dtype=torch.bool, device=input_ids.device).tril()
+        return self.through(input_ids, causal & attention_mask[:, None, None].bool())
+
+
+class OfTorch(nn.Module):
+    """PyTorch's own layers and a table of waves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tok, self.out = nn.Embedding(V, C), nn.Linear(C, V)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(C, H, 64, batch_first=True), 2)
+        angles = torch.arange(LONGEST)[:, None] / 10 ** torch.linspace(0, 3, C // 2)
+        self.register_buffer("pe", torch.cat([angles.sin(), angles.cos()], 1)[None])
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        T = input_ids.size(1)
+        x = self.tok(input_ids) * C**0.5 + self.pe[:, :T]
+        mask = nn.Transformer.generate_square_subsequent_mask(T, device=x.device, dtype=x.dtype)
+        logits: Tensor = self.out(self.layers(x, mask=mask, is_causal=True))
+        return logits
+
+
+class Convolved(NanoGpt):
+    """A depthwise convolution of the tokens of before, and these alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(C, C, 3, groups=C)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx)
+        x = x + self.conv(F.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2)
+        for block in self.h:
+            x = block(x)
+        logits: Tensor = self.lm_head(self.ln_f(x))
+        return logits
+
+
+DECODERS = {
+    "nanogpt": (NanoGpt, "idx"),
+    "nanogpt-by-hand": (partial(NanoGpt, partial(Block, ByHand)), "idx"),
+    "llama": (Llama, "tokens"),
+    "llama-sliced": (Sliced, "tokens"),
+    "llama-masked": (Masked, "input_ids"),
+    "torch": (OfTorch, "input_ids"),
+}
+
+
+def source_of(module: nn.Module, name: str, task: str | None = None):
+    inputs = {name: IDS} | ({"attention_mask": torch.ones_like(IDS)} if isinstance(module, Masked) else {})
+    return with_cache(module_source(module.eval(), inputs), task)
+
+
+def alone(module: nn.Module, ids: Tensor) -> Tensor:
+    return module(ids, torch.ones_like(ids)) if isinstance(module, Masked) else module(ids)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_cache_gives_the_logits_of_reading_it_all_again(name):
+    make, token = DECODERS[name]
+    source = source_of(make(), token)
+    print(source.remarks, source.module)
     assert isinstance(source.module, PlainDecoder)
-    print(source.module.by_rows, source.module.plan_of_calls, source.limits)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_convert_with_proof_and_generate(name, cache, tmp_path):
+    make, token = DECODERS[name]
+    source = source_of(make(), token)
+    inputs = {token: IDS} | ({"attention_mask": torch.ones_like(IDS)} if name == "llama-masked" else {})
+    options = ConvertOptions(cache=cache, lengths=(1, 7), threads=1, example_inputs=inputs)
+    conversion = convert(make(), tmp_path / "out", options)
+    print(conversion.to_text())
+    assert conversion.good
+
+
+def test_a_convolution_is_named():
+    source = source_of(Convolved(), "idx")
+    print(source.remarks)
+    assert source.task == "features"

@@ -25,7 +25,7 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.plain.fit import by_rows, plan_of
+from posexport.sources.plain.fit import check, plan_of
 from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
@@ -140,9 +140,7 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     plan = plan_of(trial, tokens.name, tokens.size, source.limits.max_length, dtype)
     tokens = msgspec.structs.replace(tokens, name=IDS)
     decoder, remarks = _limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
-    if trial is not user:
-        trial = PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval()
-    decoder.by_rows = by_rows(decoder if trial is user else trial, dtype)
+    check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
     found = msgspec.structs.replace(_as_source(source, decoder, remarks), encoding=None)
     return found, f"{len(plan.shapes)} causal attentions"
 

@@ -25,11 +25,11 @@ _OTHER_CALLS = "forward makes other calls than in its first call; it must make t
 
 
 class CachedMode(Recognised):
-    """``by_rows``: positions are counted by the mask row by row, else by slots for all rows."""
+    """Attention and positions of the new tokens are those of ``call``; all else is the module's own."""
 
-    def __init__(self, plan: Plan, call: CachedCall, *, by_rows: bool) -> None:
+    def __init__(self, plan: Plan, call: CachedCall) -> None:
         super().__init__()
-        self._plan, self._call, self._by_rows = plan, call, by_rows
+        self._plan, self._call = plan, call
         self._index = 0
         self._pending: tuple[Tensor, Tensor] | None = None
 
@@ -37,8 +37,6 @@ class CachedMode(Recognised):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._by_rows:
-            return self._answer(func, types, args, kwargs)
         if func in sites.SITES and isinstance(self._next, Count | Rows):
             return self._answer(func, types, args, kwargs)
         return by_row.computed(func, args, kwargs, lambda *own, **named: self._answer(func, types, own, named))
@@ -70,15 +68,11 @@ class CachedMode(Recognised):
         """``of_call``: what the module's arange gives, whose dtype is kept."""
         queries = self._call.at.queries
         slots_T = (queries.slots_T + step.start).to(of_call.dtype)
-        if not self._by_rows:
-            return slots_T
         return by_row.positions(slots_T, (queries.ids_BT + step.start).to(of_call.dtype))
 
     def _rows(self, step: Rows, table: Tensor, read: sites.Slicing) -> Tensor:
         queries, whole, axis = self._call.at.queries, read.whole(table), read.out
         of_slots = whole.index_select(axis, queries.slots_T + step.start)
-        if not self._by_rows:
-            return of_slots
         rows_BT = whole.movedim(axis, 0)[queries.ids_BT + step.start]
         return by_row.positions(of_slots, rows_BT.movedim(1, axis + 1))
 

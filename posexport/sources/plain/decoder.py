@@ -23,15 +23,10 @@ from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 
 class PlainDecoder(CachedDecoder):
-    """A user's module, as a decoder with a KV cache.
-
-    ``plan``: what it does along the token axis. ``by_rows``: positions are those of each row, which padding on the left
-    does not move; False where it moves nothing, as of rotary positions.
-    """
+    """A user's module, as a decoder with a KV cache. ``plan``: what it does along the token axis."""
 
     #: how past tokens are kept; `posexport.sources.cached` changes it
     caching: Caching = Caching()
-    by_rows = False
 
     def __init__(self, user: UserModule, plan: Plan, tokens: InputSpec, vocab: int, limits: LengthContract) -> None:
         super().__init__()
@@ -51,7 +46,7 @@ class PlainDecoder(CachedDecoder):
         positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
         return Decoding(
             tokens=self._tokens,
-            position_ids=positions if self.by_rows or POSITIONS in self._takes else None,
+            position_ids=positions if self.plan_of_calls.counts or POSITIONS in self._takes else None,
             answer=answer_output(self._vocab, None),
             cache=CacheTensors(self.plan_of_calls.shapes),
             encodings=[self._no_encoding],
@@ -71,7 +66,7 @@ class PlainDecoder(CachedDecoder):
 
     def mode(self, call: CachedCall) -> CachedMode:
         """What the module's operations do in one call."""
-        return CachedMode(self.plan_of_calls, call, by_rows=self.by_rows)
+        return CachedMode(self.plan_of_calls, call)
 
     def plain(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """The logits of the user's forward itself, in one call without a cache."""

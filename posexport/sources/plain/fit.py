@@ -45,30 +45,27 @@ def plan_of(user: UserModule, token: str, size: int, limit: int | None, dtype: t
     return agreed(token, runs)
 
 
-def by_rows(decoder: PlainDecoder, dtype: torch.dtype) -> bool:
-    """Whether positions are to be counted row by row, so that padding on the left moves none.
+def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
+    """Compare logits with a cache and without.
 
     Raises:
-        NotCachedError: with a cache it computes something else than without.
+        NotCachedError: they differ, or padding on the left changes them.
     """
     length = min(_LENGTH, decoder.limits.max_length or _LENGTH)
     ids_BT, padded_BT = _inputs(decoder.inputs[0].size or 1, length)
     parts = (length - 2, 1, 1) if length == _LENGTH else (1,) * length
     with torch.no_grad():
-        if reason := _misfit(decoder, ids_BT, parts, dtype):
-            raise NotCachedError(reason)
-        for way in (False, True) if decoder.plan_of_calls.counts else (False,):
-            decoder.by_rows = way
-            try:
-                if _hides_padding(decoder, ids_BT, padded_BT, parts, dtype):
-                    return way
-            except (PosexportError, RuntimeError, IndexError):  # tokens that are not [B, T, ...]
-                if not way:
-                    raise
-    raise NotCachedError(
-        "padding on the left changes its logits, and its positions cannot be counted row by row; let forward take "
-        f"{POSITIONS}, or add positions to tokens [batch, sequence, channels]"
-    )
+        try:
+            reason = _misfit(decoder, ids_BT, parts, dtype)
+        except PosexportError as err:  # its own forward took the same
+            reason = f"with positions that differ from row to row, {err}"
+        if not reason and not _hides_padding(decoder, ids_BT, padded_BT, parts, dtype):
+            reason = (
+                "padding on the left changes its logits; let forward take attention_mask and position_ids, or add "
+                "positions to tokens of the axes [batch, sequence, channels]"
+            )
+    if reason:
+        raise NotCachedError(reason)
 
 
 def _misfit(decoder: PlainDecoder, ids_BT: Tensor, parts: tuple[int, ...], dtype: torch.dtype) -> str:
