@@ -1,8 +1,12 @@
 """Decoders as users write them, none with a class of ours: a KV cache goes through them that nobody wrote."""
 
+import inspect
+import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,10 +15,14 @@ from torch import Tensor, nn
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
+from posexport.options.recipe import CacheName
 from posexport.runtime.session import load
+from posexport.sources.cached import cached
 from posexport.sources.live_module import module_source
 from posexport.sources.plain.decoder import PlainDecoder
+from posexport.sources.source import Source
 from posexport.sources.with_cache import with_cache
+from tests.tolerances import agree
 
 V, C, H, LONGEST = 53, 36, 6, 40
 IDS = torch.randint(0, V, (2, 11), generator=torch.Generator().manual_seed(0))
@@ -78,7 +86,7 @@ class NanoGpt(nn.Module):
         self.wte.weight = self.lm_head.weight
 
     def forward(self, idx: Tensor) -> Tensor:
-        b, t = idx.size()
+        _, t = idx.size()
         assert t <= LONGEST
         pos = torch.arange(0, t, dtype=torch.long, device=idx.device)
         x = self.wte(idx) + self.wpe(pos)
@@ -86,19 +94,6 @@ class NanoGpt(nn.Module):
             x = block(x)
         logits: Tensor = self.lm_head(self.ln_f(x))
         return logits
-
-
-def greedy(module: nn.Module, prompt: list[int], steps: int) -> list[int]:
-    """The best token each time, by the whole sequence again."""
-    ids = list(prompt)
-    with torch.no_grad():
-        for _ in range(steps):
-            ids.append(int(module(torch.tensor([ids]))[0, -1].argmax()))
-    return ids[len(prompt) :]
-
-
-def source_of(module: nn.Module, task: str | None = None):
-    return with_cache(module_source(module.eval(), {"idx": IDS}), task)
 
 
 class Rms(nn.Module):
@@ -222,46 +217,182 @@ class Convolved(NanoGpt):
         return logits
 
 
+class Attends(Llama):
+    """Knows of attention_mask, and its attention does not."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.through(input_ids)
+
+
+class Alibi(Llama):
+    def forward(self, tokens: Tensor) -> Tensor:
+        at = torch.arange(tokens.shape[1])
+        bias = -(at[:, None] - at).to(self.freqs.dtype) / 7
+        return self.through(tokens, bias.masked_fill(at > at[:, None], -torch.inf))
+
+
+class Encoder(Llama):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.through(input_ids, attention_mask[:, None, None].bool())
+
+
+class Capped(SelfAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+        return torch.tanh(q @ k.mT / 3).mul(3).masked_fill(later, -1e9).softmax(-1) @ v
+
+
+class ByEinsum(SelfAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+        scores = torch.einsum("bhtd,bhsd->bhts", q * 0.3, k).masked_fill(later, -1e9)
+        return torch.einsum("bhts,bhsd->bhtd", scores.softmax(-1), v)
+
+
+class Opt(NanoGpt):
+    """Positions from 2 on, repeated for the batch."""
+
+    def __init__(self, attention: Callable[[], nn.Module] = SelfAttention) -> None:
+        super().__init__(partial(Block, attention))
+        self.wpe = nn.Embedding(LONGEST + 2, C)
+
+    def numbers(self, idx: Tensor) -> Tensor:
+        return torch.arange(2, idx.shape[1] + 2).unsqueeze(0).expand(idx.shape[0], -1)
+
+    def forward(self, idx: Tensor) -> Tensor:
+        x = self.wte(idx) + self.wpe(self.numbers(idx))
+        for block in self.h:
+            x = block(x)
+        logits: Tensor = self.lm_head(self.ln_f(x))
+        return logits
+
+
+class Summed(Opt):
+    def numbers(self, idx: Tensor) -> Tensor:
+        return torch.ones_like(idx).cumsum(1)
+
+
+class SequenceFirst(OfTorch):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(C, H, 64), 1, enable_nested_tensor=False)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        T = input_ids.size(1)
+        x = self.tok(input_ids).transpose(0, 1) + self.pe[0, :T].unsqueeze(1)
+        mask = nn.Transformer.generate_square_subsequent_mask(T, dtype=x.dtype)
+        logits: Tensor = self.out(self.layers(x, mask=mask).transpose(0, 1))
+        return logits
+
+
 DECODERS = {
-    "nanogpt": (NanoGpt, "idx"),
-    "nanogpt-by-hand": (partial(NanoGpt, partial(Block, ByHand)), "idx"),
-    "llama": (Llama, "tokens"),
-    "llama-sliced": (Sliced, "tokens"),
-    "llama-masked": (Masked, "input_ids"),
-    "torch": (OfTorch, "input_ids"),
+    "nanogpt": NanoGpt,
+    "nanogpt-by-hand": partial(NanoGpt, partial(Block, ByHand)),
+    "llama": Llama,
+    "llama-sliced": Sliced,
+    "llama-masked": Masked,
+    "torch": OfTorch,
+    "einsum": partial(NanoGpt, partial(Block, ByEinsum)),
+    "opt": Opt,
 }
 
 
-def source_of(module: nn.Module, name: str, task: str | None = None):
-    inputs = {name: IDS} | ({"attention_mask": torch.ones_like(IDS)} if isinstance(module, Masked) else {})
-    return with_cache(module_source(module.eval(), inputs), task)
+def example(module: nn.Module) -> dict[str, Tensor]:
+    """Of every argument of forward."""
+    names = inspect.signature(module.forward).parameters
+    return {name: torch.ones_like(IDS) if "mask" in name else IDS for name in names}
+
+
+def source_of(module: nn.Module, task: str | None = None) -> Source:
+    return with_cache(module_source(module.eval(), example(module)), task)
 
 
 def alone(module: nn.Module, ids: Tensor) -> Tensor:
-    return module(ids, torch.ones_like(ids)) if isinstance(module, Masked) else module(ids)
+    """What the user's own forward gives rows of one length."""
+    with torch.no_grad():
+        logits: Tensor = module.eval()(**{k: torch.ones_like(ids) if "mask" in k else ids for k in example(module)})
+    return logits
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_cache_gives_the_logits_of_reading_it_all_again(name):
-    make, token = DECODERS[name]
-    source = source_of(make(), token)
-    print(source.remarks, source.module)
-    assert isinstance(source.module, PlainDecoder)
+def greedy(module: nn.Module, prompt: list[int], steps: int) -> list[int]:
+    """The best token each time, by the whole sequence again."""
+    ids = list(prompt)
+    for _ in range(steps):
+        ids.append(int(alone(module, torch.tensor([ids]))[0, -1].argmax()))
+    return ids[len(prompt) :]
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_decoders_convert_with_proof_and_generate(name, cache, tmp_path):
-    make, token = DECODERS[name]
-    source = source_of(make(), token)
-    inputs = {token: IDS} | ({"attention_mask": torch.ones_like(IDS)} if name == "llama-masked" else {})
-    options = ConvertOptions(cache=cache, lengths=(1, 7), threads=1, example_inputs=inputs)
-    conversion = convert(make(), tmp_path / "out", options)
-    print(conversion.to_text())
-    assert conversion.good
+def test_read_in_parts_and_padded_on_the_left_it_gives_the_logits_of_each_row_alone(name, cache):
+    module = DECODERS[name]()
+    source = cached(source_of(module), cache, "at-write")
+    assert (source.task, isinstance(source.module, PlainDecoder)) == ("text-generation", True)
+    heads = 2 if name.startswith("llama") else H
+    assert [spec.name for spec in source.inputs][:3] == ["input_ids", "attention_mask", "past_key_values.0.key"]
+    axis = "max_sequence_length" if cache == "static" else "past_sequence_length"
+    assert [spec.axes for spec in source.inputs if spec.role == "cache"] == [["batch_size", heads, axis, C // H]] * 4
+    mask = (torch.arange(11) >= torch.tensor([[0], [4]])).long()
+    held = [torch.full((2, heads, 13, C // H), torch.nan) for _ in range(4)] if cache == "static" else []
+    parts = []
+    for start, end in ((0, 6), (6, 7), (7, 11)):
+        logits, *held = source.module(IDS[:, start:end], mask[:, :end], held)
+        parts.append(logits.detach())
+    got = torch.cat(parts, 1)
+    agree(got[0].numpy(), alone(module, IDS[:1])[0].numpy(), "attention", np.float32)
+    agree(got[1, 4:].numpy(), alone(module, IDS[1:, 4:])[0].numpy(), "attention", np.float32)
 
 
-def test_a_convolution_is_named():
-    source = source_of(Convolved(), "idx")
-    print(source.remarks)
+def test_position_ids_are_those_of_the_call():
+    source = source_of(NanoGpt())
+    ids, mask = IDS[:1, :3], torch.ones(1, 3).long()
+    moved, *_ = source.module(ids, mask, (), torch.tensor([[5, 6, 7]]))
+    own = NanoGpt().eval()
+    own.wpe.weight = nn.Parameter(own.wpe.weight.roll(-5, 0))
+    agree(moved.detach().numpy(), alone(own, ids).numpy(), "attention", np.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Convolved, r"counts them \(test_plain_decoders.py line \d+: `x = x \+ self.conv\("),
+        (Summed, r"counts them \(test_plain_decoders.py line \d+: `return torch.ones_like\(idx\).cumsum\(1\)`"),
+        (Attends, r"does not leave out what attention_mask pads \(test_plain_decoders.py line"),
+        (Alibi, r"it adds a bias to its scores, which a cache does not have \(test_plain_decoders.py line"),
+        (partial(Opt, Capped), r"more with its scores than scale and mask them \(test_plain_decoders.py line"),
+        (SequenceFirst, r"cannot be numbered row by row; .* \(test_plain_decoders.py line \d+: `x = self.tok"),
+    ],
+)
+def test_what_is_in_the_way_is_named_with_its_line(make, said):
+    source = source_of(make())
     assert source.task == "features"
+    assert re.search(f"converted for features, without a KV cache: .*{said}", source.remarks[-1])
+    with pytest.raises(PosexportError, match=f"cannot be converted for text-generation: .*{said}"):
+        source_of(make(), "text-generation")
+
+
+def test_an_encoder_is_no_decoder_and_nothing_is_said_of_it():
+    source = source_of(Encoder())
+    assert source.task == "features"
+    assert not any("KV cache" in remark for remark in source.remarks)
+    with pytest.raises(PosexportError, match="its attention sees later tokens"):
+        source_of(Encoder(), "text-generation")
+
+
+def converted(module: nn.Module, tmp_path: Path, cache: CacheName) -> None:
+    options = ConvertOptions(cache=cache, lengths=(1, 7), threads=1, example_inputs=example(module))
+    assert convert(module, tmp_path / "out", options).good
+    prompts = [[3, 1, 4, 1, 5], [2, 7]]
+    answer = load(tmp_path / "out").generate(prompts, max_new_tokens=9)
+    assert [each.tokens for each in answer.completions] == [greedy(module, prompt, 9) for prompt in prompts]
+
+
+def test_a_nano_gpt_converts_with_proof_and_generates(tmp_path):
+    converted(NanoGpt(), tmp_path, "static")
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_convert_with_proof_and_generate(name, cache, tmp_path):
+    converted(DECODERS[name](), tmp_path, cache)

@@ -1,8 +1,8 @@
 """Positions that differ from row to row, in a forward that has one for all rows.
 
-A user's ``torch.arange(T)`` is the same for the whole batch, and padding on the left would move a row's positions. What
-is computed from it before it meets the tokens is computed beside it for every row, by `torch.vmap`; where it meets them,
-the rows' own takes its place, on the batch axis. Tokens are followed from the inputs on, by an attribute of tensors.
+A user's ``torch.arange(T)`` is the same for the whole batch, and padding on the left would move a row's positions.
+What is computed from it is computed beside it for every row, by `torch.vmap`, until it meets the tokens: there that of
+the rows takes its place, on the batch axis. Tokens are followed from the inputs on, by an attribute of tensors.
 
 Shape letters: B batch, T new tokens.
 """

@@ -14,7 +14,8 @@ from posexport.sources.plain.plan import Order
 
 #: what a mask adds at most where it drops a key
 _DROPS = -1000.0
-_LATER = "its attention sees later tokens"
+#: why attention is not causal
+LATER = "its attention sees later tokens"
 
 
 def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: int) -> str:
@@ -42,7 +43,7 @@ def _compared(kept_BHTT: Tensor, order: Order) -> str:
     if equal(order.causal_TT):
         return "its attention does not leave out what attention_mask pads"
     later = kept_BHTT & ~order.causal_TT & real_BHTT
-    return _LATER if bool(later.any()) else "its mask is more than causality and padding"
+    return LATER if bool(later.any()) else "its mask is more than causality and padding"
 
 
 def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> float | str:

@@ -13,7 +13,7 @@ from posexport.encodings.nope import NoPE
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.reach import Reach
-from posexport.sources.own_decoder import IDS, MASK, POSITIONS
+from posexport.sources.own_decoder import MASK, POSITIONS
 from posexport.sources.plain import by_row
 from posexport.sources.plain.cached_mode import CachedMode
 from posexport.sources.plain.plan import Plan

@@ -15,12 +15,17 @@ from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.plain.plan import Order, Plan, agreed
 from posexport.sources.plain.recording import Recording
 from posexport.sources.recognise import entered
-from posexport.sources.user_module import UserModule
+from posexport.sources.user_module import UserModule, likely_line
 
 #: rows, tokens, and how many fewer the runs have that are compared
 _ROWS, _LENGTH, _FEWER = 3, 9, (2, 4, 3)
 #: what a logarithm of probabilities may be off by
 _OFF = {torch.float64: 1e-8, torch.float32: 1e-3}
+#: what padding on the left asks for
+_ROW_BY_ROW = (
+    "its tokens cannot be numbered row by row; add positions to tokens of the axes [batch, sequence, channels], or let "
+    "forward take position_ids"
+)
 
 
 def plan_of(user: UserModule, token: str, size: int, limit: int | None, dtype: torch.dtype) -> Plan:
@@ -58,12 +63,10 @@ def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
         try:
             reason = _misfit(decoder, ids_BT, parts, dtype)
         except PosexportError as err:  # its own forward took the same
-            reason = f"with positions that differ from row to row, {err}"
+            line = likely_line(err)
+            reason = f"{_ROW_BY_ROW}{f' ({line})' if line else ''}"
         if not reason and not _hides_padding(decoder, ids_BT, padded_BT, parts, dtype):
-            reason = (
-                "padding on the left changes its logits; let forward take attention_mask and position_ids, or add "
-                "positions to tokens of the axes [batch, sequence, channels]"
-            )
+            reason = f"padding on the left changes its logits: {_ROW_BY_ROW}"
     if reason:
         raise NotCachedError(reason)
 

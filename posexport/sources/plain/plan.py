@@ -1,7 +1,7 @@
 """What a module does along the token axis, found by running it at several lengths.
 
-Calls are compared by their order in forward. A size is compared with the length of each run, and counts where it follows
-it in all: a length may equal a size that has nothing to do with it.
+Calls are compared by their order in forward. A size is compared with the length of each run, and counts where it
+follows it in all: a length may equal a size that has nothing to do with it.
 """
 
 from collections.abc import Sequence
@@ -69,8 +69,11 @@ class Plan:
 
 @dataclass
 class Noted:
-    """One run. ``calls``: kind and line of every counted call; ``causal``: how many of its attentions a
-    cache can go through; ``refused``: why it cannot go through others."""
+    """One run.
+
+    ``calls``: kind and line of every counted call; ``causal``: how many of its attentions see no later tokens;
+    ``refused``: why a cache cannot go through one, and its line.
+    """
 
     calls: list[tuple[str, str]]
     steps: list[Step]
@@ -78,23 +81,29 @@ class Noted:
     causal: int
     refused: list[str]
 
+    @property
+    def attentions(self) -> tuple[object, ...]:
+        """What is compared of two runs."""
+        return (self.shapes, self.causal, self.refused)
+
 
 def agreed(token: str, runs: Sequence[Noted]) -> Plan:
-    """What is the same at all lengths.
+    """What is the same at two lengths or more: a length that equals a size of the module misleads one run.
 
     Raises:
         NotCachedError: attention that a cache cannot go through, or calls that depend on the length.
     """
-    first = runs[0]
+    alike = max(([run for run in runs if run.attentions == each.attentions] for each in runs), key=len)
+    first = alike[0]
     if not first.causal:
         raise NotCausalError(first.refused[0] if first.refused else "it has no attention that posexport recognises")
-    for run in runs[1:]:
-        if len(run.calls) != len(first.calls) or run.shapes != first.shapes:
-            line = next((b for a, b in zip(first.calls, run.calls, strict=False) if a != b), ("", ""))[1]
-            raise NotCachedError("forward makes other calls at other lengths" + (f" ({line})" if line else ""))
     if first.refused:
         raise NotCachedError(first.refused[0])
-    steps = [same[0] if _same(same) else None for same in zip(*(run.steps for run in runs), strict=True)]
+    other = next((run for run in runs if run.calls != first.calls), None)
+    if other or len(alike) == 1:
+        lines = [b for a, (_, b) in zip(first.calls, other.calls, strict=False) if a[1] != b] if other else []
+        raise NotCachedError("forward makes other calls at other lengths" + (f" ({lines[0]})" if lines else ""))
+    steps = [same[0] if _same(same) else None for same in zip(*(run.steps for run in alike), strict=True)]
     return Plan(token, steps, first.shapes)
 
 

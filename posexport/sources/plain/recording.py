@@ -112,7 +112,7 @@ class Recording(Recognised):
 
     def _all_pairs(self, product: sites.Multiplying) -> bool:
         q, k_mT = product.left, product.right
-        return q.ndim == k_mT.ndim > 2 and (q.shape[-2], k_mT.shape[-1]) == (self._length, self._length)  # noqa: PLR2004
+        return q.ndim == k_mT.ndim > 2 and (q.shape[-2], k_mT.shape[-1]) == (self._length, self._length)
 
     def _found(self, k: Tensor, v: Tensor, reason: str) -> None:
         rows = self._order.real_BT.shape[0]
@@ -120,7 +120,7 @@ class Recording(Recognised):
         self._shapes.append((heads, k.shape[-1]))
         if not reason and v.shape[-1] != k.shape[-1]:
             reason = "its values are not as wide as its keys"
-        self._causal += not reason
+        self._causal += reason != causality.LATER
         if reason:
             self._refused.append(f"{reason} ({_line()})")
 
