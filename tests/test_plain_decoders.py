@@ -195,7 +195,7 @@ class OfTorch(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         T = input_ids.size(1)
-        x = self.tok(input_ids) * C**0.5 + self.pe[:, :T]
+        x = self.tok(input_ids) * C**0.5 + self.pe[:, 1 : T + 1]
         mask = nn.Transformer.generate_square_subsequent_mask(T, device=x.device, dtype=x.dtype)
         logits: Tensor = self.out(self.layers(x, mask=mask, is_causal=True))
         return logits
@@ -267,6 +267,14 @@ class Opt(NanoGpt):
         return logits
 
 
+class Constants(Opt):
+    """Sizes that are as long as the runs in which its calls are recorded."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        fixed = [self.wpe.weight[:rows].mean(0) + torch.arange(rows).sum() / 99 for rows in (5, 6, 7, 9)]
+        return super().forward(idx) + self.lm_head(torch.stack(fixed).sum(0))
+
+
 class Summed(Opt):
     def numbers(self, idx: Tensor) -> Tensor:
         return torch.ones_like(idx).cumsum(1)
@@ -294,6 +302,7 @@ DECODERS = {
     "torch": OfTorch,
     "einsum": partial(NanoGpt, partial(Block, ByEinsum)),
     "opt": Opt,
+    "constants": Constants,
 }
 
 
