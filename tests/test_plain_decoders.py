@@ -249,6 +249,17 @@ class ByEinsum(SelfAttention):
         return torch.einsum("bhts,bhsd->bhtd", scores.softmax(-1), v)
 
 
+class ByBmm(SelfAttention):
+    """Batch and heads as one axis."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        B, _, T, D = q.shape
+        q, k, v = (x.reshape(B * H, T, D) for x in (q, k, v))
+        later = torch.full((T, T), -1e9, dtype=q.dtype).triu(1)
+        probs = torch.baddbmm(later.expand(B * H, T, T), q, k.transpose(1, 2), alpha=0.4).softmax(-1)
+        return torch.bmm(probs, v).view(B, H, T, D)
+
+
 class Opt(NanoGpt):
     """Positions from 2 on, repeated for the batch."""
 
@@ -301,6 +312,7 @@ DECODERS = {
     "llama-masked": Masked,
     "torch": OfTorch,
     "einsum": partial(NanoGpt, partial(Block, ByEinsum)),
+    "bmm": partial(NanoGpt, partial(Block, ByBmm)),
     "opt": Opt,
     "constants": Constants,
 }

@@ -125,4 +125,4 @@ class CachedMode(Recognised):
 
 def _of_heads(x: Tensor, rows: int) -> Tensor:
     """[B, H, T, D], also of [B * H, T, D]."""
-    return x if x.ndim == _SPLIT else x.unflatten(0, (rows, -1))
+    return x if x.ndim == _SPLIT else x.reshape(rows, -1, *x.shape[1:])

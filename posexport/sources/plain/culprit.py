@@ -43,7 +43,7 @@ def culprit(decoder: PlainDecoder, ids_BT: Tensor) -> str:
     mask_BT, before = torch.ones_like(ids_BT), ids_BT.shape[1] - 1
     _, *held = decoder(ids_BT[:, :before], mask_BT[:, :before])
     past = pairs(held)
-    watched = []
+    watched: list[list[tuple[str, Tensor]]] = []
     for own_BT, kept in ((ids_BT, None), (ids_BT[:, before:], past)):
         at = Reach.by_mask(mask_BT, own_BT.shape[1], decoder.caching)
         mode = _Watching(decoder.mode(CachedCall(at, mask_BT, kept)))
@@ -53,7 +53,8 @@ def culprit(decoder: PlainDecoder, ids_BT: Tensor) -> str:
         except PosexportError:
             return ""
         watched.append(mode.seen)
-    for (line, whole), (_, last) in zip(*watched, strict=False):
+    at_once, alone = watched
+    for (line, whole), (_, last) in zip(at_once, alone, strict=False):
         if line and _other(whole, last, ids_BT.shape[1]):
             return line
     return ""
