@@ -84,6 +84,7 @@ NEAREST = {
     "probe": "test_user_modules",
     "length_search": "test_user_modules",
     "with_cache": "test_nn_attention",
+    "sources/plain": "test_plain_decoders",
     "mapped": "test_large",
     "extend": "test_sources",
     "transforms": "huggingface/test_transforms",

@@ -395,7 +395,7 @@ def test_cross_attention_of_other_channels() -> None:
 )
 def test_an_einsum_is_a_product(equation: str, first: tuple[int, ...], second: tuple[int, ...], product: bool) -> None:
     x, y = of(*first), of(*second)
-    got = as_product(equation, (x, y))
+    got = as_product(equation, (x, y), torch.matmul)
     assert (got is not None) is product
     if got is not None:
         agree(got, torch.einsum(equation, x, y), "attention", np.float64)

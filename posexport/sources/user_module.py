@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.no_fast_path import no_fast_path
-from posexport.sources.recognise.mode import Recognised
+from posexport.sources.recognise import entered
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 
 _M = TypeVar("_M", bound=nn.Module)
@@ -52,14 +53,14 @@ class UserModule(nn.Module):
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
             return tuple(named_outputs(self.module(**tensors)).values())
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
-            with no_fast_path(), Recognised() as seen:
+            with no_fast_path(), entered.traced() as seen:
                 traced = tuple(named_outputs(self.module(**tensors)).values())
             self.attentions[:] = seen.reasons
             return traced
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
-            with default_dtype(torch.float64 if self._wide() else torch.float32), no_fast_path():
+            with default_dtype(torch.float64 if self._wide() else torch.float32), no_fast_path(), entered.called():
                 answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
@@ -298,6 +299,13 @@ def line_of(filename: str, number: int) -> str:
     """A line of the user's file as a person would cite it."""
     text = linecache.getline(filename, number).strip()
     return f"{Path(filename).name} line {number}" + (f": `{text}`" if text else "")
+
+
+def calling_line(frame: FrameType | None) -> str:
+    """The innermost line outside of libraries of a call that is being made; nothing where there is none."""
+    while frame is not None and not is_user_s(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)
 
 
 def noted_line(stack: str) -> str:

@@ -1,13 +1,12 @@
 """Where a module reads the values of its tensors, or makes a tensor whose shape depends on them."""
 
 import sys
-from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posexport.sources.user_module import is_user_s, line_of
+from posexport.sources.user_module import calling_line
 
 #: what the user writes, for the operators that it comes to
 _WRITTEN = {
@@ -34,15 +33,8 @@ class ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::index" and any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]):
             written = "a mask as index"
         if written is not None:
-            line = _caller(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
+            line = calling_line(sys._getframe(1))  # noqa: SLF001 (inspect.stack reads files)
             found = f"{written}, {line}" if line else written
             if found not in self.found:
                 self.found.append(found)
         return func(*args, **(kwargs or {}))
-
-
-def _caller(frame: FrameType | None) -> str:
-    """The innermost line outside of libraries."""
-    while frame is not None and not is_user_s(frame.f_code.co_filename):
-        frame = frame.f_back
-    return "" if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)

@@ -1,16 +1,18 @@
 """Whether a user's module is a decoder that a KV cache can go through, and the decoder that it becomes.
 
-Its attention layers must be all that looks at other tokens, which is tried before anything is exported.
+Its attention must be all that looks at other tokens, which is tried before anything is exported. What has no
+`posexport.nn.Attention` is looked at by `posexport.sources.plain`.
 
 Shape letters: B batch, T new tokens.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posexport.errors import PosexportError
 from posexport.nn import Attention
@@ -18,18 +20,22 @@ from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
 from posexport.nn.caching import Caching
 from posexport.nn.reach import Reach
 from posexport.sources import mapped
+from posexport.sources.in_parts import differ, in_calls
 from posexport.sources.length_search import LONGEST, search
 from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
+from posexport.sources.plain.decoder import PlainDecoder
+from posexport.sources.plain.fit import check, plan_of
+from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, LengthContract, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 
 TASK = "text-generation"
 #: rows and tokens that a module is tried with before it is exported
 _ROWS, _LENGTH = 3, 9
-#: of the largest logit: what two ways to compute it may differ by
-_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+_D = TypeVar("_D", "OwnDecoder", "PlainDecoder")
 
 
 def with_cache(source: Source, task: str | None) -> Source:
@@ -48,33 +54,30 @@ def with_cache(source: Source, task: str | None) -> Source:
         raise PosexportError(f"{source.name} is a module of your own: the task must be {TASK} or features, got {task}")
     if task is None and not _is_vocabulary(source.outputs[0], user.module):
         return source
-    reason = _unfit(source, user)
-    paths: list[str] = []
+    layers = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
+    reason, causal = _unfit(source, layers=layers), layers
     if not reason:
         try:
-            paths = _called(user)
+            decoder, attentions = _decoder(source, user) if layers else _plain(source, user)
         except NotCachedError as err:
-            reason = str(err)
-    if reason and task is None:
-        remark = f"converted for features, without a KV cache: {reason}"
-        causal = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
-        return msgspec.structs.replace(source, remarks=[*source.remarks, remark]) if causal else source
-    if reason:
+            reason, causal = str(err), not isinstance(err, NotCausalError)
+    if not reason:
+        remark = f"converted for {TASK}: a KV cache goes through its {attentions}; the task features leaves it out"
+        return decoder if task else msgspec.structs.replace(decoder, remarks=[*decoder.remarks, remark])
+    if task:
         raise PosexportError(f"{source.name} cannot be converted for {TASK}: {reason}")
-    decoder = _decoder(source, user, paths)
-    if task is None:
-        remark = f"converted for {TASK}: a KV cache goes through its {len(paths)} causal attention layers"
-        remarks = [*decoder.remarks, f"{remark}; the task features leaves it out"]
-        return msgspec.structs.replace(decoder, remarks=remarks)
-    return decoder
+    remark = f"converted for features, without a KV cache: {reason}"
+    return msgspec.structs.replace(source, remarks=[*source.remarks, remark]) if causal else source
 
 
-def _unfit(source: Source, user: UserModule) -> str:
-    """Why a module is no decoder with a cache, by what it takes, gives and holds; nothing where it may be one."""
-    if not any(isinstance(part, Attention) and part.causal for part in user.module.modules()):
-        return "it has no posexport.nn.Attention with causal=True"
+def _unfit(source: Source, *, layers: bool) -> str:
+    """Why a module is no decoder with a cache, by what it takes and gives; nothing where it may be one.
+
+    ``layers``: it is made of `posexport.nn.Attention`; any other may have another name for ids.
+    """
     names = [spec.name for spec in source.inputs]
-    if IDS not in names or not set(names) <= {IDS, MASK, POSITIONS}:
+    ids = {spec.name for spec in source.inputs if spec.role == "tokens"} - {POSITIONS}
+    if len(ids) != 1 or (layers and ids != {IDS}) or not set(names) <= {*ids, MASK, POSITIONS}:
         return f"its inputs must be {IDS}, and may be {MASK} and {POSITIONS}; got {', '.join(names)}"
     if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
         return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
@@ -113,33 +116,67 @@ def _small(module: nn.Module) -> bool:
     return mapped.size_of(module.parameters()) <= mapped.LARGE
 
 
-def _decoder(source: Source, user: UserModule, paths: Sequence[str]) -> Source:
-    vocab = source.outputs[0].axes[2]
-    assert isinstance(vocab, int)
-    tokens = next(spec for spec in source.inputs if spec.name == IDS)
-    if vocab in _rows(user.module):  # an example need not hold the last id
-        tokens = msgspec.structs.replace(tokens, size=vocab)
-    limits: LengthContract = source.limits
-    remarks = list(source.remarks)
-    if any(spec.name == POSITIONS for spec in source.inputs):
-        limits, remarks = _numbered(OwnDecoder(user, paths, tokens, vocab, limits).eval(), remarks)
-    decoder = OwnDecoder(user, paths, tokens, vocab, limits).eval()
+def _decoder(source: Source, user: UserModule) -> tuple[Source, str]:
+    """A module made of `posexport.nn.Attention`, and what the cache goes through."""
+    paths = _called(user)
+    tokens, vocab = _tokens(source, user)
+    decoder, remarks = _limited(source, lambda limits: OwnDecoder(user, paths, tokens, vocab, limits).eval())
     if reason := _misfit(decoder):
         raise PosexportError(
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
-    further = [length for length in source.further if limits.max_length is None or length <= limits.max_length]
+    return _as_source(source, decoder, remarks), f"{len(paths)} causal attention layers"
+
+
+def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
+    """A module of PyTorch's own operations, and what the cache goes through."""
+    tokens, vocab = _tokens(source, user)
+    assert tokens.size is not None
+    wide = _small(user)
+    trial, dtype = user, torch.float64 if wide else torch.float32
+    if wide:
+        trial = copy.deepcopy(user)
+        in_precision(trial, torch.float64)
+    plan = plan_of(trial, tokens.name, tokens.size, source.limits.max_length, dtype)
+    tokens = msgspec.structs.replace(tokens, name=IDS)
+    decoder, remarks = _limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
+    check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
+    found = msgspec.structs.replace(_as_source(source, decoder, remarks), encoding=None)
+    return found, f"{len(plan.shapes)} causal attentions"
+
+
+def _tokens(source: Source, user: UserModule) -> tuple[InputSpec, int]:
+    """The input of ids, and the size of the vocabulary."""
+    vocab = source.outputs[0].axes[2]
+    assert isinstance(vocab, int)
+    tokens = next(spec for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS)
+    if vocab in _rows(user.module):  # an example need not hold the last id
+        tokens = msgspec.structs.replace(tokens, size=vocab)
+    return tokens, vocab
+
+
+def _limited(source: Source, make: Callable[[LengthContract], _D]) -> tuple[_D, list[str]]:
+    """A decoder within its limits, and the source's remarks, with one where position_ids end before the inputs do."""
+    decoder, remarks = make(source.limits), list(source.remarks)
+    if any(spec.name == POSITIONS for spec in source.inputs):
+        limits, remarks = _numbered(decoder, remarks)
+        decoder = make(limits)
+    return decoder, remarks
+
+
+def _as_source(source: Source, decoder: "OwnDecoder | PlainDecoder", remarks: list[str]) -> Source:
+    limit = decoder.limits.max_length
     return msgspec.structs.replace(
         source,
         **spec_of(decoder, TASK).facts,
         module=decoder,
         promises=decoder.promises,
-        further=further,
+        further=[length for length in source.further if limit is None or length <= limit],
         remarks=remarks,
     )
 
 
-def _numbered(decoder: OwnDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
+def _numbered(decoder: OwnDecoder | PlainDecoder, remarks: list[str]) -> tuple[LengthContract, list[str]]:
     """The limits of a module that takes position_ids, whose own table may end before the ids do."""
     limits = decoder.limits
 
@@ -170,23 +207,19 @@ def _misfit(decoder: OwnDecoder) -> str:
     """Why the module computes something else with a cache than without; nothing where it computes the same."""
     limit, size = decoder.limits.max_length or _LENGTH, decoder.inputs[0].size or 1
     length = min(_LENGTH, limit)
-    trial, least = decoder, _ROUNDING[torch.float32]
+    trial, dtype = decoder, torch.float32
     if _small(decoder):
-        trial, least = copy.deepcopy(decoder), _ROUNDING[torch.float64]
+        trial, dtype = copy.deepcopy(decoder), torch.float64
         in_precision(trial, torch.float64)
     ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
     whole_BT = torch.ones_like(ids_BT)
     # rows of different lengths, each at its end
     padded_BT = (torch.arange(length) >= torch.arange(_ROWS)[:, None].clamp(max=length - 1)).to(torch.int64)
 
-    def differs(a: Tensor, b: Tensor, mask_BT: Tensor) -> bool:
-        real = mask_BT != 0
-        return float((a[real] - b[real]).abs().max()) > least * float(b[real].abs().max())
-
     with torch.no_grad():
         for mask_BT in (whole_BT, padded_BT) if trial.takes_mask else (whole_BT,):
             cached = trial(ids_BT, mask_BT)[0]
-            if differs(cached, trial.plain(ids_BT, mask_BT), mask_BT):
+            if differ(cached, trial.plain(ids_BT, mask_BT), mask_BT, dtype):
                 if mask_BT is whole_BT:
                     return "its logits are others when its attention layers take their positions from the cache"
                 return (
@@ -195,22 +228,10 @@ def _misfit(decoder: OwnDecoder) -> str:
                 )
         if length > 2 and not decoder.limits.length_dependent:
             parts = (length - 2, 1, 1)
-            if differs(_in_calls(trial, ids_BT, whole_BT, parts), trial(ids_BT, whole_BT)[0], whole_BT):
+            if differ(in_calls(trial, ids_BT, whole_BT, parts), trial(ids_BT, whole_BT)[0], whole_BT, dtype):
                 return (
                     "read in parts it gives other logits than read at once, so something beside posexport.nn.Attention "
                     "looks at other tokens or counts them (a convolution, positions from torch.arange); number tokens "
                     "with posexport.nn.InputEncoding, or let forward take position_ids"
                 )
     return ""
-
-
-def _in_calls(decoder: OwnDecoder, ids_BT: Tensor, mask_BT: Tensor, parts: Sequence[int]) -> Tensor:
-    """The logits of all tokens, read in calls of so many new ones."""
-    held: tuple[Tensor, ...] = ()
-    logits, end = [], 0
-    for new in parts:
-        start, end = end, end + new
-        new_BTV, *present = decoder(ids_BT[:, start:end], mask_BT[:, :end], held)
-        logits.append(new_BTV)
-        held = tuple(present)
-    return torch.cat(logits, 1)

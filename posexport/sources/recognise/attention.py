@@ -39,7 +39,7 @@ def node(q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], *, is_causal:
     axes = q.ndim
     if axes == 3:  # [B, T, D]: one head
         given = [mask.unsqueeze(-3) if mask.ndim == 3 else mask for mask in given]
-    q, k, v = (_of_four_axes(x) for x in (q, k, v))
+    q, k, v = (of_four_axes(x) for x in (q, k, v))
     mask = masks.added(given, q, k.shape[2])
     context = attend(
         q,
@@ -50,15 +50,15 @@ def node(q: Tensor, k: Tensor, v: Tensor, given: Sequence[Tensor], *, is_causal:
         causal=(Positions.counted(q.shape[2]), Positions.counted(k.shape[2])) if is_causal else None,
     )
     if mask is not None:
-        context = _of_seeing(context, mask.sees_any)
+        context = of_seeing(context, mask.sees_any)
     return context if axes == 4 else context.squeeze(1) if axes == 3 else context[0, 0]
 
 
-def _of_four_axes(x: Tensor) -> Tensor:
+def of_four_axes(x: Tensor) -> Tensor:
     return x if x.ndim == 4 else x.unsqueeze(1) if x.ndim == 3 else x[None, None]
 
 
-def _of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
+def of_seeing(context_BHTD: Tensor, sees_any: Tensor) -> Tensor:
     """Zeros for queries that see no key.
 
     On packed heads: the module packs them next, and the exporter's optimiser drops what splits and packs again.

@@ -35,9 +35,13 @@ class Recognised(TorchFunctionMode):
             bound.apply_defaults()
             return self._multi_head(dict(bound.arguments))
         if func is torch.einsum and args and not kwargs:
-            product = products.as_product(args[0], tuple(args[1:]))
+            product = products.as_product(args[0], tuple(args[1:]), self._matmul)
             return func(*args) if product is None else product
         return func(*args, **kwargs)
+
+    def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
+        """The product that an einsum is."""
+        return left @ right
 
     def _scaled_dot_product(
         self,

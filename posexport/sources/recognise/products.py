@@ -1,10 +1,13 @@
 """``torch.einsum`` of two tensors as the batched matrix product that it is, in which attention by hand is found."""
 
-import torch
+from collections.abc import Callable
+
 from torch import Tensor
 
 
-def as_product(equation: object, operands: tuple[object, ...]) -> Tensor | None:
+def as_product(
+    equation: object, operands: tuple[object, ...], matmul: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor | None:
     """The answer of such as ``bthd,bshd->bhts``: batch axes, one contracted and one free axis each; None for others."""
     if len(operands) == 1 and isinstance(operands[0], tuple | list):
         operands = tuple(operands[0])
@@ -26,7 +29,7 @@ def as_product(equation: object, operands: tuple[object, ...]) -> Tensor | None:
     left = x.permute([first.index(letter) for letter in [*batch, *rows, *summed]])
     right = y.permute([second.index(letter) for letter in [*batch, *summed, *columns]])
     letters = [*batch, *rows, *columns]
-    return torch.matmul(left, right).permute([letters.index(letter) for letter in out])
+    return matmul(left, right).permute([letters.index(letter) for letter in out])
 
 
 def _plain(*terms: str) -> bool:

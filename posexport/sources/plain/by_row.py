@@ -1,0 +1,82 @@
+"""Positions that differ from row to row, in a forward that has one for all rows.
+
+A user's ``torch.arange(T)`` is the same for the whole batch, and padding on the left would move a row's positions.
+What is computed from it is computed beside it for every row, by `torch.vmap`, until it meets the tokens: there that of
+the rows takes its place, on the batch axis. Tokens are followed from the inputs on, by an attribute of tensors.
+
+Shape letters: B batch, T new tokens.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+_DATA, _ROWS = "_posexport_data", "_posexport_rows"
+#: functions that take a dtype or a size of another tensor alone
+_LIKE = {"type_as", "to", "expand_as", "view_as", "reshape_as", "zeros_like", "ones_like", "full_like", "empty_like"}
+
+
+def data(tensor: Tensor) -> Tensor:
+    """Mark an input: what is computed of it belongs to the tokens of the rows."""
+    setattr(tensor, _DATA, True)
+    return tensor
+
+
+def positions(of_all: Tensor, rows: Tensor) -> Tensor:
+    """Mark ``of_all``: ``rows`` is the same for every row, with the batch in front."""
+    setattr(of_all, _ROWS, rows)
+    return of_all
+
+
+def computed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[..., Any]) -> Any:
+    """``run(*args, **kwargs)``, with each row's own positions; ``func``: the function that it stands for."""
+    leaves, tree = tree_flatten((tuple(args), dict(kwargs)))
+    own = leaves[:1] if getattr(func, "__name__", "") in _LIKE else leaves
+    meets = any(hasattr(leaf, _DATA) for leaf in own)
+    numbered = [index for index, leaf in enumerate(leaves) if hasattr(leaf, _ROWS)]
+    aligned = list(leaves)
+    if meets:
+        axes = max(leaf.ndim for leaf in leaves if isinstance(leaf, Tensor))
+        for index in numbered:
+            aligned[index] = _aligned(leaves[index], axes)
+    args, kwargs = tree_unflatten(aligned, tree)
+    out = run(*args, **kwargs)
+    outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+    if meets:
+        for leaf in outs:
+            data(leaf)
+    elif outs and numbered:
+        for leaf, rows in zip(outs, _of_rows(func, leaves, tree, numbered), strict=False):
+            positions(leaf, rows)
+    return out
+
+
+def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: list[int]) -> list[Tensor]:
+    """The answer for every row, the batch in front; nothing where it cannot be had, as of a value that is read."""
+
+    def alone(*own: Tensor) -> Any:
+        filled = list(leaves)
+        for index, tensor in zip(numbered, own, strict=True):
+            filled[index] = tensor
+        args, kwargs = tree_unflatten(filled, tree)
+        return func(*args, **kwargs)
+
+    try:
+        answer = torch.vmap(alone)(*(getattr(leaves[index], _ROWS) for index in numbered))
+    except (RuntimeError, ValueError):
+        return []
+    return [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor)]
+
+
+def _aligned(of_all: Tensor, axes: int) -> Tensor:
+    """The rows' own, with the batch where a tensor of ``axes`` axes has it: first."""
+    rows: Tensor = getattr(of_all, _ROWS)
+    if of_all.ndim < axes:
+        return rows[(slice(None),) + (None,) * (axes - of_all.ndim - 1)]
+    if of_all.shape[0] == 1:
+        return rows.squeeze(1)
+    # it was repeated for the batch: row b of it, for row b
+    return rows.diagonal(0, 0, 1).movedim(-1, 0)

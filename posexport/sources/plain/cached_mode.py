@@ -1,0 +1,128 @@
+"""One call of a plain module as a decoder with a KV cache, by the plan of what it does along the token axis.
+
+Shape letters: B batch, H heads, G KV heads, T new tokens, S past and new tokens, D head size.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from posexport.encodings.nope import NoPE
+from posexport.errors import PosexportError
+from posexport.nn.attention import additive, attend, sees_any
+from posexport.nn.cached_call import CachedCall
+from posexport.sources.plain import by_row, sites
+from posexport.sources.plain.plan import Context, Count, Plan, Rows, Scores, Step
+from posexport.sources.recognise.attention import of_seeing
+from posexport.sources.recognise.mode import Recognised
+
+#: axes of split heads
+_SPLIT = 4
+_OTHER_CALLS = "forward makes other calls than in its first call; it must make the same ones for every input"
+
+
+class CachedMode(Recognised):
+    """Attention and positions of the new tokens are those of ``call``; all else is the module's own."""
+
+    def __init__(self, plan: Plan, call: CachedCall) -> None:
+        super().__init__()
+        self._plan, self._call = plan, call
+        self._index = 0
+        self._pending: tuple[Tensor, Tensor] | None = None
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in sites.SITES and isinstance(self._next, Count | Rows):
+            return self._answer(func, types, args, kwargs)
+        return by_row.computed(func, args, kwargs, lambda *own, **named: self._answer(func, types, own, named))
+
+    def _answer(self, func: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        kind = sites.SITES.get(func)
+        if kind is None:
+            return super().__torch_function__(func, types, args, kwargs)
+        step = self._next
+        self._index += 1
+        read = sites.read(kind, func, args, kwargs) if step is not None else None
+        if isinstance(step, Count) and isinstance(read, sites.Counting):
+            return self._counted(step, func(*args, **kwargs))
+        if isinstance(step, Rows) and isinstance(read, list):
+            return self._rows(step, args[0], read[step.which])
+        if isinstance(read, sites.Multiplying):
+            return self._product(step, read, lambda: func(*args, **kwargs))
+        if step is not None:
+            raise PosexportError(_OTHER_CALLS)
+        return func(*args, **kwargs)
+
+    @property
+    def _next(self) -> Step:
+        if self._index >= len(self._plan.steps):
+            raise PosexportError(_OTHER_CALLS)
+        return self._plan.steps[self._index]
+
+    def _counted(self, step: Count, of_call: Tensor) -> Tensor:
+        """``of_call``: what the module's arange gives, whose dtype is kept."""
+        queries = self._call.at.queries
+        slots_T = (queries.slots_T + step.start).to(of_call.dtype)
+        return by_row.positions(slots_T, (queries.ids_BT + step.start).to(of_call.dtype))
+
+    def _rows(self, step: Rows, table: Tensor, read: sites.Slicing) -> Tensor:
+        queries, whole, axis = self._call.at.queries, read.whole(table), read.out
+        of_slots = whole.index_select(axis, queries.slots_T + step.start)
+        rows_BT = whole.movedim(axis, 0)[queries.ids_BT + step.start]
+        return by_row.positions(of_slots, rows_BT.movedim(1, axis + 1))
+
+    def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
+        step = self._next
+        self._index += 1
+        return self._product(step, sites.Multiplying(left, right), lambda: left @ right)
+
+    def _product(self, step: Step, read: sites.Multiplying, plain: Callable[[], Tensor]) -> Tensor:
+        if isinstance(step, Scores):
+            self._pending = read.left, read.right.mT
+        elif isinstance(step, Context):
+            if self._pending is None:
+                raise PosexportError(_OTHER_CALLS)
+            (q, k), self._pending = self._pending, None
+            self.reasons.append(None)
+            return self._attended(q, k, read.right, step.scale)
+        return plain()
+
+    def _attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        given: Sequence[Tensor],  # causality and padding, as the plan has seen
+        dropout: float = 0.0,
+        *,
+        is_causal: bool,
+        scale: float | None = None,
+        grouped: bool = False,
+    ) -> Tensor:
+        del given, dropout, is_causal, grouped
+        self.reasons.append(None)
+        return self._attended(q, k, v, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Of the new tokens to the cached ones and themselves; [B, H, T, D], or axes as ``q`` has them."""
+        call, rows = self._call, self._call.mask_BS.shape[0]
+        q_BHTD, k_BGTD, v_BGTD = (_of_heads(x, rows) for x in (q, k, v))
+        past = None if call.past is None else call.past[len(call.present)]
+        kept = call.at.kept(NoPE(), k_BGTD, v_BGTD, past)
+        call.present.append(kept.present)
+        causal, mask = (call.at.queries, call.at.keys), additive(call.mask_BS, q)
+        context_BHTD = attend(
+            q_BHTD, kept.keys, kept.values, scale=scale, mask=mask, causal=causal, buffers=kept.buffers
+        )
+        assert mask is not None
+        context_BHTD = of_seeing(context_BHTD, sees_any(mask, causal).mT)
+        return context_BHTD if q.ndim == _SPLIT else context_BHTD.flatten(0, 1)
+
+
+def _of_heads(x: Tensor, rows: int) -> Tensor:
+    """[B, H, T, D], also of [B * H, T, D]."""
+    return x if x.ndim == _SPLIT else x.reshape(rows, -1, *x.shape[1:])

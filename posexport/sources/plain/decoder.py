@@ -1,0 +1,81 @@
+"""A user's decoder of PyTorch's own operations, with a KV cache that its author did not write.
+
+Shape letters: B batch, T new tokens, S past and new tokens.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.encodings.encoding import Encoding
+from posexport.encodings.nope import NoPE
+from posexport.nn.cached_call import CachedCall
+from posexport.nn.caching import Caching, KeysAndValues
+from posexport.nn.reach import Reach
+from posexport.sources.own_decoder import MASK, POSITIONS
+from posexport.sources.plain import by_row
+from posexport.sources.plain.cached_mode import CachedMode
+from posexport.sources.plain.plan import Plan
+from posexport.sources.recognise import entered
+from posexport.sources.user_module import UserModule
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
+
+
+class PlainDecoder(CachedDecoder):
+    """A user's module, as a decoder with a KV cache. ``plan``: what it does along the token axis."""
+
+    #: how past tokens are kept; `posexport.sources.cached` changes it
+    caching: Caching = Caching()
+
+    def __init__(self, user: UserModule, plan: Plan, tokens: InputSpec, vocab: int, limits: LengthContract) -> None:
+        super().__init__()
+        self.user, self.plan_of_calls = user, plan
+        self._tokens, self._vocab, self._limits = tokens, vocab, limits
+        self._takes = frozenset(spec.name for spec in user.inputs)
+        # positions are in the user's code, which rotates keys before the cache has them
+        self._no_encoding = NoPE()
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return [self._no_encoding for _ in self.plan_of_calls.shapes]
+
+    @property
+    def decoding(self) -> Decoding:
+        size = self._limits.max_length
+        positions = InputSpec(name=POSITIONS, dtype="int64", axes=[BATCH, SEQUENCE], role="positions", size=size)
+        return Decoding(
+            tokens=self._tokens,
+            position_ids=positions if self.plan_of_calls.counts or POSITIONS in self._takes else None,
+            answer=answer_output(self._vocab, None),
+            cache=CacheTensors(self.plan_of_calls.shapes),
+            encodings=[self._no_encoding],
+            lengths=self._limits,
+        )
+
+    def decode(
+        self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
+    ) -> tuple[Tensor, list[KeysAndValues]]:
+        """The logits of the new tokens, and every layer's keys and values."""
+        mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
+        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
+        call = CachedCall(at, mask_BS, past)
+        with entered.chosen(self.mode(call)):
+            logits = self.logits(ids_BT, mask_BS[:, at.queries.slots_T], at)
+        return logits, call.present
+
+    def mode(self, call: CachedCall) -> CachedMode:
+        """What the module's operations do in one call."""
+        return CachedMode(self.plan_of_calls, call)
+
+    def plain(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """The logits of the user's forward itself, in one call without a cache."""
+        return self.logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))
+
+    def logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
+        tensors = {self.plan_of_calls.token: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT}
+        for tensor in tensors.values():
+            by_row.data(tensor)
+        logits: Tensor
+        (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
+        return logits

@@ -1,0 +1,105 @@
+"""Whether a plain module computes the same with a cache as without, tried in PyTorch.
+
+Shape letters: B batch, T tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from posexport.errors import PosexportError
+from posexport.nn.cached_call import NotCachedError
+from posexport.sources.in_parts import differ, in_calls
+from posexport.sources.own_decoder import MASK, POSITIONS
+from posexport.sources.plain.culprit import culprit
+from posexport.sources.plain.decoder import PlainDecoder
+from posexport.sources.plain.plan import Order, Plan, agreed
+from posexport.sources.plain.recording import Recording
+from posexport.sources.recognise import entered
+from posexport.sources.user_module import UserModule, likely_line
+
+#: rows, tokens, and how many fewer the runs have that are compared
+_ROWS, _LENGTH, _FEWER = 3, 9, (2, 4, 3)
+#: what a logarithm of probabilities may be off by
+_OFF = {torch.float64: 1e-8, torch.float32: 1e-3}
+#: what padding on the left asks for
+_ROW_BY_ROW = (
+    "its tokens cannot be numbered row by row; add positions to tokens of the axes [batch, sequence, channels], or let "
+    "forward take position_ids"
+)
+
+
+def plan_of(user: UserModule, token: str, size: int, limit: int | None, dtype: torch.dtype) -> Plan:
+    """What ``user`` does along the token axis.
+
+    Raises:
+        NotCachedError: what a cache cannot go through.
+    """
+    longest = min(_LENGTH, limit or _LENGTH)
+    lengths = [longest - fewer for fewer in _FEWER if longest > fewer] if longest == _LENGTH else [longest, longest - 1]
+    runs = []
+    for length in lengths:
+        ids_BT, padded_BT = _inputs(size, length)
+        positions_BT = (padded_BT.cumsum(1) - 1).clamp(min=0)
+        tensors = {token: ids_BT, MASK: padded_BT, POSITIONS: positions_BT}
+        takes = [spec.name for spec in user.inputs]
+        real_BT = padded_BT != 0 if MASK in takes else torch.ones_like(padded_BT, dtype=torch.bool)
+        recording = Recording(Order(real_BT), _OFF[dtype])
+        with torch.no_grad(), entered.chosen(recording):
+            user(**{name: tensors[name] for name in takes})
+        runs.append(recording.noted)
+    return agreed(token, runs)
+
+
+def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
+    """Compare logits with a cache and without.
+
+    Raises:
+        NotCachedError: they differ, or padding on the left changes them.
+    """
+    length = min(_LENGTH, decoder.limits.max_length or _LENGTH)
+    ids_BT, padded_BT = _inputs(decoder.inputs[0].size or 1, length)
+    parts = (length - 2, 1, 1) if length == _LENGTH else (1,) * length
+    with torch.no_grad():
+        try:
+            reason = _misfit(decoder, ids_BT, parts, dtype)
+        except PosexportError as err:  # its own forward took the same
+            line = likely_line(err)
+            reason = f"{_ROW_BY_ROW}{f' ({line})' if line else ''}"
+        if not reason and not _hides_padding(decoder, ids_BT, padded_BT, parts, dtype):
+            reason = f"padding on the left changes its logits: {_ROW_BY_ROW}"
+    if reason:
+        raise NotCachedError(reason)
+
+
+def _misfit(decoder: PlainDecoder, ids_BT: Tensor, parts: tuple[int, ...], dtype: torch.dtype) -> str:
+    whole_BT = torch.ones_like(ids_BT)
+    want = decoder.plain(ids_BT, whole_BT)
+    if differ(decoder(ids_BT, whole_BT)[0], want, whole_BT, dtype):
+        return "its logits are others when its attention and positions are those of a decoder with a cache"
+    if differ(in_calls(decoder, ids_BT, whole_BT, parts), want, whole_BT, dtype):
+        line = culprit(decoder, ids_BT)
+        return (
+            "read in parts it gives other logits than read at once, so something beside attention looks at other "
+            f"tokens or counts them{f' ({line})' if line else ''}"
+        )
+    return ""
+
+
+def _hides_padding(
+    decoder: PlainDecoder, ids_BT: Tensor, padded_BT: Tensor, parts: tuple[int, ...], dtype: torch.dtype
+) -> bool:
+    """Whether rows that are padded on the left have the logits that the module itself gives them alone."""
+    for got in (decoder(ids_BT, padded_BT)[0], in_calls(decoder, ids_BT, padded_BT, parts)):
+        for row, mask_T in enumerate(padded_BT):
+            alone_1T = ids_BT[row, mask_T != 0][None]
+            whole_1T = torch.ones_like(alone_1T)
+            if differ(got[row, mask_T != 0][None], decoder.plain(alone_1T, whole_1T), whole_1T, dtype):
+                return False
+    return True
+
+
+def _inputs(size: int, length: int) -> tuple[Tensor, Tensor]:
+    """Ids, and a mask of rows that are padded on the left more and more."""
+    ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))
+    padded_BT = torch.arange(length) >= torch.arange(_ROWS)[:, None].clamp(max=length - 1)
+    return ids_BT, padded_BT.to(torch.int64)

@@ -1,0 +1,130 @@
+"""What a module does along the token axis, found by running it at several lengths.
+
+Calls are compared by their order in forward. A size is compared with the length of each run, and counts where it
+follows it in all: a length may equal a size that has nothing to do with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from posexport.nn.cached_call import NotCachedError
+
+
+class NotCausalError(NotCachedError):
+    """The module is no decoder: none of its attention is causal."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """An arange of the new tokens, from ``start``."""
+
+    start: int | float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table of ``size`` rows that belong to the new tokens, from ``start``.
+
+    ``which``: of the axes that the index slices.
+    """
+
+    start: int
+    size: int
+    which: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The product of queries and keys of attention by hand."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The product of probabilities and values of attention by hand; ``scale``: of the scores before it."""
+
+    scale: float
+
+
+Step = Count | Rows | Scores | Context | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``steps``: what every counted call is, in order. ``shapes``: KV heads and head size of every attention.
+
+    ``token``: the name of the input of ids.
+    """
+
+    token: str
+    steps: list[Step]
+    shapes: list[tuple[int, int]]
+
+    @property
+    def counts(self) -> bool:
+        """Whether tokens are numbered in forward itself."""
+        return any(isinstance(step, Count | Rows) for step in self.steps)
+
+
+@dataclass
+class Noted:
+    """One run.
+
+    ``calls``: kind and line of every counted call; ``causal``: how many of its attentions see no later tokens;
+    ``refused``: why a cache cannot go through one, and its line.
+    """
+
+    calls: list[tuple[str, str]]
+    steps: list[Step]
+    shapes: list[tuple[int, int]]
+    causal: int
+    refused: list[str]
+
+    @property
+    def attentions(self) -> tuple[object, ...]:
+        """What is compared of two runs."""
+        return (self.shapes, self.causal, self.refused)
+
+
+def agreed(token: str, runs: Sequence[Noted]) -> Plan:
+    """What is the same at two lengths or more: a length that equals a size of the module misleads one run.
+
+    Raises:
+        NotCachedError: attention that a cache cannot go through, or calls that depend on the length.
+    """
+    alike = max(([run for run in runs if run.attentions == each.attentions] for each in runs), key=len)
+    first = alike[0]
+    if not first.causal:
+        raise NotCausalError(first.refused[0] if first.refused else "it has no attention that posexport recognises")
+    if first.refused:
+        raise NotCachedError(first.refused[0])
+    other = next((run for run in runs if run.calls != first.calls), None)
+    if other or len(alike) == 1:
+        lines = [b for a, (_, b) in zip(first.calls, other.calls, strict=False) if a[1] != b] if other else []
+        raise NotCachedError("forward makes other calls at other lengths" + (f" ({lines[0]})" if lines else ""))
+    steps = [same[0] if _same(same) else None for same in zip(*(run.steps for run in alike), strict=True)]
+    return Plan(token, steps, first.shapes)
+
+
+def _same(steps: Sequence[Step]) -> bool:
+    """``Context`` is compared by kind: its scale is measured."""
+    return len({step if not isinstance(step, Context) else Context for step in steps}) == 1
+
+
+@dataclass(frozen=True)
+class Order:
+    """What causality and padding leave. ``real_BT``: tokens that are no padding."""
+
+    real_BT: Tensor
+
+    @property
+    def causal_TT(self) -> Tensor:
+        """Keys that are not after the query."""
+        length = self.real_BT.shape[1]
+        return self.real_BT.new_ones(length, length).tril()
+
+    @property
+    def kept_BTT(self) -> Tensor:
+        """Keys that are neither after the query nor padding."""
+        return self.causal_TT & self.real_BT[:, None]
