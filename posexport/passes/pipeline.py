@@ -13,6 +13,7 @@ from posexport.passes.in_place_cache import InPlaceCache
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.rms_norm import RmsNorm
+from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
 from posexport.passes.skip_norm import SkipNorm
 from posexport.passes.tabulated_projection import TabulatedProjection
@@ -24,6 +25,7 @@ PASSES: tuple[GraphPass, ...] = (
     Swish(),
     RmsNorm(),
     # before products become Gemm
+    SeparateProjections(),
     PackedProjections(),
     FlatTokens(),
     SkipNorm(),
