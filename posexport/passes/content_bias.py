@@ -78,7 +78,8 @@ class Contents:
         gathers = {gather for each in added for gather in _gathers(each.value, roots, size)}
         table, rows = gathers.pop().inputs if len(gathers) == 1 else (None, None)
         tokens = (sizes(q) or (None,) * 4)[2]
-        if table is None or rows is None or not isinstance(tokens, str) or sizes(rows) != (tokens, tokens):
+        pairs = ((tokens, tokens), (tokens, tokens, 1))
+        if table is None or rows is None or not isinstance(tokens, str) or sizes(rows) not in pairs:
             return _NO_PRODUCT
         gathered = next(user.outputs[0] for user, _ in table.uses() if user.inputs[1] is rows)
         parts = [_part(self.model, each, gathered, (q, k), scale) for each in added]
@@ -129,10 +130,15 @@ def _gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | No
     """What picks rows of a table as wide as a head."""
     for each in _sources(value, roots):
         node = each.producer()
-        if node is not None and node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0:
+        if node is not None and _picks_rows(node):
             table = node.inputs[0]
             if is_weight(table, 2) and (sizes(table) or ())[1] == width:
                 yield node
+
+
+def _picks_rows(node: ir.Node) -> bool:
+    """As an embedding does, or an index of tensors."""
+    return node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 or node.op_type == "GatherND"
 
 
 def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
@@ -155,7 +161,7 @@ def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value,
 
 
 def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Operator | None:
-    """The operator that reads a table of ``count`` in the order of ``rows`` [T, T]; None where there is none."""
+    """The operator that reads a table of ``count`` in the order of ``rows`` [T, T] or [T, T, 1]; None where there is none."""
     middle, odd = divmod(count, 2)
     end = middle + 1
     graph = _Part(model, [rows], [])
@@ -163,7 +169,7 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
         return None
     holding = [(RELATIVE_KEY_SCORES, 1), (CLIPPED_SCORES, -1)]
     for length in (1, 2, end, end + 3):
-        found, at = graph.run({}, {tokens: length})[0], np.arange(length)
+        found, at = graph.run({}, {tokens: length})[0].reshape(length, length), np.arange(length)
         for operator, sign in list(holding):
             row = sign * (at[:, None] - at) + middle
             as_clipped = (found == np.clip(row, 0, count - 1)).all()

@@ -212,7 +212,7 @@ def _put_projection(source: Projection, read: _Read, number: int) -> None:
     shape, columns = sizes(read.value) or (), read.columns
     weight = _columns(graph, source.weight, columns, number)
     packed = [shape[0], shape[2], int(columns.size)]
-    name = f"{source.output.name}_{number}"
+    name = f"{source.output.name}_part_{number}"
     at = _put("MatMul", [source.product.inputs[0], weight], before, source.output, f"{name}_product", packed)
     if source.bias is not None:
         at = _put("Add", [at, _columns(graph, source.bias, columns, number)], before, at, name, packed)
