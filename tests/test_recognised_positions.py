@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -143,7 +144,9 @@ def test_scores_by_distance_are_ours(model: type[Model]) -> None:
 def test_they_are_right_up_to_the_end_and_around_it(tmp_path: Path, model: type[Model], target: str) -> None:
     limited = model().index(END)[0, 0] == END - 1
     lengths = (1, 2, END - 1, END) if limited else (1, 4, 5, 6, 17)
-    done = convert(model().eval(), tmp_path / "b", ConvertOptions(target=target, lengths=lengths, example_inputs=INPUTS))
+    done = convert(
+        model().eval(), tmp_path / "b", ConvertOptions(target=target, lengths=lengths, example_inputs=INPUTS)
+    )
     assert done.good, done.verdict
     manifest = read(tmp_path / "b")
     name = RECOGNISED[model].removesuffix("Scores")
@@ -303,11 +306,13 @@ def test_joint_projections_pack(spelling: Spelling) -> None:
 
 @pytest.mark.parametrize("spelling", in_short(SPELLINGS, lambda spelling: spelling in (image_layers, in_turn)))
 def test_their_values_are_right(spelling: Spelling, tmp_path: Path) -> None:
-    done = convert(Joint(spelling), tmp_path / "b", ConvertOptions(target="cpu", lengths=(1, 17), example_inputs=INPUTS))
+    done = convert(
+        Joint(spelling), tmp_path / "b", ConvertOptions(target="cpu", lengths=(1, 17), example_inputs=INPUTS)
+    )
     assert done.good, done.verdict
 
 
-def test_a_projection_that_is_read_elsewhere_stays(tmp_path: Path) -> None:
+def test_a_projection_that_is_read_elsewhere_stays() -> None:
     done = passes(ReadTwice(image_layers), Target("cpu", 23))["separate-projections"]
     assert (done.nodes, ["not by attention alone" in each for each in done.rejected]) == (0, [True])
 
@@ -315,3 +320,33 @@ def test_a_projection_that_is_read_elsewhere_stays(tmp_path: Path) -> None:
 def test_a_portable_graph_keeps_the_weights() -> None:
     done = passes(Joint(image_layers), Target("portable", 23))["separate-projections"]
     assert (done.nodes, ["keeps the weights as the source has them" in each for each in done.rejected]) == (0, [True])
+
+
+# -- weights that the graph splits ---------------------------------------------------------------------
+
+
+class Across(nn.Module):
+    """Attention to other tokens, whose three weights are parts of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.token, self.attention = nn.Embedding(V, D), nn.MultiheadAttention(D, H, batch_first=True)
+
+    def forward(self, input_ids: Tensor, memory: Tensor) -> Tensor:
+        x = self.token(input_ids)
+        attended: Tensor = self.attention(x, memory, memory, need_weights=False)[0]
+        return x + attended
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+def test_parts_of_a_weight_are_weights(target: str, tmp_path: Path) -> None:
+    inputs = {"input_ids": IDS, "memory": torch.randn(2, 7, D)}
+    options = ConvertOptions(target=target, lengths=(1, 17), example_inputs=inputs)
+    done = convert(Across(), tmp_path / "b", options)
+    assert done.good, done.verdict
+    stored = onnx.load(tmp_path / "b" / "model.onnx")
+    names = {each.name for each in stored.graph.initializer}
+    products = [node for node in stored.graph.node if node.op_type in ("MatMul", "Gemm")]
+    assert [node.input[1] in names for node in products] == [True] * 4
+    assert not any(node.op_type == "Split" for node in stored.graph.node)

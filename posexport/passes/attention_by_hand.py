@@ -65,8 +65,7 @@ def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bia
     if q is None or k is None or v is None or not _fit(known, _with_heads(shape)):
         return ["its queries, keys and values are not [B, H, T, D] with the heads and their size known"]
     scale = scores.scale * of_q * of_k
-    inputs = {"q": q, "k": _transposed(k, output), "v": v}
-    content = _content(scores, contents, inputs, scale)
+    content = _content(scores, contents, q, k, scale)
     if any(each.by != 1 for each in scores.added):
         return [content if isinstance(content, str) else _NO_PRODUCT]
     parts = [*(each.value for each in scores.added), *(condition for condition, _ in scores.fills)]
@@ -74,15 +73,15 @@ def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bia
         return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
+    inputs = {"q": q, "k": _transposed(k, output), "v": v}
     _put_node(scores, inputs, term, (heads, size), scale, output)
     return [None, content] if isinstance(content, str) else [None]
 
 
 def _content(
-    scores: _Scores, contents: content_bias.Contents, inputs: Mapping[str, ir.Value], scale: float
+    scores: _Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value, scale: float
 ) -> content_bias.Content | str | None:
     """What of all that is added reads queries or keys, which is then no longer ``added``; a reason where it stays."""
-    q, k = inputs["q"], inputs["k"]
     roots = [content_bias.root(x) for x in (q, k)]
     by_content = [each for each in scores.added if content_bias.reads(each.value, *roots)]
     if not by_content:

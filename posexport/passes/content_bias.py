@@ -73,16 +73,19 @@ class Contents:
         self._known: dict[tuple[ir.Value, int], Operator | None] = {}
 
     def recognised(self, added: Sequence[Scaled], q: ir.Value, k: ir.Value, scale: float) -> Content | str:
-        """What ``added`` values are together, beside ``scale * (q k^T)`` of [B, H, T, D]; else why that is unknown."""
-        roots, size = (root(q), root(k)), (sizes(q) or (None,))[-1]
+        """What ``added`` values are together, beside ``scale * (q k)`` of q [B, H, T, D] and k [B, H, D, T].
+
+        Where that is unknown, why.
+        """
+        roots, (tokens, size) = (root(q), root(k)), (sizes(q) or (None, None))[-2:]
         gathers = {gather for each in added for gather in _gathers(each.value, roots, size)}
-        table, rows = gathers.pop().inputs if len(gathers) == 1 else (None, None)
-        tokens = (sizes(q) or (None,) * 4)[2]
-        pairs = ((tokens, tokens), (tokens, tokens, 1))
-        if table is None or rows is None or not isinstance(tokens, str) or sizes(rows) not in pairs:
+        gather = gathers.pop() if len(gathers) == 1 else None
+        table, rows = (None, None) if gather is None else gather.inputs
+        if gather is None or table is None or rows is None or not isinstance(tokens, str):
             return _NO_PRODUCT
-        gathered = next(user.outputs[0] for user, _ in table.uses() if user.inputs[1] is rows)
-        parts = [_part(self.model, each, gathered, (q, k), scale) for each in added]
+        if sizes(gather.outputs[0]) != (tokens, tokens, size) or len(sizes(q) or ()) != 4 or sizes(k) != _exchanged(q):
+            return _NO_PRODUCT
+        parts = [_part(self.model, each, gather.outputs[0], (q, k), scale) for each in added]
         letters = "".join(sorted("".join(part or "?" for part in parts)))
         if letters not in ("q", "kq"):
             return _NO_PRODUCT
@@ -126,6 +129,12 @@ def _sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]
         todo += new
 
 
+def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
+    """The sizes of keys [B, H, D, T] for as many tokens."""
+    batch, heads, tokens, size = sizes(q) or ()
+    return batch, heads, size, tokens
+
+
 def _gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
     """What picks rows of a table as wide as a head."""
     for each in _sources(value, roots):
@@ -138,22 +147,25 @@ def _gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | No
 
 def _picks_rows(node: ir.Node) -> bool:
     """As an embedding does, or an index of tensors."""
-    return node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 or node.op_type == "GatherND"
+    return node.op_type == "GatherND" or (node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0)
 
 
 def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
     """Whether ``q``, ``k`` or both (``qk``) meet a table's ``rows`` [T, T, D] in what is ``added``."""
     free = list(dict.fromkeys([*map(root, heads), rows]))
     graph = _Part(model, [added.value, *heads], free)
-    if graph.reads_inputs:
+    if graph.reads_inputs or any(value.dtype != ir.DataType.FLOAT for value in free):
         return None
     batch, _, tokens, _ = sizes(heads[0]) or (None,) * 4
     lengths = {name: size for name, size in ((batch, _BATCH), (tokens, _TOKENS)) if isinstance(name, str)}
     rng = np.random.default_rng(0)
     given = {value: rng.integers(-4, 5, _shape(value, lengths)).astype(np.float32) for value in free}
-    sums, q, k = (x.astype(np.float64) for x in graph.run(given, lengths))
+    found = graph.run(given, lengths)
+    if found is None:
+        return None
+    sums, q, k = (x.astype(np.float64) for x in found)
     of_query = np.einsum("bhld,lrd->bhlr", q, given[rows])
-    of_key = np.einsum("bhrd,lrd->bhlr", k, given[rows])
+    of_key = np.einsum("bhdr,lrd->bhlr", k, given[rows])
     for letters, wanted in (("q", of_query), ("k", of_key), ("qk", of_query + of_key)):
         if sums.shape == wanted.shape and np.allclose(sums * added.by, wanted * scale, rtol=1e-5, atol=1e-5):
             return letters
@@ -161,7 +173,7 @@ def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value,
 
 
 def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Operator | None:
-    """The operator that reads a table of ``count`` in the order of ``rows`` [T, T] or [T, T, 1]; None where there is none."""
+    """The operator that reads a table of ``count`` in the order of its ``rows``; None where there is none."""
     middle, odd = divmod(count, 2)
     end = middle + 1
     graph = _Part(model, [rows], [])
@@ -169,7 +181,12 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
         return None
     holding = [(RELATIVE_KEY_SCORES, 1), (CLIPPED_SCORES, -1)]
     for length in (1, 2, end, end + 3):
-        found, at = graph.run({}, {tokens: length})[0].reshape(length, length), np.arange(length)
+        answer, at = graph.run({}, {tokens: length}), np.arange(length)
+        if answer is None or answer[0].size != length * length:
+            if length > end:
+                continue  # PyTorch raises as well, such as where a slice of a buffer ends
+            return None
+        found = answer[0].reshape(length, length)
         for operator, sign in list(holding):
             row = sign * (at[:, None] - at) + middle
             as_clipped = (found == np.clip(row, 0, count - 1)).all()
@@ -198,12 +215,15 @@ class _Part:
             stored = ir.to_proto(alone).SerializeToString()
             self.session = ort.InferenceSession(stored, providers=["CPUExecutionProvider"])
 
-    def run(self, given: Mapping[ir.Value, NDArray[Any]], lengths: Mapping[str, int]) -> list[NDArray[Any]]:
-        """The outputs for values of all that is free, and inputs with axes of ``lengths``."""
+    def run(self, given: Mapping[ir.Value, NDArray[Any]], lengths: Mapping[str, int]) -> list[NDArray[Any]] | None:
+        """The outputs for values of all that is free, and inputs with axes of ``lengths``; None where that fails."""
         feeds: dict[str, NDArray[Any]] = {value.name or "": array for value, array in given.items()}
         for value in self.inputs:
             feeds[value.name or ""] = np.zeros(_shape(value, lengths), (value.dtype or ir.DataType.FLOAT).numpy())
-        answers = dict(zip(self.names, self.session.run(self.names, feeds), strict=True))
+        try:
+            answers = dict(zip(self.names, self.session.run(self.names, feeds), strict=True))
+        except Exception:  # noqa: BLE001 (onnxruntime raises a different class for each reason)
+            return None
         return [given[value] if value in given else np.asarray(answers[value.name or ""]) for value in self.outputs]
 
 

@@ -4,16 +4,16 @@ Users write ``qkv(x)`` and take it apart by split, chunk, unbind, an index or a 
 channels are columns of the weight whatever the way: they are followed through the nodes in between.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from posexport.graph.edits import initializer, integers, put, replace
+from posexport.graph import edits
+from posexport.graph.edits import initializer, integers, put
 from posexport.graph.queries import FOLDED_FROM, axis, constant, names_of, sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.graph_pass import GraphPass, PassResult
@@ -27,10 +27,14 @@ _SPLIT_HEADS = (0, _CHANNELS, 1, _CHANNELS)
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which ``columns`` of a projection a value has, an array of its axes but batch and tokens; ``axes``: all of them."""
+    """Which ``columns`` of a projection a value has, an array of its axes but batch and tokens.
+
+    ``axes``: all of them. ``lead``: the sizes of batch and tokens.
+    """
 
     columns: NDArray[np.int64]
     axes: tuple[int, ...]
+    lead: tuple[int | str, ...]
 
     def channel_axis(self, at: int) -> int | None:
         """Of ``columns``; None for batch and tokens."""
@@ -40,7 +44,7 @@ class _Columns:
 
 @dataclass(frozen=True)
 class _Read:
-    """``value`` [B, H, T, D] is queries, keys or values of attention, by ``nodes`` from a projection; its ``columns``."""
+    """Queries, keys or values of attention, [B, H, T, D]: ``columns`` of a projection, by ``nodes``."""
 
     value: ir.Value
     columns: NDArray[np.int64]
@@ -61,13 +65,7 @@ class SeparateProjections(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts projections."""
-        by_node: dict[ir.Node, tuple[Projection, list[_Read]]] = defaultdict()
-        for node in model.graph:
-            if AttentionSpec.of(node) is not None:
-                for value in dict.fromkeys(node.inputs[:3]):
-                    source, read = _read(value)
-                    if source is not None and read is not None:
-                        by_node.setdefault(source.product, (source, []))[1].append(read)
+        by_node = _by_projection(model.graph)
         together = [each for each in by_node.values() if not _apart(*each)]
         refused = [_refusal(*each) for each in together]
         for (source, reads), reason in zip(together, refused, strict=True):
@@ -75,6 +73,18 @@ class SeparateProjections(GraphPass):
                 for number, read in enumerate(reads):
                     _put_projection(source, read, number)
         return PassResult.of(refused)
+
+
+def _by_projection(graph: ir.Graph) -> dict[ir.Node, tuple[Projection, list[_Read]]]:
+    """What attention reads of every projection, by its product."""
+    by_product: dict[ir.Node, tuple[Projection, list[_Read]]] = {}
+    for node in graph:
+        if AttentionSpec.of(node) is not None:
+            for value in dict.fromkeys(node.inputs[:3]):
+                source, read = _read(value)
+                if source is not None and read is not None:
+                    by_product.setdefault(source.product, (source, []))[1].append(read)
+    return by_product
 
 
 def _read(value: ir.Value | None) -> tuple[Projection | None, _Read | None]:
@@ -99,37 +109,45 @@ def _product(add: ir.Node) -> ir.Node | None:
 
 
 def _followed(source: Projection, value: ir.Value, nodes: tuple[ir.Node, ...]) -> _Read | None:
-    lead = (sizes(source.output) or ())[:2]
-    at: _Columns | None = _Columns(np.arange(source.channels), (*_LEAD, _CHANNELS))
-    if len(sizes(source.output) or ()) != 3:
+    shape = sizes(source.output) or ()
+    at: _Columns | None = _Columns(np.arange(source.channels), (*_LEAD, _CHANNELS), shape[:2])
+    if len(shape) != 3:
         return None
     for node, out in zip(nodes, [*(node.inputs[0] for node in nodes[1:]), value], strict=True):
-        assert out is not None
-        at = _STEPS[node.op_type](node, out, at, lead)
-        if at is None:
+        if at is None or out is None:
             return None
-    assert at is not None
+        at = _STEPS[node.op_type](out, at)
+    if at is None:
+        return None
     return _Read(value, at.columns, nodes) if at.axes == _SPLIT_HEADS else None
 
 
-def _reshaped(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> _Columns | None:
+def _producer(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def _reshaped(out: ir.Value, at: _Columns) -> _Columns | None:
     shape = sizes(out) or ()
     channels = [size for size in shape[2:] if isinstance(size, int)]
-    if at.axes[:2] != _LEAD or shape[:2] != lead or len(channels) != len(shape) - 2:
+    if at.axes[:2] != _LEAD or shape[:2] != at.lead or len(channels) != len(shape) - 2:
         return None
     if np.prod(channels) != at.columns.size:
         return None
-    return _Columns(at.columns.reshape(channels), (*_LEAD, *[_CHANNELS] * len(channels)))
+    return replace(at, columns=at.columns.reshape(channels), axes=(*_LEAD, *[_CHANNELS] * len(channels)))
 
 
-def _transposed(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> _Columns | None:
+def _transposed(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
     order = list(node.attributes.get_ints("perm") or range(len(at.axes))[::-1])
     channels = [at.channel_axis(each) for each in order]
     columns = at.columns.transpose([each for each in channels if each is not None])
-    return _Columns(columns, tuple(at.axes[each] for each in order))
+    return replace(at, columns=columns, axes=tuple(at.axes[each] for each in order))
 
 
-def _part_of_split(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> _Columns | None:
+def _part_of_split(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
     along = node.attributes.get_int("axis", 0) or 0
     channel = at.channel_axis(along)
     widths = [(sizes(each) or (None,) * len(at.axes))[along] for each in node.outputs]
@@ -137,10 +155,11 @@ def _part_of_split(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[An
         return None
     ends = np.cumsum([int(width or 0) for width in widths])
     number = next(number for number, each in enumerate(node.outputs) if each is out)
-    return _Columns(np.split(at.columns, ends[:-1], channel)[number], at.axes)
+    return replace(at, columns=np.split(at.columns, ends[:-1], channel)[number])
 
 
-def _sliced(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> _Columns | None:
+def _sliced(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
     starts, ends, axes, steps = (constant(each) for each in (*node.inputs[1:], None)[:4])
     if starts is None or ends is None or axes is None:
         return None
@@ -152,19 +171,21 @@ def _sliced(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> 
             return None
         part = slice(int(starts[number]), int(ends[number]), step)
         columns = columns[(slice(None),) * channel + (part,)]
-    return _Columns(columns, at.axes)
+    return replace(at, columns=columns)
 
 
-def _gathered(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> _Columns | None:
+def _gathered(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
     along = (axis(node, 0) or 0) % len(at.axes)
     index, channel = constant(node.inputs[1]), at.channel_axis(along)
     if index is None or index.ndim > 1 or channel is None:
         return None
     axes = at.axes if index.ndim else (*at.axes[:along], *at.axes[along + 1 :])
-    return _Columns(np.take(at.columns, index, channel), axes)
+    return replace(at, columns=np.take(at.columns, index, channel), axes=axes)
 
 
-def _squeezed(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -> _Columns | None:
+def _squeezed(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
     given = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if given is None:
         return None
@@ -173,11 +194,11 @@ def _squeezed(node: ir.Node, out: ir.Value, at: _Columns, lead: Sequence[Any]) -
     if None in channels:
         return None
     columns = np.squeeze(at.columns, tuple(each for each in channels if each is not None))
-    return _Columns(columns, tuple(each for number, each in enumerate(at.axes) if number not in gone))
+    return replace(at, columns=columns, axes=tuple(each for number, each in enumerate(at.axes) if number not in gone))
 
 
-#: operators that only move channels: (node, its output, columns before it, sizes of batch and tokens) -> columns
-_STEPS: dict[str, Callable[[ir.Node, ir.Value, _Columns, Sequence[Any]], _Columns | None]] = {
+#: operators that only move channels: (output, columns before it) -> columns
+_STEPS: dict[str, Callable[[ir.Value, _Columns], _Columns | None]] = {
     "Reshape": _reshaped,
     "Transpose": _transposed,
     "Split": _part_of_split,
@@ -219,7 +240,7 @@ def _put_projection(source: Projection, read: _Read, number: int) -> None:
     heads = integers(graph, [0, 0, *columns.shape])
     split = _put("Reshape", [at, heads], before, at, f"{name}_heads", [*packed[:2], *columns.shape])
     put(node := ir.node("Transpose", [split], {"perm": [0, 2, 1, 3]}), before, [before])
-    replace(read.value, node.outputs[0])
+    edits.replace(read.value, node.outputs[0])
 
 
 def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], number: int) -> ir.Value:
