@@ -520,6 +520,10 @@ def test_results_are_of_every_pass_in_their_order() -> None:
 
 
 def test_every_pass_is_tried_here() -> None:
-    """Of the cases above; packing, which no target has by default; and the cache, which test_packed_heads.py has."""
+    """Of the cases above; packing, which no target has by default; and what other files have.
+
+    The cache is tried in test_packed_heads.py, what only users' modules need in test_recognised_positions.py.
+    """
     tried = {name for *_, wanted in CASES.values() for name in wanted} | {"packed-projections", "in-place-cache"}
+    tried |= {"separate-projections", "split-weights"}
     assert tried == {each.name for each in PASSES}

@@ -7,7 +7,7 @@ found: scores that are not [B, H, T, S] with H and D known, and grouped keys tha
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -16,12 +16,14 @@ from posexport.graph.edits import initializer, integers, put, take_place
 from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
+from posexport.passes import content_bias
 from posexport.passes.graph_pass import PassResult
 
 #: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
 _LOWEST = float(np.finfo(np.float32).min) / 2
 #: what fills a dropped score is at most this: its exponential is 0 beside any score that is kept
 _DROPS = -1e4
+_NO_PRODUCT = "its scores are no product of queries and keys, masked and scaled by constants"
 
 
 @dataclass
@@ -30,8 +32,8 @@ class _Scores:
 
     product: ir.Node | None = None
     scale: float = 1.0
-    #: added to scaled scores, in the order in which they were found
-    added: list[ir.Value] = field(default_factory=list)
+    #: with what they are scaled by afterwards, in the order in which they were found
+    added: list[content_bias.Scaled] = field(default_factory=list)
     #: (condition, whether it keeps)
     fills: list[tuple[ir.Value, bool]] = field(default_factory=list)
 
@@ -39,37 +41,64 @@ class _Scores:
 def recognise(model: ir.Model) -> PassResult:
     """Put nodes in the place of attention by hand; counts them."""
     reasons: list[str | None] = []
+    contents = content_bias.Contents(model)
     for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
         product = only(softmax.outputs[0])
         if product is None or product.op_type != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
             if any(user.op_type == "MatMul" and index == 0 for user, index in softmax.outputs[0].uses()):
                 reasons.append("its probabilities are read elsewhere too")
             continue
-        reasons.append(_refusal_or_change(softmax, product))
+        reasons += _refusals_or_change(softmax, product, contents)
     return PassResult.of(reasons)
 
 
-def _refusal_or_change(softmax: ir.Node, output: ir.Node) -> str | None:
+def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bias.Contents) -> list[str | None]:
+    """None where a node was put; beside it why what is added by content is not the node's own."""
     scores = _scores(softmax.inputs[0])
     shape = sizes(softmax.outputs[0])
     if scores.product is None:
-        return "its scores are no product of queries and keys, masked and scaled by constants"
+        return [_NO_PRODUCT]
     if shape is None or len(shape) not in (3, 4) or axis(softmax, -1) != -1:
-        return "its scores are not [B, H, T, S]"
+        return ["its scores are not [B, H, T, S]"]
     (q, of_q), (k, of_k), v = *(_before_scale(value) for value in scores.product.inputs), output.inputs[1]
     known = [_with_heads(sizes(value)) for value in (q, k, v)]
     if q is None or k is None or v is None or not _fit(known, _with_heads(shape)):
-        return "its queries, keys and values are not [B, H, T, D] with the heads and their size known"
-    parts = [*scores.added, *(condition for condition, _ in scores.fills)]
+        return ["its queries, keys and values are not [B, H, T, D] with the heads and their size known"]
+    scale = scores.scale * of_q * of_k
+    content = _content(scores, contents, q, k, scale)
+    if any(each.by != 1 for each in scores.added):
+        return [content if isinstance(content, str) else _NO_PRODUCT]
+    parts = [*(each.value for each in scores.added), *(condition for condition, _ in scores.fills)]
     if not all(_added_to_all(part, shape) for part in parts):
-        return "what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"
+        return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
-    _put_node(scores, {"q": q, "k": _transposed(k, output), "v": v}, (heads, size), scores.scale * of_q * of_k, output)
-    return None
+    term = None if isinstance(content, str) else content
+    inputs = {"q": q, "k": _transposed(k, output), "v": v}
+    _put_node(scores, inputs, term, (heads, size), scale, output)
+    return [None, content] if isinstance(content, str) else [None]
+
+
+def _content(
+    scores: _Scores, contents: content_bias.Contents, q: ir.Value, k: ir.Value, scale: float
+) -> content_bias.Content | str | None:
+    """What of all that is added reads queries or keys, which is then no longer ``added``; a reason where it stays."""
+    roots = [content_bias.root(x) for x in (q, k)]
+    by_content = [each for each in scores.added if content_bias.reads(each.value, *roots)]
+    if not by_content:
+        return None
+    content = contents.recognised(by_content, q, k, scale)
+    if not isinstance(content, str):
+        scores.added = [each for each in scores.added if each not in by_content]
+    return content
 
 
 def _put_node(
-    scores: _Scores, inputs: Mapping[str, ir.Value], heads: tuple[int, int], scale: float, output: ir.Node
+    scores: _Scores,
+    inputs: Mapping[str, ir.Value],
+    content: content_bias.Content | None,
+    heads: tuple[int, int],
+    scale: float,
+    output: ir.Node,
 ) -> None:
     """Put attention of so many ``heads`` of that size in the place of ``output``, the product of P and V."""
     graph, rank = output.graph, len(sizes(output.outputs[0]) or ())
@@ -77,6 +106,10 @@ def _put_node(
     values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
     values["mask"], kind = _mask(scores, output, rank)
     spec = AttentionSpec(mask=kind, head_size=heads[1])
+    if content is not None:
+        spec = replace(spec, scores=content.operator.name)
+        values["scores_table"] = content.table
+        values |= {name: content_bias.counted(inputs[of], output) for name, of in (("qpos", "q"), ("kpos", "k"))}
     counts = {"heads": heads[0], "kv_heads": heads[0]}
     attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
     node = ir.node(spec.op_type, [values[name] for name in spec.inputs], attributes, domain=DOMAIN, version=1)
@@ -119,9 +152,9 @@ def _step(node: ir.Node, found: _Scores) -> ir.Value | None:
     if node.op_type == "Add":
         first, second = node.inputs
         scores, added = (first, second) if _reaches_product(first) else (second, first)
-        if found.scale != 1 or scores is None or added is None or not _reaches_product(scores):
+        if scores is None or added is None or not _reaches_product(scores):
             return None
-        found.added.append(added)
+        found.added.append(content_bias.Scaled(added, found.scale))
         return scores
     return _filled(node, found) if node.op_type == "Where" else None
 
@@ -213,7 +246,8 @@ def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None,
         graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
         for name, value in (("lowest_score", _LOWEST), ("no_score", 0.0))
     )
-    parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in scores.added]
+    added_values = [each.value for each in scores.added]
+    parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in added_values]
     for condition, keeps in scores.fills:
         inputs = [condition, zero, lowest] if keeps else [condition, lowest, zero]
         parts.append(_new("Where", inputs, before, like, sizes(condition), f"{condition.name}_score"))

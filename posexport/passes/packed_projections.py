@@ -17,7 +17,7 @@ from posexport.targets.target import Target
 
 
 @dataclass(frozen=True)
-class _Projection:
+class Projection:
     """A MatMul with a constant weight, and the Add of its bias where it has one."""
 
     product: ir.Node
@@ -60,12 +60,12 @@ class PackedProjections(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts groups of projections."""
-        by_input: dict[tuple[ir.Value, bool], list[_Projection]] = defaultdict(list)
+        by_input: dict[tuple[ir.Value, bool], list[Projection]] = defaultdict(list)
         for node in model.graph:
-            projection = _projection(node)
-            if projection is not None and node.inputs[0] is not None:
+            found = projection(node)
+            if found is not None and node.inputs[0] is not None:
                 # what is quantized and what is not are two products
-                by_input[node.inputs[0], matches(names_of(projection.weight), target.keep_float)].append(projection)
+                by_input[node.inputs[0], matches(names_of(found.weight), target.keep_float)].append(found)
         groups = [group for group in by_input.values() if len(group) > 1]
         group_of = {id(node): group for group in groups for each in group for node in each.nodes}
         packed: _Packed = {}
@@ -76,8 +76,9 @@ class PackedProjections(GraphPass):
         return PassResult.of(refused)
 
 
-def _projection(node: ir.Node) -> _Projection | None:
-    if node.op_type != "MatMul" or node.domain or not is_weight(node.inputs[1], 2):
+def projection(node: ir.Node | None) -> Projection | None:
+    """What starts with ``node``; None where that is no product with a weight."""
+    if node is None or node.op_type != "MatMul" or node.domain or not is_weight(node.inputs[1], 2):
         return None
     weight = node.inputs[1]
     assert weight is not None
@@ -85,11 +86,11 @@ def _projection(node: ir.Node) -> _Projection | None:
     if add is not None and add.op_type == "Add" and not add.domain:
         bias = next((value for value in add.inputs if value is not node.outputs[0]), None)
         if bias is not None and is_weight(bias, 1) and width(bias) == width(weight):
-            return _Projection(node, weight, add, bias)
-    return _Projection(node, weight, None, None)
+            return Projection(node, weight, add, bias)
+    return Projection(node, weight, None, None)
 
 
-def _refusal(group: Sequence[_Projection], group_of: dict[int, list[_Projection]]) -> str | None:
+def _refusal(group: Sequence[Projection], group_of: dict[int, list[Projection]]) -> str | None:
     """Packing is for weights whose every reader is in a group of the same: else both forms would be in the file."""
     key = _key(group)
     for value in (value for each in group for value in (each.weight, each.bias) if value is not None):
@@ -99,11 +100,11 @@ def _refusal(group: Sequence[_Projection], group_of: dict[int, list[_Projection]
     return None if len({each.weight.dtype for each in group}) == 1 else "the weights have several dtypes"
 
 
-def _key(group: Sequence[_Projection]) -> tuple[int, ...]:
+def _key(group: Sequence[Projection]) -> tuple[int, ...]:
     return tuple(id(value) for each in group for value in (each.weight, each.bias))
 
 
-def _pack(graph: ir.Graph, group: Sequence[_Projection], packed: _Packed) -> None:
+def _pack(graph: ir.Graph, group: Sequence[Projection], packed: _Packed) -> None:
     key = _key(group)
     if key not in packed:
         packed[key] = (_packed_weight(graph, group), _packed_bias(graph, group))
@@ -129,7 +130,7 @@ def _pack(graph: ir.Graph, group: Sequence[_Projection], packed: _Packed) -> Non
         graph.remove(each.nodes, safe=True)
 
 
-def _packed_weight(graph: ir.Graph, group: Sequence[_Projection]) -> ir.Value:
+def _packed_weight(graph: ir.Graph, group: Sequence[Projection]) -> ir.Value:
     weights = [each.weight.const_value for each in group if each.weight.const_value is not None]
     rows = weights[0].shape[0]
     assert isinstance(rows, int)
@@ -140,7 +141,7 @@ def _packed_weight(graph: ir.Graph, group: Sequence[_Projection]) -> ir.Value:
     return packed
 
 
-def _packed_bias(graph: ir.Graph, group: Sequence[_Projection]) -> ir.Value | None:
+def _packed_bias(graph: ir.Graph, group: Sequence[Projection]) -> ir.Value | None:
     """The biases of all projections; zeros for one that has none where another has."""
     tensors = [None if each.bias is None else each.bias.const_value for each in group]
     dtype = next((tensor.dtype for tensor in tensors if tensor is not None), None)

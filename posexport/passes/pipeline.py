@@ -13,8 +13,10 @@ from posexport.passes.in_place_cache import InPlaceCache
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.rms_norm import RmsNorm
+from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
 from posexport.passes.skip_norm import SkipNorm
+from posexport.passes.split_weights import SplitWeights
 from posexport.passes.tabulated_projection import TabulatedProjection
 from posexport.targets.target import MICROSOFT, Target
 
@@ -24,6 +26,8 @@ PASSES: tuple[GraphPass, ...] = (
     Swish(),
     RmsNorm(),
     # before products become Gemm
+    SplitWeights(),
+    SeparateProjections(),
     PackedProjections(),
     FlatTokens(),
     SkipNorm(),

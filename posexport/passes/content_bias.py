@@ -1,0 +1,251 @@
+"""Scores of queries and keys against a table by distance, that users write by hand, as operators of ours.
+
+``q_i . E[row(i, j)]``, by einsum or as products, in whatever layout (Shaw et al., arXiv:1803.02155; Huang et al.,
+arXiv:2009.13658). What reads queries and keys is computed with small whole numbers, of which floats are exact, and
+compared with the sum that the operator stands for. So are the rows: without a clip in the table at lengths up to its
+end, with one beyond it too. Beyond an end without a clip PyTorch raises, so that the module's length has a limit.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.graph.edits import initializer, put
+from posexport.graph.queries import is_weight, number, sizes
+from posexport.ops.clipped_scores import CLIPPED_SCORES
+from posexport.ops.operator import Operator
+from posexport.ops.relative_key_query_scores import RELATIVE_KEY_QUERY_SCORES
+from posexport.ops.relative_key_scores import RELATIVE_KEY_SCORES
+
+#: tokens that the largest table looked at is for: rows of all pairs are computed
+_LONGEST = 4096
+#: of a batch, and of the tokens that products are compared for
+_BATCH, _TOKENS = 2, 5
+_NO_PRODUCT = "what is added to its scores reads queries or keys, and is no product with rows of a table by distance"
+_NO_DISTANCE = "what is added to its scores reads rows of a table that are not those of the distances in their order"
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A ``value`` that is added to scores, and the factor that all of them get afterwards."""
+
+    value: ir.Value
+    by: float
+
+
+@dataclass(frozen=True)
+class Content:
+    """An ``operator`` whose scores are those that were added, and its ``table``."""
+
+    operator: Operator
+    table: ir.Value
+
+
+def reads(value: ir.Value, *roots: ir.Value) -> bool:
+    """Whether ``value`` is computed from one of ``roots``' elements."""
+    return any(each in roots for each in _sources(value, roots))
+
+
+def root(value: ir.Value) -> ir.Value:
+    """Queries or keys before they were transposed or scaled, from which all of their readers can be computed."""
+    node = value.producer()
+    if node is not None and not node.domain and node.op_type in ("Transpose", "Mul", "Div", "Unsqueeze"):
+        scaled = [number(each) is None for each in node.inputs]
+        if node.op_type in ("Transpose", "Unsqueeze") or scaled == [True, False]:
+            assert node.inputs[0] is not None
+            return root(node.inputs[0])
+        if node.op_type == "Mul" and scaled == [False, True]:
+            assert node.inputs[1] is not None
+            return root(node.inputs[1])
+    return value
+
+
+class Contents:
+    """Of one traced graph; the rows of a table are looked at once for all layers."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        #: rows -> how many are in the table, and the operator that reads them so
+        self._known: dict[tuple[ir.Value, int], Operator | None] = {}
+
+    def recognised(self, added: Sequence[Scaled], q: ir.Value, k: ir.Value, scale: float) -> Content | str:
+        """What ``added`` values are together, beside ``scale * (q k)`` of q [B, H, T, D] and k [B, H, D, T].
+
+        Where that is unknown, why.
+        """
+        roots, (tokens, size) = (root(q), root(k)), (sizes(q) or (None, None))[-2:]
+        gathers = {gather for each in added for gather in _gathers(each.value, roots, size)}
+        gather = gathers.pop() if len(gathers) == 1 else None
+        table, rows = (None, None) if gather is None else gather.inputs
+        if gather is None or table is None or rows is None or not isinstance(tokens, str):
+            return _NO_PRODUCT
+        if sizes(gather.outputs[0]) != (tokens, tokens, size) or len(sizes(q) or ()) != 4 or sizes(k) != _exchanged(q):
+            return _NO_PRODUCT
+        parts = [_part(self.model, each, gather.outputs[0], (q, k), scale) for each in added]
+        letters = "".join(sorted("".join(part or "?" for part in parts)))
+        if letters not in ("q", "kq"):
+            return _NO_PRODUCT
+        operator = self._operator(rows, tokens, int((sizes(table) or (0,))[0]))
+        if letters == "kq":
+            operator = RELATIVE_KEY_QUERY_SCORES if operator is RELATIVE_KEY_SCORES else None
+        return _NO_DISTANCE if operator is None else Content(operator, table)
+
+    def _operator(self, rows: ir.Value, tokens: str, count: int) -> Operator | None:
+        if (rows, count) not in self._known:
+            self._known[rows, count] = _by_distance(self.model, rows, tokens, count)
+        return self._known[rows, count]
+
+
+def counted(x: ir.Value, before: ir.Node) -> ir.Value:
+    """0, 1, 2 ... for every token of [B, H, T, D], once for all that have as many."""
+    graph, tokens = before.graph, (sizes(x) or (None,) * 4)[2]
+    assert graph is not None
+    name = f"positions_of_{tokens}"
+    for node in graph:
+        if node.op_type == "Range" and node.outputs[0].name == name:
+            return node.outputs[0]
+    zero, one = (_scalar(graph, n) for n in (0, 1))
+    source = next((each for each in graph.inputs if tokens in (sizes(each) or ())), x)
+    at = (sizes(source) or ()).index(tokens or "")
+    count = _put("Shape", [source], before, f"{name}_shape", [1], start=at, end=at + 1)
+    length = _put("Squeeze", [count], before, f"{name}_count", [])
+    return _put("Range", [zero, length, one], before, name, [tokens])
+
+
+def _sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]:
+    """``value`` and all that its elements are computed from, up to ``roots``; what only gives its shape is left out."""
+    seen, todo = {value}, [value]
+    while todo:
+        yield (each := todo.pop())
+        node = each.producer()
+        if node is None or node.op_type == "Shape" or each in roots:
+            continue
+        new = [other for other in node.inputs if other is not None and other not in seen]
+        seen.update(new)
+        todo += new
+
+
+def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
+    """The sizes of keys [B, H, D, T] for as many tokens."""
+    batch, heads, tokens, size = sizes(q) or ()
+    return batch, heads, size, tokens
+
+
+def _gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
+    """What picks rows of a table as wide as a head."""
+    for each in _sources(value, roots):
+        node = each.producer()
+        if node is not None and _picks_rows(node):
+            table = node.inputs[0]
+            if is_weight(table, 2) and (sizes(table) or ())[1] == width:
+                yield node
+
+
+def _picks_rows(node: ir.Node) -> bool:
+    """As an embedding does, or an index of tensors."""
+    return node.op_type == "GatherND" or (node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0)
+
+
+def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
+    """Whether ``q``, ``k`` or both (``qk``) meet a table's ``rows`` [T, T, D] in what is ``added``."""
+    free = list(dict.fromkeys([*map(root, heads), rows]))
+    graph = _Part(model, [added.value, *heads], free)
+    if graph.reads_inputs or any(value.dtype != ir.DataType.FLOAT for value in free):
+        return None
+    batch, _, tokens, _ = sizes(heads[0]) or (None,) * 4
+    lengths = {name: size for name, size in ((batch, _BATCH), (tokens, _TOKENS)) if isinstance(name, str)}
+    rng = np.random.default_rng(0)
+    given = {value: rng.integers(-4, 5, _shape(value, lengths)).astype(np.float32) for value in free}
+    found = graph.run(given, lengths)
+    if found is None:
+        return None
+    sums, q, k = (x.astype(np.float64) for x in found)
+    of_query = np.einsum("bhld,lrd->bhlr", q, given[rows])
+    of_key = np.einsum("bhdr,lrd->bhlr", k, given[rows])
+    for letters, wanted in (("q", of_query), ("k", of_key), ("qk", of_query + of_key)):
+        if sums.shape == wanted.shape and np.allclose(sums * added.by, wanted * scale, rtol=1e-5, atol=1e-5):
+            return letters
+    return None
+
+
+def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Operator | None:
+    """The operator that reads a table of ``count`` in the order of its ``rows``; None where there is none."""
+    middle, odd = divmod(count, 2)
+    end = middle + 1
+    graph = _Part(model, [rows], [])
+    if not odd or end > _LONGEST or graph.reads_inputs:
+        return None
+    holding = [(RELATIVE_KEY_SCORES, 1), (CLIPPED_SCORES, -1)]
+    for length in (1, 2, end, end + 3):
+        answer, at = graph.run({}, {tokens: length}), np.arange(length)
+        if answer is None or answer[0].size != length * length:
+            if length > end:
+                continue  # PyTorch raises as well, such as where a slice of a buffer ends
+            return None
+        found = answer[0].reshape(length, length)
+        for operator, sign in list(holding):
+            row = sign * (at[:, None] - at) + middle
+            as_clipped = (found == np.clip(row, 0, count - 1)).all()
+            if not as_clipped and not (length > end and (found == row).all()):
+                holding.remove((operator, sign))
+    return holding[0][0] if holding else None
+
+
+class _Part:
+    """What gives ``outputs`` of a graph, where ``free`` values are known."""
+
+    def __init__(self, model: ir.Model, outputs: Sequence[ir.Value], free: Sequence[ir.Value]) -> None:
+        import onnxruntime as ort
+
+        self.outputs, self.free = outputs, free
+        inner = list(dict.fromkeys(value for value in outputs if value not in free))
+        self.names = [value.name or "" for value in inner]
+        graph = ir.convenience.extract(model.graph, [*free, *model.graph.inputs], inner)
+        self.inputs = graph.inputs[len(free) :]
+        #: whether elements of the model's inputs are read, or other operators than ONNX's are called
+        self.reads_inputs = any(user.op_type != "Shape" for value in self.inputs for user, _ in value.uses())
+        self.reads_inputs |= any(node.domain for node in graph)
+        if not self.reads_inputs:
+            alone = ir.Model(graph, ir_version=model.ir_version)
+            alone.opset_imports.update(model.opset_imports)
+            stored = ir.to_proto(alone).SerializeToString()
+            self.session = ort.InferenceSession(stored, providers=["CPUExecutionProvider"])
+
+    def run(self, given: Mapping[ir.Value, NDArray[Any]], lengths: Mapping[str, int]) -> list[NDArray[Any]] | None:
+        """The outputs for values of all that is free, and inputs with axes of ``lengths``; None where that fails."""
+        feeds: dict[str, NDArray[Any]] = {value.name or "": array for value, array in given.items()}
+        for value in self.inputs:
+            feeds[value.name or ""] = np.zeros(_shape(value, lengths), (value.dtype or ir.DataType.FLOAT).numpy())
+        try:
+            answers = dict(zip(self.names, self.session.run(self.names, feeds), strict=True))
+        except Exception:  # noqa: BLE001 (onnxruntime raises a different class for each reason)
+            return None
+        return [given[value] if value in given else np.asarray(answers[value.name or ""]) for value in self.outputs]
+
+
+def _shape(value: ir.Value, lengths: Mapping[str, int]) -> list[int]:
+    return [lengths.get(size, 1) if isinstance(size, str) else size for size in sizes(value) or ()]
+
+
+def _scalar(graph: ir.Graph, value: int) -> ir.Value:
+    name = f"int_{value}"
+    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, np.int64)))
+
+
+def _put(
+    op_type: str,
+    inputs: Sequence[ir.Value],
+    before: ir.Node,
+    name: str,
+    shape: Sequence[int | str | None],
+    **attributes: int,
+) -> ir.Value:
+    node = ir.node(op_type, list(inputs), attributes, name=f"node_{name}")
+    put(node, before, [])
+    value = node.outputs[0]
+    value.name, value.shape, value.type = name, ir.Shape(shape), ir.TensorType(ir.DataType.INT64)
+    return value

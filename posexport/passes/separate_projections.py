@@ -1,0 +1,266 @@
+"""Queries, keys and values that one linear projection gives together, as a MatMul for each: `PackedProjections` back.
+
+Users write ``qkv(x)`` and take it apart by split, chunk, unbind, an index or a permutation of five axes. Each head's
+channels are columns of the weight whatever the way: they are followed through the nodes in between.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.graph import edits
+from posexport.graph.edits import initializer, integers, put
+from posexport.graph.queries import FOLDED_FROM, axis, constant, names_of, sizes
+from posexport.ops.attention import AttentionSpec
+from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.packed_projections import Projection, projection
+from posexport.targets.target import Target
+
+#: numbers of the axes of batch and tokens among those of a value, `_CHANNELS` for others
+_LEAD, _CHANNELS = (0, 1), -1
+_SPLIT_HEADS = (0, _CHANNELS, 1, _CHANNELS)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which ``columns`` of a projection a value has, an array of its axes but batch and tokens.
+
+    ``axes``: all of them. ``lead``: the sizes of batch and tokens.
+    """
+
+    columns: NDArray[np.int64]
+    axes: tuple[int, ...]
+    lead: tuple[int | str, ...]
+
+    def channel_axis(self, at: int) -> int | None:
+        """Of ``columns``; None for batch and tokens."""
+        at %= len(self.axes)
+        return self.axes[:at].count(_CHANNELS) if self.axes[at] == _CHANNELS else None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Queries, keys or values of attention, [B, H, T, D]: ``columns`` of a projection, by ``nodes``."""
+
+    value: ir.Value
+    columns: NDArray[np.int64]
+    nodes: tuple[ir.Node, ...]
+
+
+class SeparateProjections(GraphPass):
+    """A user's module has one weight where posexport's own definitions have three."""
+
+    name = "separate-projections"
+    description = "queries, keys and values of one linear projection as a MatMul for each"
+
+    def why_not_preferred(self, target: Target) -> str | None:
+        """Where one product is faster, `PackedProjections` puts it back, in the order that packed heads have."""
+        if target.provider is None:
+            return "a portable graph keeps the weights as the source has them, each by its name"
+        return super().why_not_preferred(target)
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts projections."""
+        by_node = _by_projection(model.graph)
+        together = [each for each in by_node.values() if not _apart(*each)]
+        refused = [_refusal(*each) for each in together]
+        for (source, reads), reason in zip(together, refused, strict=True):
+            if reason is None:
+                for number, read in enumerate(reads):
+                    _put_projection(source, read, number)
+        return PassResult.of(refused)
+
+
+def _by_projection(graph: ir.Graph) -> dict[ir.Node, tuple[Projection, list[_Read]]]:
+    """What attention reads of every projection, by its product."""
+    by_product: dict[ir.Node, tuple[Projection, list[_Read]]] = {}
+    for node in graph:
+        if AttentionSpec.of(node) is not None:
+            for value in dict.fromkeys(node.inputs[:3]):
+                source, read = _read(value)
+                if source is not None and read is not None:
+                    by_product.setdefault(source.product, (source, []))[1].append(read)
+    return by_product
+
+
+def _read(value: ir.Value | None) -> tuple[Projection | None, _Read | None]:
+    """The projection that ``value`` comes from, and its columns of it."""
+    nodes: list[ir.Node] = []
+    at = value
+    while at is not None and (node := at.producer()) is not None:
+        source = projection(node if node.op_type == "MatMul" else _product(node))
+        if source is not None and source.output is at:
+            read = None if value is None else _followed(source, value, tuple(reversed(nodes)))
+            return source, read
+        if node.domain or node.op_type not in _STEPS:
+            break
+        nodes.append(node)
+        at = node.inputs[0]
+    return None, None
+
+
+def _product(add: ir.Node) -> ir.Node | None:
+    values = [each for each in add.inputs if add.op_type == "Add" and each is not None]
+    return next((node for each in values if (node := each.producer()) is not None and node.op_type == "MatMul"), None)
+
+
+def _followed(source: Projection, value: ir.Value, nodes: tuple[ir.Node, ...]) -> _Read | None:
+    shape = sizes(source.output) or ()
+    at: _Columns | None = _Columns(np.arange(source.channels), (*_LEAD, _CHANNELS), shape[:2])
+    if len(shape) != 3:
+        return None
+    for node, out in zip(nodes, [*(node.inputs[0] for node in nodes[1:]), value], strict=True):
+        if at is None or out is None:
+            return None
+        at = _STEPS[node.op_type](out, at)
+    if at is None:
+        return None
+    return _Read(value, at.columns, nodes) if at.axes == _SPLIT_HEADS else None
+
+
+def _producer(value: ir.Value) -> ir.Node:
+    node = value.producer()
+    assert node is not None
+    return node
+
+
+def _reshaped(out: ir.Value, at: _Columns) -> _Columns | None:
+    shape = sizes(out) or ()
+    channels = [size for size in shape[2:] if isinstance(size, int)]
+    if at.axes[:2] != _LEAD or shape[:2] != at.lead or len(channels) != len(shape) - 2:
+        return None
+    if np.prod(channels) != at.columns.size:
+        return None
+    return replace(at, columns=at.columns.reshape(channels), axes=(*_LEAD, *[_CHANNELS] * len(channels)))
+
+
+def _transposed(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
+    order = list(node.attributes.get_ints("perm") or range(len(at.axes))[::-1])
+    channels = [at.channel_axis(each) for each in order]
+    columns = at.columns.transpose([each for each in channels if each is not None])
+    return replace(at, columns=columns, axes=tuple(at.axes[each] for each in order))
+
+
+def _part_of_split(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
+    along = node.attributes.get_int("axis", 0) or 0
+    channel = at.channel_axis(along)
+    widths = [(sizes(each) or (None,) * len(at.axes))[along] for each in node.outputs]
+    if channel is None or not all(isinstance(width, int) for width in widths):
+        return None
+    ends = np.cumsum([int(width or 0) for width in widths])
+    number = next(number for number, each in enumerate(node.outputs) if each is out)
+    return replace(at, columns=np.split(at.columns, ends[:-1], channel)[number])
+
+
+def _sliced(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
+    starts, ends, axes, steps = (constant(each) for each in (*node.inputs[1:], None)[:4])
+    if starts is None or ends is None or axes is None:
+        return None
+    columns = at.columns
+    for number, along in enumerate(axes):
+        channel = at.channel_axis(int(along))
+        step = 1 if len(node.inputs) < 5 else None if steps is None else int(steps[number])
+        if channel is None or step is None or step < 1:
+            return None
+        part = slice(int(starts[number]), int(ends[number]), step)
+        columns = columns[(slice(None),) * channel + (part,)]
+    return replace(at, columns=columns)
+
+
+def _gathered(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
+    along = (axis(node, 0) or 0) % len(at.axes)
+    index, channel = constant(node.inputs[1]), at.channel_axis(along)
+    if index is None or index.ndim > 1 or channel is None:
+        return None
+    axes = at.axes if index.ndim else (*at.axes[:along], *at.axes[along + 1 :])
+    return replace(at, columns=np.take(at.columns, index, channel), axes=axes)
+
+
+def _squeezed(out: ir.Value, at: _Columns) -> _Columns | None:
+    node = _producer(out)
+    given = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if given is None:
+        return None
+    gone = [int(each) % len(at.axes) for each in given]
+    channels = [at.channel_axis(each) for each in gone]
+    if None in channels:
+        return None
+    columns = np.squeeze(at.columns, tuple(each for each in channels if each is not None))
+    return replace(at, columns=columns, axes=tuple(each for number, each in enumerate(at.axes) if number not in gone))
+
+
+#: operators that only move channels: (output, columns before it) -> columns
+_STEPS: dict[str, Callable[[ir.Value, _Columns], _Columns | None]] = {
+    "Reshape": _reshaped,
+    "Transpose": _transposed,
+    "Split": _part_of_split,
+    "Slice": _sliced,
+    "Gather": _gathered,
+    "Squeeze": _squeezed,
+}
+
+
+def _apart(source: Projection, reads: Sequence[_Read]) -> bool:
+    """Whether the projection gives one of queries, keys or values alone, its heads in their order."""
+    return all(np.array_equal(read.columns.ravel(), np.arange(source.channels)) for read in reads) and all(
+        [node.op_type for node in read.nodes] == ["Reshape", "Transpose"] for read in reads
+    )
+
+
+def _refusal(source: Projection, reads: Sequence[_Read]) -> str | None:
+    if len(list(source.weight.uses())) > 1:
+        return "a weight is read elsewhere too and would be stored twice"
+    nodes = {node for read in reads for node in read.nodes}
+    inner = [source.output, *(value for node in nodes for value in node.outputs)]
+    ends = {read.value for read in reads}
+    if any(user not in nodes for value in inner if value not in ends for user, _ in value.uses()):
+        return "what a projection gives is read elsewhere too, not by attention alone"
+    return None
+
+
+def _put_projection(source: Projection, read: _Read, number: int) -> None:
+    """Put a projection on the columns of ``read`` in its place, split into heads."""
+    graph, before = source.product.graph, read.nodes[0]
+    assert graph is not None
+    shape, columns = sizes(read.value) or (), read.columns
+    weight = _columns(graph, source.weight, columns, number)
+    packed = [shape[0], shape[2], int(columns.size)]
+    name = f"{source.output.name}_part_{number}"
+    at = _put("MatMul", [source.product.inputs[0], weight], before, source.output, f"{name}_product", packed)
+    if source.bias is not None:
+        at = _put("Add", [at, _columns(graph, source.bias, columns, number)], before, at, name, packed)
+    heads = integers(graph, [0, 0, *columns.shape])
+    split = _put("Reshape", [at, heads], before, at, f"{name}_heads", [*packed[:2], *columns.shape])
+    put(node := ir.node("Transpose", [split], {"perm": [0, 2, 1, 3]}), before, [before])
+    edits.replace(read.value, node.outputs[0])
+
+
+def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], number: int) -> ir.Value:
+    """Those of a weight or a bias, taken whenever they are read."""
+    tensor, flat = weight.const_value, columns.ravel()
+    assert tensor is not None
+
+    def taken(tensor: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
+        return ir.tensor(np.ascontiguousarray(np.asarray(tensor.numpy())[..., flat]))
+
+    shape = ir.Shape([*tensor.shape[:-1], flat.size])
+    part = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(taken, tensor.dtype, shape))
+    part.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
+    return part
+
+
+def _put(
+    op_type: str, inputs: Sequence[ir.Value | None], before: ir.Node, like: ir.Value, name: str, shape: Sequence[Any]
+) -> ir.Value:
+    put(node := ir.node(op_type, list(inputs), name=f"node_{name}"), before, [before])
+    value = node.outputs[0]
+    value.name, value.type, value.shape = name, like.type, ir.Shape(shape)
+    return value

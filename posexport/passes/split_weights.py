@@ -1,0 +1,77 @@
+"""A weight that the graph splits, as the parts: ``in_proj_weight.chunk(3)`` of `nn.MultiheadAttention`, for one.
+
+PyTorch's exporter folds the transposition of a whole weight, and leaves this to every run. Passes for linear
+projections look for weights, not for what is computed from them.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.graph.edits import initializer
+from posexport.graph.queries import FOLDED_FROM, is_weight, names_of, sizes
+from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.targets.target import Target
+
+
+class SplitWeights(GraphPass):
+    """Parts are taken when the file is written, so that no second copy of them all is in memory."""
+
+    name = "split-weights"
+    description = "the parts of a weight that is split in the graph as weights"
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts weights."""
+        splits = [node for node in model.graph if node.op_type == "Split" and not node.domain and _weight(node)]
+        reasons = [_refusal(node) for node in splits]
+        for node, reason in zip(splits, reasons, strict=True):
+            if reason is None:
+                _split(model.graph, node)
+        return PassResult.of(reasons)
+
+
+def _weight(node: ir.Node) -> bool:
+    return any(is_weight(node.inputs[0], rank) for rank in (1, 2))
+
+
+def _refusal(node: ir.Node) -> str | None:
+    weight = node.inputs[0]
+    if weight is None or len(list(weight.uses())) > 1:
+        return "a weight is read elsewhere too and would be stored twice"
+    return None if all(sizes(part) is not None for part in node.outputs) else "the sizes of its parts are not known"
+
+
+def _split(graph: ir.Graph, node: ir.Node) -> None:
+    along, start = node.attributes.get_int("axis", 0) or 0, 0
+    for number, part in enumerate(node.outputs):
+        shape = sizes(part) or ()
+        end = start + int(shape[along])
+        place = (slice(None),) * along + (slice(start, end),)
+        start = end
+        for user in {user for user, _ in part.uses() if user.op_type == "Transpose" and not user.domain}:
+            order = list(user.attributes.get_ints("perm") or range(len(shape))[::-1])
+            _stored(graph, node, user.outputs[0], number, lambda x, at=place, to=order: x[at].transpose(to))
+        _stored(graph, node, part, number, lambda x, at=place: x[at])
+
+
+def _stored(
+    graph: ir.Graph,
+    node: ir.Node,
+    old: ir.Value,
+    number: int,
+    taken: Callable[[NDArray[np.generic]], NDArray[np.generic]],
+) -> None:
+    """Put an initialiser in the place of ``old``, which is a part of what ``node`` splits."""
+    weight = node.inputs[0]
+    if weight is None or weight.const_value is None or not any(user.op_type != "Transpose" for user, _ in old.uses()):
+        return
+    tensor = weight.const_value
+
+    def part() -> ir.TensorProtocol:
+        return ir.tensor(np.ascontiguousarray(taken(np.asarray(tensor.numpy()))))
+
+    value = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(part, tensor.dtype, ir.Shape(sizes(old) or ())))
+    value.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
+    ir.convenience.replace_all_uses_with(old, value)
