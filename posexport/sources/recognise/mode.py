@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
 from posexport.sources.recognise import attention, multi_head, products
@@ -37,6 +38,9 @@ class Recognised(TorchFunctionMode):
         if func is torch.einsum and args and not kwargs:
             product = products.as_product(args[0], tuple(args[1:]), self._matmul)
             return func(*args) if product is None else product
+        if func is Tensor.__getitem__ and (index := _rows_of_vmap(args[1])):
+            # PyTorch's tracer asks a scalar index for its value, which vmap has not: transformers masks by such
+            return torch.ops.aten.index.Tensor(args[0], index)
         return func(*args, **kwargs)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
@@ -94,3 +98,11 @@ class Recognised(TorchFunctionMode):
         dropout = call["dropout_p"] if call["training"] else 0.0
         context = self._attention(parts.q, parts.k, parts.v, parts.masks, dropout, is_causal=parts.is_causal)
         return parts.output(context), weights
+
+
+def _rows_of_vmap(index: object) -> list[Tensor]:
+    """An index whose parts are all tensors, some of them mapped over by vmap; empty for another."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    mapped = any(is_batchedtensor(part) for part in tensors)
+    return tensors if mapped and len(tensors) == len(parts) else []
