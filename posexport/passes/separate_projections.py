@@ -251,7 +251,7 @@ def _columns(graph: ir.Graph, weight: ir.Value, columns: NDArray[np.int64], numb
     def taken(tensor: ir.TensorProtocol = tensor) -> ir.TensorProtocol:
         return ir.tensor(np.ascontiguousarray(np.asarray(tensor.numpy())[..., flat]))
 
-    shape = ir.Shape([*tensor.shape[:-1], flat.size])
+    shape = ir.Shape([*map(int, tensor.shape.numpy()[:-1]), flat.size])
     part = initializer(graph, f"{weight.name}_{number}", ir.LazyTensor(taken, tensor.dtype, shape))
     part.metadata_props[FOLDED_FROM] = repr(list(names_of(weight)))
     return part

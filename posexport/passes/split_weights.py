@@ -4,7 +4,7 @@ PyTorch's exporter folds the transposition of a whole weight, and leaves this to
 projections look for weights, not for what is computed from them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -52,8 +52,15 @@ def _split(graph: ir.Graph, node: ir.Node) -> None:
         start = end
         for user in {user for user, _ in part.uses() if user.op_type == "Transpose" and not user.domain}:
             order = list(user.attributes.get_ints("perm") or range(len(shape))[::-1])
-            _stored(graph, node, user.outputs[0], number, lambda x, at=place, to=order: x[at].transpose(to))
-        _stored(graph, node, part, number, lambda x, at=place: x[at])
+            _stored(graph, node, user.outputs[0], number, _part(place, order))
+        _stored(graph, node, part, number, _part(place, range(len(shape))))
+
+
+def _part(place: tuple[slice, ...], order: Sequence[int]) -> Callable[[NDArray[np.generic]], NDArray[np.generic]]:
+    def taken(weight: NDArray[np.generic]) -> NDArray[np.generic]:
+        return weight[place].transpose(order)
+
+    return taken
 
 
 def _stored(
