@@ -400,6 +400,24 @@ def test_an_encoder_is_no_decoder_and_nothing_is_said_of_it():
         source_of(Encoder(), "text-generation")
 
 
+class AsManyPositions(nn.Module):
+    """An encoder with as many positions as channels, and fewer tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(V - 3, C), nn.Embedding(C, C)
+        self.attention = SelfAttention()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x: Tensor = self.words(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        return self.attention(x)
+
+
+def test_hidden_states_are_no_logits_for_want_of_other_sizes():
+    source = module_source(AsManyPositions().eval(), {"input_ids": IDS % (V - 3)})
+    assert with_cache(source, None) is source
+
+
 def converted(module: nn.Module, tmp_path: Path, cache: CacheName) -> None:
     options = ConvertOptions(cache=cache, lengths=(1, 7), threads=1, example_inputs=example(module))
     assert convert(module, tmp_path / "out", options).good

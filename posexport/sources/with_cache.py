@@ -29,7 +29,7 @@ from posexport.sources.plain.fit import check, plan_of
 from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 TASK = "text-generation"
 #: rows and tokens that a module is tried with before it is exported
@@ -52,7 +52,7 @@ def with_cache(source: Source, task: str | None) -> Source:
         return source
     if task not in (None, TASK):
         raise PosexportError(f"{source.name} is a module of your own: the task must be {TASK} or features, got {task}")
-    if task is None and not _is_vocabulary(source.outputs[0], user.module):
+    if task is None and not _is_vocabulary(source, user.module):
         return source
     layers = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
     reason, causal = _unfit(source, layers=layers), layers
@@ -88,9 +88,14 @@ def _unfit(source: Source, *, layers: bool) -> str:
     return ""
 
 
-def _is_vocabulary(logits: OutputSpec, module: nn.Module) -> bool:
-    """Whether an output is called logits, or has as many channels as an embedding has rows."""
-    return logits.name == "logits" or logits.axes[-1] in _rows(module)
+def _is_vocabulary(source: Source, module: nn.Module) -> bool:
+    """Whether the first output is called logits, or has as many channels as the embedding of the ids has rows.
+
+    A table of positions may have as many rows as there are hidden channels.
+    """
+    logits, rows = source.outputs[0], _rows(module)
+    ids = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS} & rows
+    return logits.name == "logits" or (bool(logits.axes) and logits.axes[-1] in (ids or rows))
 
 
 def _rows(module: nn.Module) -> set[int]:
@@ -137,7 +142,12 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     if wide:
         trial = copy.deepcopy(user)
         in_precision(trial, torch.float64)
-    plan = plan_of(trial, tokens.name, tokens.size, source.limits.max_length, dtype)
+    try:
+        plan = plan_of(trial, tokens.name, tokens.size, source.limits.max_length, dtype)
+    except NotCachedError:
+        raise
+    except PosexportError as err:  # the module's own, for what only a decoder is asked
+        raise NotCausalError(str(err)) from err
     tokens = msgspec.structs.replace(tokens, name=IDS)
     decoder, remarks = _limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
     check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
