@@ -145,7 +145,7 @@ def test_what_commands_do_fits_into_the_list_of_commands() -> None:
 
 
 def test_the_stored_catalogue_is_that_of_the_registries() -> None:
-    stored = (ROOT / "posexport" / catalogue.FILE).read_text("utf-8")
+    stored = (ROOT / "posexport" / "catalogue" / catalogue.FILE).read_text("utf-8")
     assert stored == catalogue.as_text(), "run ci/catalogue"
 
 

@@ -1,8 +1,8 @@
 """What calls of another tool's graph are fed, and what is said of it: each piece on its own."""
 
-import dataclasses
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_a_call_is_read_from_what_the_source_takes(masked: bool) -> None:
     feeds = draw(GridPoint(batch=2, length=9, calls=(6, 3)), source.inputs)
     feeds |= {spec.name: np.zeros((2, 5, 6, 4), np.float32) for spec in inputs if spec.role == "cache"}
     feeds["input_ids"], feeds["attention_mask"] = feeds["input_ids"][:, 6:], np.tile([0, 0, *[1] * 7], (2, 1))
-    call = Call.of(feeds, dataclasses.replace(source, inputs=inputs))
+    call = Call.of(feeds, msgspec.structs.replace(source, inputs=inputs))
     assert (call.past, call.overhead) == (6, None)
     assert call.places_T.tolist() == [6, 7, 8]
     assert call.positions_BT.tolist() == ([[4, 5, 6]] * 2 if masked else [[6, 7, 8]] * 2)

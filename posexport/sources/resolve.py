@@ -1,9 +1,11 @@
 """One door for all kinds of source."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from posexport.errors import PosexportError
 
@@ -108,6 +110,6 @@ def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "
     snapshot = hub.snapshot(place, allow_pickle=options.allow_pickle)
     source = checkpoint_source(snapshot.directory, **chosen)
     remark = f"{place.name} is read from the Hugging Face cache at commit {snapshot.commit[:12]}"
-    return replace(
+    return msgspec.structs.replace(
         source, name=str(place), label=place.name, revision=snapshot.commit, remarks=[remark, *source.remarks]
     )

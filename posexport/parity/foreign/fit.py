@@ -96,7 +96,7 @@ def fit(source: Source, graph: Signature, name: str) -> Foreign:
             paddings += [] if "ragged-right" in paddings else ["ragged-right"]
             remarks.append(f"padding on the left is not tried: {reason}")
     whole = (taken, given) == (source.inputs, source.outputs)
-    adapted = replace(
+    adapted = msgspec.structs.replace(
         source,
         module=source.module if whole else Neutral(source, taken, given).eval(),
         inputs=taken,

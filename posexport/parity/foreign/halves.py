@@ -7,7 +7,6 @@ Shape letters: B batch, T new tokens of the decoder, S the encoder's states, C m
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -31,7 +30,7 @@ def half(source: Source, graph: Signature) -> Source:
     if any(name.startswith("past_key_values") for name in graph.inputs):
         # keys and values of the states are inputs, and have no positions
         later = source.graphs[DECODER_FILE]
-        return replace(later, limits=msgspec.structs.replace(later.limits, limited_axes=[SEQUENCE]))
+        return msgspec.structs.replace(later, limits=msgspec.structs.replace(later.limits, limited_axes=[SEQUENCE]))
     return _encoder(source, source.module)
 
 
@@ -42,7 +41,7 @@ def _encoder(source: Source, whole: EncoderDecoderModel) -> Source:
     varies = any(SEQUENCE in spec.axes for spec in inputs)
     positional = bool(whole.encodings[0].hooks) if varies else None
     old = source.limits
-    return replace(
+    return msgspec.structs.replace(
         source,
         module=part.module,
         inputs=inputs,
@@ -65,7 +64,7 @@ def _decoder(source: Source, whole: EncoderDecoderModel) -> Source:
     """New tokens and the encoder's states to logits, the cache, and keys and values of the states."""
     wiring = whole.wiring
     part = wiring.first(DECODER_FILE)
-    return replace(
+    return msgspec.structs.replace(
         source,
         module=part.module,
         inputs=[*wiring.tokens, *wiring.past, wiring.states_input],
