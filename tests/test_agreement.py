@@ -26,7 +26,7 @@ from posexport.parity.agreement.random_rows import random_rows
 from posexport.parity.agreement.texts import read_texts, surprise
 from posexport.parity.grid.point import GridPoint
 from posexport.runtime.texts import TOKENIZER
-from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec, OutputSpec, Role
+from posexport.spec import BATCH, PAST, SEQUENCE, InputSpec, Limits, OutputSpec, Role
 from posexport.tokenizer import train
 from tests.tolerances import agree, agree_each
 
@@ -90,10 +90,12 @@ def test_random_rows_are_for_what_reads_tokens_only() -> None:
         )
 
     every: tuple[Role, ...] = ("tokens", "types", "mask", "flags", "cache", "positions")
-    limits = SimpleNamespace(max_length=20, min_length=3)
+    limits = Limits(max_length=20, min_length=3)
     assert [feeds["tokens"].shape for feeds in random_rows(interface(*every), limits)] == [(4, 13), (4, 20)]
-    assert [feeds["tokens"].shape for feeds in random_rows(interface("tokens"), SimpleNamespace(
-        max_length=None, min_length=30))] == [(4, 30), (4, 48)]  # fmt: skip
+    assert [feeds["tokens"].shape for feeds in random_rows(interface("tokens"), Limits(min_length=30))] == [
+        (4, 30),
+        (4, 48),
+    ]
     assert random_rows(interface("mask"), limits) == random_rows(interface("tokens", "values"), limits) == []
 
 

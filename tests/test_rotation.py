@@ -13,7 +13,7 @@ import torch
 from posexport.lowering.lowering import function
 from posexport.lowering.rotation import LOWERINGS
 from posexport.ops.operator import DOMAIN
-from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec, oracle, turn
+from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec, oracle, rotate
 from posexport.targets.target import Target
 from tests.tolerances import agree
 
@@ -98,7 +98,7 @@ def test_torch_turns_as_the_oracle(layout: Layout, partial: bool, dtype: torch.d
     for size, pairs in SIZES[partial]:
         x, cos, sin = drawn(kind, 2, LENGTH, size, pairs)
         given = torch.from_numpy(x).to(dtype)
-        got = turn(given, torch.from_numpy(cos), torch.from_numpy(sin), layout)
+        got = rotate(given, torch.from_numpy(cos), torch.from_numpy(sin), layout)
         want = oracle(given.double().numpy(), cos.astype(np.float64), sin.astype(np.float64), layout=layout)
         assert got.dtype == dtype
         # float64 is turned by float32 cosines here: what counts is their type

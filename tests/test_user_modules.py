@@ -364,7 +364,7 @@ def test_the_traceback_of_a_user_s_module_can_be_asked_for(
     run: Command, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POSEXPORT_TRACEBACK", "1")
-    code, _, err = run("convert", f"{models}:fixed", "-o", tmp_path / "b")
+    code, _, err = run("convert", f"{models}:float32", "-o", tmp_path / "b")
     assert code == 2
     assert 'models.py", line' in err
 

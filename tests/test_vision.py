@@ -275,7 +275,7 @@ def test_what_checkpoints_say():
     vit = checkpoint_source(GOLDEN / "vit-forimageclassification", task=None, allow_pickle=False)
     assert vit.task == "image-classification"
     assert vit.encoding.name == "vit-interpolated"
-    assert (15, 15) in vit.plan.proof_image_sizes
+    assert (15, 15) in vit.limits.proof_image_sizes
     both = checkpoint_source(GOLDEN / "beit-model", task=None, allow_pickle=False)
     assert both.encoding.name == "beit"
     assert both.encoding.parameters["shared"] is True
