@@ -205,6 +205,8 @@ class Part:
         inner = list(dict.fromkeys(value for value in outputs if value not in free))
         self.names = [value.name or "" for value in inner]
         graph = ir.convenience.extract(model.graph, [*free, *model.graph.inputs], inner)
+        for value in free:
+            graph.initializers.pop(value.name or "", None)
         self.inputs = graph.inputs[len(free) :]
         #: whether elements of the model's inputs are read, or other operators than ONNX's are called
         self.reads_inputs = any(user.op_type != "Shape" for value in self.inputs for user, _ in value.uses())
