@@ -1,8 +1,8 @@
 """Whether a module and the one with encodings of ours compute the same, in float64 at two lengths.
 
-A submodule's constants are float32 where its __init__ computed them so (RoPE frequencies, slopes, a table of sines).
-How much their rounding moves its answers is measured by rounding them anew, and is what it may differ by beside
-float64's own.
+A submodule's constants are float32 where its __init__ computed them so (RoPE frequencies, slopes, a table of sines,
+each of an angle that is off by as many roundings as it has radians). How much that moves its answers is measured by
+rounding them anew, and is what it may differ by beside float64's own.
 """
 
 import copy
@@ -90,7 +90,7 @@ def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], Sta
             parent, _, leaf = name.rpartition(".")
             setattr(inner.get_submodule(parent), leaf, wide)
     for sizes, answers in zip(reference.sizes, reference.answers, strict=True):
-        with _rounded_anew([reference.part(name) for name in reference.names]):
+        with _rounded_anew([reference.part(name) for name in reference.names], sizes[SEQUENCE]):
             moved = reference.run(reference.module, sizes)
         _agree(
             f"{reference.name} with {', '.join(each.encoding.name for _, each in stand_ins.values())}",
@@ -109,21 +109,22 @@ def _compare(label: str, stand_in: StandIn, part: nn.Module, call: Call, sizes: 
             answer = asked(*call.args, **call.kwargs)
         return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
 
-    with _rounded_anew([part]):
+    with _rounded_anew([part], sizes[SEQUENCE]):
         moved = outputs(part)
     _agree(stand_in.encoding.name, label, outputs(stand_in), call.outputs, moved, sizes)
 
 
 @contextmanager
-def _rounded_anew(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Constants of ``parts`` as another rounding to float32 might have left them."""
+def _rounded_anew(parts: Sequence[nn.Module], length: int) -> Iterator[None]:
+    """Constants of ``parts`` as other roundings to float32 might have left them; tables, for ``length`` positions."""
     buffers = list({id(x): x for part in parts for x in part.buffers() if x.is_floating_point()}.values())
     before = [x.clone() for x in buffers]
     generator = torch.Generator().manual_seed(0)
     try:
         for x in buffers:
             sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
-            x.mul_(1 + sign * torch.finfo(torch.float32).eps / 2)
+            size = x.abs().amax() * min(length, max(x.shape)) if x.squeeze().ndim > 1 else x.abs()
+            x.add_(sign * size * torch.finfo(torch.float32).eps / 2)
         yield
     finally:
         for x, old in zip(buffers, before, strict=True):
@@ -139,7 +140,7 @@ def _agree(
     sizes: Mapping[str, int],
 ) -> None:
     at = f"at length {sizes[SEQUENCE]}"
-    for ours, theirs, rounded in zip(new, old, moved, strict=True):
+    for ours, theirs, rounded in zip(*([x.detach() for x in each] for each in (new, old, moved)), strict=True):
         if ours.shape != theirs.shape:
             raise PosexportError(
                 f"{what} returns {list(ours.shape)} {at}, and {other} {list(theirs.shape)}; {_REMEDY}"

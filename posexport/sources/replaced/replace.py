@@ -78,7 +78,7 @@ def _places(module: nn.Module, encodings: Mapping[str, Wanted]) -> list[_Place]:
         )
     found: dict[int, tuple[_Place, str]] = {}
     for pattern, wanted in encodings.items():
-        names = [name for name in named if name == pattern or fnmatchcase(name, str(pattern))]
+        names = [name for name in named if _matches(name, str(pattern))]
         if not names:
             hint = did_you_mean(str(pattern), named, "names are those of named_modules()")
             raise PosexportError(f"{type(module).__name__} has no submodule {pattern!r}; {hint}")
@@ -88,6 +88,12 @@ def _places(module: nn.Module, encodings: Mapping[str, Wanted]) -> list[_Place]:
                 raise PosexportError(f"the submodule {name} is meant by both {by!r} and {pattern!r}; leave one out")
             place.names.append(name)
     return [place for place, _ in found.values()]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Part by part, so that ``*`` stands for no dot."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
 def _stand_in(place: _Place, reference: Reference) -> StandIn:
@@ -150,7 +156,8 @@ def _encoding(place: _Place, fit: Mapping[str, int], tables: Sequence[Tensor]) -
     if "max_positions" in settings(lookup(name)) and "max_positions" not in own:
         rows = [table.shape[0] for table in tables if table.ndim == 2]
         own = {**own, **({"max_positions": rows[0] - int(own.get("offset", 0))} if len(rows) == 1 else {})}
-    encoding = encoding_of(name, own, fit)
+    # one that reads queries is refused for that, not for the head size that its calls do not show
+    encoding = encoding_of(name, own, {"head_size": 1, **fit})
     with torch.no_grad():
         for parameter in encoding.parameters():
             fitting = [table for table in tables if table.shape == parameter.squeeze().shape]
