@@ -193,7 +193,8 @@ def test_a_table_is_taken_over_and_limits_the_length(tmp_path: Path) -> None:
     done = posexport.convert(ours, tmp_path / "b", target="cpu", example_inputs=IDS, lengths=[1, END])
     assert done.good, done.to_text()
     assert done.manifest.limits.max_length == END
-    assert done.manifest.encoding is not None and done.manifest.encoding.name == "learned"
+    assert done.manifest.encoding is not None
+    assert done.manifest.encoding.name == "learned"
 
 
 @pytest.mark.parametrize(
@@ -265,19 +266,22 @@ def test_buckets_are_t5_s() -> None:
 
 @pytest.mark.parametrize(
     ("module", "encoding", "said"),
-    in_short([
-        (Biased(WrongSlope()), "alibi", "alibi and at (WrongSlope) differ by 0.0004 at length 17"),
-        (Biased(LateBuckets()), "t5", "at length 150"),
-        (ByRotary(Mixed()), "rope", "rope and at (Mixed) differ by"),
-        (ByRotary(Mixed()), ("rope", {"layout": "interleaved"}), "differ by"),
-        (Biased(BiasOfLength()), Alibi(heads=H, variant="causal"), "or must_agree=False to change the model"),
-        (Biased(BiasOfLength()), "t5", "t5 and at (BiasOfLength) differ by"),
-        (Biased(BiasOfLength()), "learned", "is called with 17 and returns [1, 3, 17, 17]; learned stands in"),
-        (Biased(BiasOfLength()), "relative-key", "reads queries or keys; put posexport.nn.Attention"),
-        (Biased(BiasOfLength()), "nope", "nope acts through nothing"),
-        (Biased(BiasOfLength()), 3, "must stand an encoding"),
-        (Summed(Sinusoids()), "mpnet", "mpnet acts through embed and scores"),
-    ], lambda module, encoding, _said: not isinstance(module, Biased) or encoding == "learned"),
+    in_short(
+        [
+            (Biased(WrongSlope()), "alibi", "alibi and at (WrongSlope) differ by 0.0004 at length 17"),
+            (Biased(LateBuckets()), "t5", "at length 150"),
+            (ByRotary(Mixed()), "rope", "rope and at (Mixed) differ by"),
+            (ByRotary(Mixed()), ("rope", {"layout": "interleaved"}), "differ by"),
+            (Biased(BiasOfLength()), Alibi(heads=H, variant="causal"), "or must_agree=False to change the model"),
+            (Biased(BiasOfLength()), "t5", "t5 and at (BiasOfLength) differ by"),
+            (Biased(BiasOfLength()), "learned", "is called with 17 and returns [1, 3, 17, 17]; learned stands in"),
+            (Biased(BiasOfLength()), "relative-key", "reads queries or keys; put posexport.nn.Attention"),
+            (Biased(BiasOfLength()), "nope", "nope acts through nothing"),
+            (Biased(BiasOfLength()), 3, "must stand an encoding"),
+            (Summed(Sinusoids()), "mpnet", "mpnet acts through embed and scores"),
+        ],
+        lambda module, encoding, _said: not isinstance(module, Biased) or encoding == "learned",
+    ),
 )
 def test_what_differs_is_said(module: nn.Module, encoding: Any, said: str) -> None:
     with pytest.raises(posexport.PosexportError) as refused:

@@ -1,4 +1,4 @@
-"""Which of our encodings a bias of positions alone is: computed at several lengths, compared with the encoding's oracle.
+"""Which of our encodings a bias of positions alone is: computed at several lengths, compared with their oracles.
 
 ALiBi by the slopes of its number of heads (Press et al., arXiv:2108.12409), T5 by its buckets (Raffel et al.,
 arXiv:1910.10683), of which the table's rows are told by numbers put in its place.

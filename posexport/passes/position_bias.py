@@ -156,7 +156,7 @@ def _first_of_one(node: ir.Node) -> bool:
 
 def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
     """Attention with the term, before the first of which the rest of the mask is computed."""
-    first, spec = change.nodes[0]
+    first = change.nodes[0][0]
     plain = _rest(change.rest, first, mask)
     _seen_by_the_rest(mask, plain, first)
     inputs: dict[str, ir.Value] = dict(change.term)
@@ -181,9 +181,7 @@ def _rest(rest: _Sum, before: ir.Node, mask: ir.Value) -> ir.Value | None:
         if len(shape) < 4:
             missing = list(range(4 - len(shape)))
             assert before.graph is not None
-            part = _new(
-                "Unsqueeze", [part, integers(before.graph, missing)], before, mask, (1,) * len(missing) + shape
-            )
+            part = _new("Unsqueeze", [part, integers(before.graph, missing)], before, mask, (1,) * len(missing) + shape)
         if total is not None:
             both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(part) or (), strict=True)]
             total = _new("Add", [total, part], before, mask, both)
@@ -198,7 +196,8 @@ def _seen_by_the_rest(mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> 
     whole = clipped.inputs[0] if clipped is not None and clipped.op_type == "Clip" else None
     q = first.inputs[0]
     graph, before = first.graph, first
-    assert graph is not None and q is not None
+    assert graph is not None
+    assert q is not None
     for reduced in [] if whole is None else list(_any_kept(whole)):
         any_key = reduced.outputs[0]
         if any(_precedes(user, first) for user, _ in any_key.uses()):

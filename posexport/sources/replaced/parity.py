@@ -104,6 +104,7 @@ def check(reference: Reference, stand_ins: Mapping[str, tuple[Sequence[str], Sta
 
 def _compare(label: str, stand_in: StandIn, part: nn.Module, call: Call, sizes: Mapping[str, int]) -> None:
     """One call of a submodule."""
+
     def outputs(asked: nn.Module) -> tuple[Any, ...]:
         with torch.no_grad(), default_dtype(torch.float64), InFloat64():
             answer = asked(*call.args, **call.kwargs)
@@ -142,9 +143,7 @@ def _agree(
     at = f"at length {sizes[SEQUENCE]}"
     for ours, theirs, rounded in zip(*([x.detach() for x in each] for each in (new, old, moved)), strict=True):
         if ours.shape != theirs.shape:
-            raise PosexportError(
-                f"{what} returns {list(ours.shape)} {at}, and {other} {list(theirs.shape)}; {_REMEDY}"
-            )
+            raise PosexportError(f"{what} returns {list(ours.shape)} {at}, and {other} {list(theirs.shape)}; {_REMEDY}")
         largest = float(theirs.abs().max())
         allowed = _ROUNDINGS * torch.finfo(torch.float64).eps * largest
         allowed += _OF_CONSTANTS * float((rounded - theirs).abs().max())

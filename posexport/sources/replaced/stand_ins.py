@@ -43,6 +43,7 @@ class StandIn(nn.Module):
     @classmethod
     def refusal(cls, encoding: Encoding) -> str | None:
         """Why an encoding with this hook cannot stand here; None where it can."""
+        del encoding  # all with its hook can
         return None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
