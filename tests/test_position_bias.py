@@ -47,7 +47,7 @@ class Model(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(q.shape[2]) + dropped)
 
     def bias(self, length: int) -> Tensor:
-        return -self.slopes.view(-1, 1, 1) * self.distance(length).abs()  # type: ignore[operator,union-attr]
+        return -self.slopes.view(-1, 1, 1) * self.distance(length).abs()  # type: ignore[operator]
 
     def distance(self, length: int) -> Tensor:
         at = torch.arange(length)
@@ -67,7 +67,7 @@ class Causal(Model):
 
     def bias(self, length: int) -> Tensor:
         distance = self.distance(length)
-        bias = self.slopes.view(-1, 1, 1) * distance  # type: ignore[operator,union-attr]
+        bias = self.slopes.view(-1, 1, 1) * distance  # type: ignore[operator]
         return bias.masked_fill(distance > 0, float("-inf"))
 
 
@@ -76,7 +76,7 @@ class Causal32(Causal):
 
     def bias(self, length: int) -> Tensor:
         distance = self.distance(length)
-        return self.slopes.view(-1, 1, 1) * distance + torch.full((length, length), float("-inf")).triu(1)  # type: ignore[no-any-return,operator,union-attr]
+        return self.slopes.view(-1, 1, 1) * distance + torch.full((length, length), float("-inf")).triu(1)  # type: ignore[operator]
 
 
 class T5(Model):

@@ -69,6 +69,8 @@ class BiasOfScores(BiasOfLength):
 class Angles(nn.Module):
     """Cosines and sines for positions [B, T], doubled as Llama's."""
 
+    inv_freq: Tensor
+
     def __init__(self, base: float = 10000.0) -> None:
         super().__init__()
         self.register_buffer("inv_freq", base ** (-torch.arange(0, D // H, 2).float() / (D // H)))
@@ -154,14 +156,14 @@ class Summed(Reader):
 
 class RowsAdded(Reader):
     def embedded(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.token(ids)
-        return x + self.at(x)
+        x = self.token(ids)
+        return x + self.at(x)  # type: ignore[no-any-return]
 
 
 class RowsOfIds(Reader):
     def embedded(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.token(ids)
-        return x + self.at(torch.arange(ids.shape[1]))
+        x = self.token(ids)
+        return x + self.at(torch.arange(ids.shape[1]))  # type: ignore[no-any-return]
 
 
 CASES: list[tuple[Callable[[], nn.Module], Any, type]] = [
@@ -192,9 +194,10 @@ def test_a_table_is_taken_over_and_limits_the_length(tmp_path: Path) -> None:
     ours = posexport.replace(RowsOfIds(nn.Embedding(END, D)), {"at": "learned"}, IDS)
     done = posexport.convert(ours, tmp_path / "b", target="cpu", example_inputs=IDS, lengths=[1, END])
     assert done.good, done.to_text()
-    assert done.manifest.limits.max_length == END
-    assert done.manifest.encoding is not None
-    assert done.manifest.encoding.name == "learned"
+    manifest = read(tmp_path / "b")
+    assert manifest.limits.max_length == END
+    assert manifest.encoding is not None
+    assert manifest.encoding.name == "learned"
 
 
 @pytest.mark.parametrize(
@@ -219,6 +222,7 @@ def test_a_change_on_purpose() -> None:
     with pytest.raises(posexport.PosexportError, match=r"sinusoidal and at \(Embedding\) differ by .* at length 17"):
         posexport.replace(module, other, IDS)
     ours = posexport.replace(module, other, IDS, must_agree=False)
+    assert isinstance(ours.at, Rows)
     assert ours.at.encoding.name == "sinusoidal"
 
 

@@ -132,7 +132,7 @@ def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | 
         found = None if part.reads_inputs else _computed(part, {}, tokens, length)
         if found is None:
             return None
-        at, q = np.arange(length)[None], np.zeros((1, heads, length, 1))
+        at, q = np.arange(length, dtype=np.float64)[None], np.zeros((1, heads, length, 1))
         for variant in list(variants):
             wanted = alibi.oracle(q, q, at, at, params={}, heads=heads, variant=variant)[0]
             if not (np.abs(found - wanted) <= _ROUNDINGS * np.abs(wanted)).all():

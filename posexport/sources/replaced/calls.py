@@ -19,6 +19,13 @@ Key = int | str
 Arguments = Mapping[Key, Any]
 
 
+def by_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Arguments by their place or name."""
+    found: dict[Key, Any] = dict(enumerate(args))
+    found.update(kwargs.items())
+    return found
+
+
 @dataclass(frozen=True)
 class Call:
     """One call, and its answer as a tuple where it was a list."""
@@ -29,7 +36,7 @@ class Call:
 
     @property
     def arguments(self) -> Arguments:
-        return {**dict(enumerate(self.args)), **self.kwargs}
+        return by_key(self.args, self.kwargs)
 
     @property
     def outputs(self) -> tuple[Any, ...]:

@@ -144,7 +144,7 @@ def _shapes(values: Any) -> str:
 
 def _tables(part: nn.Module) -> list[Tensor]:
     """What a submodule keeps, without axes of 1: parameters, and where there are none buffers."""
-    kept = list(part.parameters()) or list(part.buffers())
+    kept: list[Tensor] = [*part.parameters()] or [*part.buffers()]
     return [x.detach().squeeze() for x in kept]
 
 

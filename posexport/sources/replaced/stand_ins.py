@@ -15,7 +15,7 @@ from posexport.encodings.rope.rope import Rope
 from posexport.ops.attention import BiasSpec
 from posexport.ops.spec import emit
 from posexport.ops.tracing import traced_as
-from posexport.sources.replaced.calls import Arguments, Call, Reads, varying
+from posexport.sources.replaced.calls import Arguments, Call, Reads, by_key, varying
 
 #: how cosines of F pairs stand in D channels
 Doubled = Literal["no", "half", "interleaved"]
@@ -47,7 +47,7 @@ class StandIn(nn.Module):
         return None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.answer({**dict(enumerate(args)), **kwargs})
+        return self.answer(by_key(args, kwargs))
 
     def answer(self, arguments: Arguments) -> Any:
         raise NotImplementedError
