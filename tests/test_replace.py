@@ -141,7 +141,7 @@ class ByAngles(Reader):
     def rotated(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self.at(q, torch.arange(q.shape[2])[None])
         half = D // H // 2
-        return tuple(x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin for x in (q, k))  # type: ignore[return-value]
+        return tuple(x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin for x in (q, k))
 
 
 class ByRotary(Reader):
