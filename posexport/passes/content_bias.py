@@ -47,7 +47,7 @@ class Content:
 
 def reads(value: ir.Value, *roots: ir.Value) -> bool:
     """Whether ``value`` is computed from one of ``roots``' elements."""
-    return any(each in roots for each in _sources(value, roots))
+    return any(each in roots for each in sources(value, roots))
 
 
 def root(value: ir.Value) -> ir.Value:
@@ -116,7 +116,7 @@ def counted(x: ir.Value, before: ir.Node) -> ir.Value:
     return _put("Range", [zero, length, one], before, name, [tokens])
 
 
-def _sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]:
+def sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]:
     """``value`` and all that its elements are computed from, up to ``roots``; what only gives its shape is left out."""
     seen, todo = {value}, [value]
     while todo:
@@ -137,7 +137,7 @@ def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
 
 def _gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
     """What picks rows of a table as wide as a head."""
-    for each in _sources(value, roots):
+    for each in sources(value, roots):
         node = each.producer()
         if node is not None and _picks_rows(node):
             table = node.inputs[0]
@@ -153,7 +153,7 @@ def _picks_rows(node: ir.Node) -> bool:
 def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
     """Whether ``q``, ``k`` or both (``qk``) meet a table's ``rows`` [T, T, D] in what is ``added``."""
     free = list(dict.fromkeys([*map(root, heads), rows]))
-    graph = _Part(model, [added.value, *heads], free)
+    graph = Part(model, [added.value, *heads], free)
     if graph.reads_inputs or any(value.dtype != ir.DataType.FLOAT for value in free):
         return None
     batch, _, tokens, _ = sizes(heads[0]) or (None,) * 4
@@ -176,7 +176,7 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
     """The operator that reads a table of ``count`` in the order of its ``rows``; None where there is none."""
     middle, odd = divmod(count, 2)
     end = middle + 1
-    graph = _Part(model, [rows], [])
+    graph = Part(model, [rows], [])
     if not odd or end > _LONGEST or graph.reads_inputs:
         return None
     holding = [(RELATIVE_KEY_SCORES, 1), (CLIPPED_SCORES, -1)]
@@ -195,7 +195,7 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
     return holding[0][0] if holding else None
 
 
-class _Part:
+class Part:
     """What gives ``outputs`` of a graph, where ``free`` values are known."""
 
     def __init__(self, model: ir.Model, outputs: Sequence[ir.Value], free: Sequence[ir.Value]) -> None:
@@ -205,6 +205,8 @@ class _Part:
         inner = list(dict.fromkeys(value for value in outputs if value not in free))
         self.names = [value.name or "" for value in inner]
         graph = ir.convenience.extract(model.graph, [*free, *model.graph.inputs], inner)
+        for value in free:
+            graph.initializers.pop(value.name or "", None)
         self.inputs = graph.inputs[len(free) :]
         #: whether elements of the model's inputs are read, or other operators than ONNX's are called
         self.reads_inputs = any(user.op_type != "Shape" for value in self.inputs for user, _ in value.uses())
