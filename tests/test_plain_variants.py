@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.export import recognition, unknown_sizes
+from posexport.export.trace import trace
+from posexport.ops.attention import AttentionSpec
 from posexport.runtime.session import load
 from posexport.sources.plain.decoder import PlainDecoder
 from tests.small import in_short
@@ -166,7 +169,16 @@ class GroupedLlama(Llama):
         self.attention = nn.ModuleList(attention() for _ in range(2))
 
 
-GROUPED = {Repeating: 2, Interleaved: 2, InterleavedByHand: 2, Tiled: 6, KeysAlone: 6}
+class BeforeHeads(Repeating):
+    """The first Llama's: tokens before heads."""
+
+    def repeated(self, x: Tensor) -> Tensor:
+        y = x.transpose(1, 2)
+        B, T, kv, D = y.shape
+        return y[:, :, :, None, :].expand(B, T, kv, H // kv, D).reshape(B, T, H, D).transpose(1, 2)
+
+
+GROUPED = {Repeating: 2, Interleaved: 2, InterleavedByHand: 2, BeforeHeads: 2, Tiled: 6, KeysAlone: 6}
 
 
 @pytest.mark.parametrize("make", GROUPED)
@@ -175,6 +187,23 @@ def test_the_cache_holds_kv_heads_once(make: type[Repeating]) -> None:
     source = source_of(module)
     assert [spec.axes[1] for spec in source.inputs if spec.role == "cache"] == [GROUPED[make]] * 4
     agree(source.module(IDS)[0].detach().numpy(), alone(module, IDS).numpy(), "attention", np.float32)
+
+
+@pytest.mark.parametrize("task", ["features", "text-generation"])
+@pytest.mark.parametrize("make", GROUPED)
+def test_the_graph_has_kv_heads_once(make: type[Repeating], task: str) -> None:
+    module = GroupedLlama(make).eval()
+    source = source_of(module, task)
+    graph = trace(source, 23)
+    unknown_sizes.settle(graph, source.inputs)
+    said = recognition.run(graph, source)["grouped-heads"]
+    specs = {spec for node in graph.graph if (spec := AttentionSpec.of(node))}
+    assert {spec.grouped for spec in specs} == {GROUPED[make] < H}
+    repeats = {node.op_type for node in graph.graph} & {"Expand", "Tile"}
+    assert bool(repeats) is (GROUPED[make] == H)
+    if task == "features":
+        assert said.nodes == (2 if GROUPED[make] < H else 0)
+        assert bool(said.rejected) is (make is KeysAlone)
 
 
 class ByMask(Opt):
@@ -269,5 +298,5 @@ def test_they_convert_with_proof_and_generate(
     for prompt, each in zip(prompts, answer.completions, strict=True):
         ids = list(prompt)
         for _ in range(5):
-            ids.append(int(alone(module, torch.tensor([ids]))[:, -1:].flatten(1)[0, -V:].argmax()))
+            ids.append(int(alone(module, torch.tensor([ids])).reshape(-1, V)[-1].argmax()))
         assert each.tokens == ids[len(prompt) :]

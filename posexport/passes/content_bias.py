@@ -153,7 +153,7 @@ def _picks_rows(node: ir.Node) -> bool:
 def _part(model: ir.Model, added: Scaled, rows: ir.Value, heads: tuple[ir.Value, ir.Value], scale: float) -> str | None:
     """Whether ``q``, ``k`` or both (``qk``) meet a table's ``rows`` [T, T, D] in what is ``added``."""
     free = list(dict.fromkeys([*map(root, heads), rows]))
-    graph = _Part(model, [added.value, *heads], free)
+    graph = Part(model, [added.value, *heads], free)
     if graph.reads_inputs or any(value.dtype != ir.DataType.FLOAT for value in free):
         return None
     batch, _, tokens, _ = sizes(heads[0]) or (None,) * 4
@@ -176,7 +176,7 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
     """The operator that reads a table of ``count`` in the order of its ``rows``; None where there is none."""
     middle, odd = divmod(count, 2)
     end = middle + 1
-    graph = _Part(model, [rows], [])
+    graph = Part(model, [rows], [])
     if not odd or end > _LONGEST or graph.reads_inputs:
         return None
     holding = [(RELATIVE_KEY_SCORES, 1), (CLIPPED_SCORES, -1)]
@@ -195,7 +195,7 @@ def _by_distance(model: ir.Model, rows: ir.Value, tokens: str, count: int) -> Op
     return holding[0][0] if holding else None
 
 
-class _Part:
+class Part:
     """What gives ``outputs`` of a graph, where ``free`` values are known."""
 
     def __init__(self, model: ir.Model, outputs: Sequence[ir.Value], free: Sequence[ir.Value]) -> None:
