@@ -16,7 +16,7 @@ from posexport.graph.edits import initializer, integers, put, take_place
 from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
-from posexport.passes import content_bias
+from posexport.passes import content_bias, content_values
 from posexport.passes.graph_pass import PassResult
 
 #: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
@@ -43,16 +43,23 @@ def recognise(model: ir.Model) -> PassResult:
     reasons: list[str | None] = []
     contents = content_bias.Contents(model)
     for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
-        product = only(softmax.outputs[0])
-        if product is None or product.op_type != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
-            if any(user.op_type == "MatMul" and index == 0 for user, index in softmax.outputs[0].uses()):
-                reasons.append("its probabilities are read elsewhere too")
+        probs, values = softmax.outputs[0], None
+        product = next((user for user, index in probs.uses() if user.op_type == "MatMul" and index == 0), None)
+        if product is None:
             continue
-        reasons += _refusals_or_change(softmax, product, contents)
+        if only(probs) is None:
+            found = content_values.recognised(contents, probs, product)
+            if isinstance(found, str):
+                reasons.append(found)
+                continue
+            values = found
+        reasons += _refusals_or_change(softmax, product, contents, values)
     return PassResult.of(reasons)
 
 
-def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bias.Contents) -> list[str | None]:
+def _refusals_or_change(
+    softmax: ir.Node, output: ir.Node, contents: content_bias.Contents, values: content_values.Values | None
+) -> list[str | None]:
     """None where a node was put; beside it why what is added by content is not the node's own."""
     scores = _scores(softmax.inputs[0])
     shape = sizes(softmax.outputs[0])
@@ -74,7 +81,9 @@ def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bia
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
     inputs = {"q": q, "k": _transposed(k, output), "v": v}
-    _put_node(scores, inputs, term, (heads, size), scale, output)
+    if values is not None:  # the node's own output is the sum
+        ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
+    _put_node(scores, inputs, (term, values), (heads, size), scale, output)
     return [None, content] if isinstance(content, str) else [None]
 
 
@@ -95,7 +104,7 @@ def _content(
 def _put_node(
     scores: _Scores,
     inputs: Mapping[str, ir.Value],
-    content: content_bias.Content | None,
+    terms: tuple[content_bias.Content | None, content_values.Values | None],
     heads: tuple[int, int],
     scale: float,
     output: ir.Node,
@@ -106,9 +115,11 @@ def _put_node(
     values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
     values["mask"], kind = _mask(scores, output, rank)
     spec = AttentionSpec(mask=kind, head_size=heads[1])
-    if content is not None:
-        spec = replace(spec, scores=content.operator.name)
-        values["scores_table"] = content.table
+    for part, term in zip(("scores", "values"), terms, strict=True):
+        if term is not None:
+            spec = replace(spec, **{part: term.operator.name})
+            values[f"{part}_table"] = term.table
+    if spec.ordered:
         values |= {name: content_bias.counted(inputs[of], output) for name, of in (("qpos", "q"), ("kpos", "k"))}
     counts = {"heads": heads[0], "kv_heads": heads[0]}
     attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
