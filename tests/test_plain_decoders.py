@@ -426,10 +426,6 @@ def converted(module: nn.Module, tmp_path: Path, cache: CacheName) -> None:
     assert [each.tokens for each in answer.completions] == [greedy(module, prompt, 9) for prompt in prompts]
 
 
-def test_a_nano_gpt_converts_with_proof_and_generates(tmp_path):
-    converted(NanoGpt(), tmp_path, "static")
-
-
 @pytest.mark.all
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", DECODERS)

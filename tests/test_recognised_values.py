@@ -118,14 +118,14 @@ def traced(model: KeyValue) -> tuple[Counter[tuple[str | None, str | None]], Pas
     return found, said
 
 
-@pytest.mark.parametrize("model", RECOGNISED)
+@pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model is Products))
 def test_tables_of_keys_and_values_are_ours(model: type[KeyValue]) -> None:
     found, said = traced(model())
     assert found == {("ClippedScores", "ClippedValues"): 2}
     assert not said.rejected
 
 
-@pytest.mark.parametrize("model", LEFT)
+@pytest.mark.parametrize("model", in_short(LEFT, lambda model: model in (ClippedShort, Weighted)))
 def test_what_is_nearly_so_is_left(model: type[KeyValue]) -> None:
     found, said = traced(model())
     assert not found
@@ -136,7 +136,7 @@ def test_what_is_nearly_so_is_left(model: type[KeyValue]) -> None:
     ("model", "target"),
     in_short(
         [(model, target) for model in (*RECOGNISED, *LEFT) for target in ("cpu", "cuda", "portable")],
-        lambda model, target: (model, target) == (OtherReach, "cpu"),
+        lambda _model, _target: False,
     ),
 )
 def test_all_are_right(tmp_path: Path, model: type[KeyValue], target: str) -> None:

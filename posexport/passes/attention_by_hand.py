@@ -1,13 +1,13 @@
 """Attention that users write as products around a Softmax, as attention nodes: found from the Softmax on.
 
 ``softmax(a * (b q) (c k)^T + masks) v`` with constant scales a, b, c before or after the product, masks that are added
-or fill in, and whatever else is added to scaled scores. What is found is exact: the node computes the same sum. Not
-found: scores that are not [B, H, T, S] with H and D known, and grouped keys that were repeated (they stay so).
+or fill in, and whatever else is added to scores. What is found is exact: the node computes the same sum. Not found:
+scores that are not [B, H, T, S] with H and D known. Keys of repeated heads are `posexport.passes.repeated_heads`'.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -73,8 +73,8 @@ def _refusals_or_change(
         return ["its queries, keys and values are not [B, H, T, D] with the heads and their size known"]
     scale = scores.scale * of_q * of_k
     content = _content(scores, contents, q, k, scale)
-    if any(each.by != 1 for each in scores.added):
-        return [content if isinstance(content, str) else _NO_PRODUCT]
+    if isinstance(content, str) and any(each.by != 1 for each in scores.added):
+        return [content]
     parts = [*(each.value for each in scores.added), *(condition for condition, _ in scores.fills)]
     if not all(_added_to_all(part, shape) for part in parts):
         return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
@@ -114,11 +114,9 @@ def _put_node(
     assert graph is not None
     values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
     values["mask"], kind = _mask(scores, output, rank)
-    spec = AttentionSpec(mask=kind, head_size=heads[1])
-    for part, term in zip(("scores", "values"), terms, strict=True):
-        if term is not None:
-            spec = replace(spec, **{part: term.operator.name})
-            values[f"{part}_table"] = term.table
+    of_scores, of_values = (None if term is None else term.operator.name for term in terms)
+    spec = AttentionSpec(mask=kind, head_size=heads[1], scores=of_scores, values=of_values)
+    values |= {f"{part}_table": term.table for part, term in zip(("scores", "values"), terms, strict=True) if term}
     if spec.ordered:
         values |= {name: content_bias.counted(inputs[of], output) for name, of in (("qpos", "q"), ("kpos", "k"))}
     counts = {"heads": heads[0], "kv_heads": heads[0]}
@@ -257,7 +255,7 @@ def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None,
         graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
         for name, value in (("lowest_score", _LOWEST), ("no_score", 0.0))
     )
-    added_values = [each.value for each in scores.added]
+    added_values = [_scaled(each, before, like) for each in scores.added]
     parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in added_values]
     for condition, keeps in scores.fills:
         inputs = [condition, zero, lowest] if keeps else [condition, lowest, zero]
@@ -270,6 +268,15 @@ def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None,
         broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
         total = _new("Add", [total, other], before, like, broadcast, f"{total.name}_sum")
     return total, "keys" if (sizes(total) or ())[2] == 1 else "pairs"
+
+
+def _scaled(added: content_bias.Scaled, before: ir.Node, like: ir.Value) -> ir.Value:
+    """What is added before the scale, as it is after it."""
+    value, graph = added.value, before.graph
+    if added.by == 1 or graph is None:
+        return value
+    by = initializer(graph, "score_scale", ir.tensor(np.asarray(added.by, (like.dtype or ir.DataType.FLOAT).numpy())))
+    return _new("Mul", [value, by], before, like, sizes(value), f"{value.name}_scaled")
 
 
 def _four_axes(value: ir.Value, before: ir.Node, rank: int) -> ir.Value:

@@ -15,8 +15,8 @@ from posexport.sources.plain.plan import Order
 #: what a mask adds at most where it drops a key
 _DROPS = -1000.0
 _BIAS = (
-    "it adds a bias to its scores, which a cache does not have: write it as posexport.nn.Attention(hidden, heads, 'alibi', "
-    "causal=True), or with t5 or another bias"
+    "it adds a bias to its scores, which a cache does not have: write it as posexport.nn.Attention(hidden, heads, "
+    "'alibi', causal=True), or with t5 or another bias"
 )
 #: why attention is not causal
 LATER = "its attention sees later tokens"
