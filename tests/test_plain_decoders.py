@@ -294,7 +294,7 @@ class Summed(Opt):
 class SequenceFirst(OfTorch):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(C, H, 64), 1, enable_nested_tensor=False)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(C, H, 64), 2, enable_nested_tensor=False)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         T = input_ids.size(1)
@@ -315,6 +315,8 @@ DECODERS = {
     "bmm": partial(NanoGpt, partial(Block, ByBmm)),
     "opt": Opt,
     "constants": Constants,
+    "summed": Summed,
+    "sequence-first": SequenceFirst,
 }
 
 
@@ -377,11 +379,9 @@ def test_position_ids_are_those_of_the_call():
     ("make", "said"),
     [
         (Convolved, r"counts them \(test_plain_decoders.py line \d+: `x = x \+ self.conv\("),
-        (Summed, r"counts them \(test_plain_decoders.py line \d+: `return torch.ones_like\(idx\).cumsum\(1\)`"),
         (Attends, r"does not leave out what attention_mask pads \(test_plain_decoders.py line"),
-        (Alibi, r"it adds a bias to its scores, which a cache does not have \(test_plain_decoders.py line"),
+        (Alibi, r"it adds a bias to its scores, which a cache does not have: write .* \(test_plain_decoders.py line"),
         (partial(Opt, Capped), r"more with its scores than scale and mask them \(test_plain_decoders.py line"),
-        (SequenceFirst, r"cannot be numbered row by row; .* \(test_plain_decoders.py line \d+: `x = self.tok"),
     ],
 )
 def test_what_is_in_the_way_is_named_with_its_line(make, said):
@@ -424,10 +424,6 @@ def converted(module: nn.Module, tmp_path: Path, cache: CacheName) -> None:
     prompts = [[3, 1, 4, 1, 5], [2, 7]]
     answer = load(tmp_path / "out").generate(prompts, max_new_tokens=9)
     assert [each.tokens for each in answer.completions] == [greedy(module, prompt, 9) for prompt in prompts]
-
-
-def test_a_nano_gpt_converts_with_proof_and_generates(tmp_path):
-    converted(NanoGpt(), tmp_path, "static")
 
 
 @pytest.mark.all

@@ -468,7 +468,12 @@ class WideWindows(Model):
     ("model", "nodes", "entry", "reason"),
     [
         (Scaled, {}, "recognised-attention", "its scores are no product of queries and keys, masked and scaled by"),
-        (BiasedFirst, {}, "recognised-attention", "its scores are no product of queries and keys"),
+        (
+            BiasedFirst,
+            {"PairMaskedAttention": 2},
+            "mask-structure",
+            "its mask over pairs of tokens is not causality and",
+        ),
         (Returned, {}, "recognised-attention", "its probabilities are read elsewhere too"),
         (Windows, {"PairMaskedAttention": 2}, "mask-structure", "its mask over pairs of tokens is not causality and"),
         (WideWindows, {"PairMaskedAttention": 2}, "mask-structure", "a number or a table beyond the 1024 tokens"),

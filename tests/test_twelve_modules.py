@@ -40,10 +40,9 @@ CONVERTED = {
     "alibi_encoder:make": Expected(2, None),
     "t5_bias_encoder:make": Expected(2, None),
     "rope_gqa_decoder:make": Expected(2, None),
-    # relative terms on keys and values are no mask of the attention node
-    "shaw:make": Expected(0, "portable"),
+    "shaw:make": Expected(2, "portable"),
     "sequence_first:make": Expected(2, "cuda", ["sequence_length", "batch_size"], max_length=600),
-    "conformer:make": Expected(0, "cpu", [*TEXT, 23]),
+    "conformer:make": Expected(1, "cpu", [*TEXT, 23]),
     "vit:make": Expected(2, "cpu", ["batch_size", 3, "height", "width"]),
     "cross_attention:make": Expected(2, None, max_length=256),
     "raises_beyond_table:make": Expected(1, None, max_length=77),

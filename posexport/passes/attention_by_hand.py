@@ -1,13 +1,13 @@
 """Attention that users write as products around a Softmax, as attention nodes: found from the Softmax on.
 
 ``softmax(a * (b q) (c k)^T + masks) v`` with constant scales a, b, c before or after the product, masks that are added
-or fill in, and whatever else is added to scaled scores. What is found is exact: the node computes the same sum. Not
-found: scores that are not [B, H, T, S] with H and D known, and grouped keys that were repeated (they stay so).
+or fill in, and whatever else is added to scores. What is found is exact: the node computes the same sum. Not found:
+scores that are not [B, H, T, S] with H and D known. Keys of repeated heads are `posexport.passes.repeated_heads`'.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from posexport.graph.edits import initializer, integers, put, take_place
 from posexport.graph.queries import axis, number, only, producer, sizes
 from posexport.ops.attention import AttentionSpec, Mask
 from posexport.ops.operator import DOMAIN
-from posexport.passes import content_bias
+from posexport.passes import content_bias, content_values
 from posexport.passes.graph_pass import PassResult
 
 #: what drops a key: half of the least number, as `posexport.nn.attention.lowest` has it
@@ -43,16 +43,23 @@ def recognise(model: ir.Model) -> PassResult:
     reasons: list[str | None] = []
     contents = content_bias.Contents(model)
     for softmax in [node for node in model.graph if node.op_type == "Softmax" and not node.domain]:
-        product = only(softmax.outputs[0])
-        if product is None or product.op_type != "MatMul" or product.inputs[0] is not softmax.outputs[0]:
-            if any(user.op_type == "MatMul" and index == 0 for user, index in softmax.outputs[0].uses()):
-                reasons.append("its probabilities are read elsewhere too")
+        probs, values = softmax.outputs[0], None
+        product = next((user for user, index in probs.uses() if user.op_type == "MatMul" and index == 0), None)
+        if product is None:
             continue
-        reasons += _refusals_or_change(softmax, product, contents)
+        if only(probs) is None:
+            found = content_values.recognised(contents, probs, product)
+            if isinstance(found, str):
+                reasons.append(found)
+                continue
+            values = found
+        reasons += _refusals_or_change(softmax, product, contents, values)
     return PassResult.of(reasons)
 
 
-def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bias.Contents) -> list[str | None]:
+def _refusals_or_change(
+    softmax: ir.Node, output: ir.Node, contents: content_bias.Contents, values: content_values.Values | None
+) -> list[str | None]:
     """None where a node was put; beside it why what is added by content is not the node's own."""
     scores = _scores(softmax.inputs[0])
     shape = sizes(softmax.outputs[0])
@@ -66,15 +73,17 @@ def _refusals_or_change(softmax: ir.Node, output: ir.Node, contents: content_bia
         return ["its queries, keys and values are not [B, H, T, D] with the heads and their size known"]
     scale = scores.scale * of_q * of_k
     content = _content(scores, contents, q, k, scale)
-    if any(each.by != 1 for each in scores.added):
-        return [content if isinstance(content, str) else _NO_PRODUCT]
+    if isinstance(content, str) and any(each.by != 1 for each in scores.added):
+        return [content]
     parts = [*(each.value for each in scores.added), *(condition for condition, _ in scores.fills)]
     if not all(_added_to_all(part, shape) for part in parts):
         return ["what is added to its scores is not [B, 1, 1, S] or [B or 1, H or 1, T, S]"]
     heads, size = (int(n) for n in (known[0] or ())[1::2])
     term = None if isinstance(content, str) else content
     inputs = {"q": q, "k": _transposed(k, output), "v": v}
-    _put_node(scores, inputs, term, (heads, size), scale, output)
+    if values is not None:  # the node's own output is the sum
+        ir.convenience.replace_all_uses_with(values.sum, values.context, replace_graph_outputs=True)
+    _put_node(scores, inputs, (term, values), (heads, size), scale, output)
     return [None, content] if isinstance(content, str) else [None]
 
 
@@ -95,7 +104,7 @@ def _content(
 def _put_node(
     scores: _Scores,
     inputs: Mapping[str, ir.Value],
-    content: content_bias.Content | None,
+    terms: tuple[content_bias.Content | None, content_values.Values | None],
     heads: tuple[int, int],
     scale: float,
     output: ir.Node,
@@ -105,10 +114,10 @@ def _put_node(
     assert graph is not None
     values: dict[str, ir.Value | None] = {name: _four_axes(value, output, rank) for name, value in inputs.items()}
     values["mask"], kind = _mask(scores, output, rank)
-    spec = AttentionSpec(mask=kind, head_size=heads[1])
-    if content is not None:
-        spec = replace(spec, scores=content.operator.name)
-        values["scores_table"] = content.table
+    of_scores, of_values = (None if term is None else term.operator.name for term in terms)
+    spec = AttentionSpec(mask=kind, head_size=heads[1], scores=of_scores, values=of_values)
+    values |= {f"{part}_table": term.table for part, term in zip(("scores", "values"), terms, strict=True) if term}
+    if spec.ordered:
         values |= {name: content_bias.counted(inputs[of], output) for name, of in (("qpos", "q"), ("kpos", "k"))}
     counts = {"heads": heads[0], "kv_heads": heads[0]}
     attributes = {**spec.attributes, "scale": scale, "lowest": _LOWEST, **counts}
@@ -246,7 +255,7 @@ def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None,
         graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, dtype.numpy())))
         for name, value in (("lowest_score", _LOWEST), ("no_score", 0.0))
     )
-    added_values = [each.value for each in scores.added]
+    added_values = [_scaled(each, before, like) for each in scores.added]
     parts = [_new("Max", [added, lowest], before, like, sizes(added), f"{added.name}_score") for added in added_values]
     for condition, keeps in scores.fills:
         inputs = [condition, zero, lowest] if keeps else [condition, lowest, zero]
@@ -259,6 +268,15 @@ def _mask(scores: _Scores, before: ir.Node, rank: int) -> tuple[ir.Value | None,
         broadcast = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(other) or (), strict=True)]
         total = _new("Add", [total, other], before, like, broadcast, f"{total.name}_sum")
     return total, "keys" if (sizes(total) or ())[2] == 1 else "pairs"
+
+
+def _scaled(added: content_bias.Scaled, before: ir.Node, like: ir.Value) -> ir.Value:
+    """What is added before the scale, as it is after it."""
+    value, graph = added.value, before.graph
+    if added.by == 1 or graph is None:
+        return value
+    by = initializer(graph, "score_scale", ir.tensor(np.asarray(added.by, (like.dtype or ir.DataType.FLOAT).numpy())))
+    return _new("Mul", [value, by], before, like, sizes(value), f"{value.name}_scaled")
 
 
 def _four_axes(value: ir.Value, before: ir.Node, rank: int) -> ir.Value:

@@ -78,8 +78,8 @@ class Contents:
         Where that is unknown, why.
         """
         roots, (tokens, size) = (root(q), root(k)), (sizes(q) or (None, None))[-2:]
-        gathers = {gather for each in added for gather in _gathers(each.value, roots, size)}
-        gather = gathers.pop() if len(gathers) == 1 else None
+        picks = {gather for each in added for gather in gathers(each.value, roots, size)}
+        gather = picks.pop() if len(picks) == 1 else None
         table, rows = (None, None) if gather is None else gather.inputs
         if gather is None or table is None or rows is None or not isinstance(tokens, str):
             return _NO_PRODUCT
@@ -89,12 +89,13 @@ class Contents:
         letters = "".join(sorted("".join(part or "?" for part in parts)))
         if letters not in ("q", "kq"):
             return _NO_PRODUCT
-        operator = self._operator(rows, tokens, int((sizes(table) or (0,))[0]))
+        operator = self.operator(rows, tokens, int((sizes(table) or (0,))[0]))
         if letters == "kq":
             operator = RELATIVE_KEY_QUERY_SCORES if operator is RELATIVE_KEY_SCORES else None
         return _NO_DISTANCE if operator is None else Content(operator, table)
 
-    def _operator(self, rows: ir.Value, tokens: str, count: int) -> Operator | None:
+    def operator(self, rows: ir.Value, tokens: str, count: int) -> Operator | None:
+        """What reads a table of ``count`` by ``rows`` of it for all pairs of ``tokens``."""
         if (rows, count) not in self._known:
             self._known[rows, count] = _by_distance(self.model, rows, tokens, count)
         return self._known[rows, count]
@@ -135,7 +136,7 @@ def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
     return batch, heads, size, tokens
 
 
-def _gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
+def gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
     """What picks rows of a table as wide as a head."""
     for each in sources(value, roots):
         node = each.producer()

@@ -92,9 +92,9 @@ class OwnDecoder(CachedDecoder):
             )
         return logits, call.present
 
-    def plain(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """The logits of the user's forward itself, in one call without a cache."""
-        return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))
+    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+        """The logits of the user's forward itself for tokens from ``since`` on, in one call without a cache."""
+        return self._logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))[:, since:]
 
     def _logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
         tensors = {IDS: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT}

@@ -130,6 +130,13 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
     return ByName(argument, module, inputs, outputs).eval()
 
 
+def returning(user: UserModule, outputs: Sequence[OutputSpec]) -> UserModule:
+    """The same module and weights, where it is called so that it returns ``outputs``."""
+    other = copy.copy(user)
+    other.outputs = outputs
+    return other
+
+
 def named_outputs(answer: Any) -> dict[str, Tensor]:
     """What a module returns, as names and tensors: nested containers are flattened, ``None`` is left out.
 

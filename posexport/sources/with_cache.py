@@ -82,10 +82,18 @@ def _unfit(source: Source, *, layers: bool) -> str:
     if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
         return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
     axes = source.outputs[0].axes
+    if not layers and len(source.outputs) == 1 and _of_last(source):
+        return ""
     if len(source.outputs) != 1 or len(axes) != 3 or axes[:2] != [BATCH, SEQUENCE] or not isinstance(axes[2], int):
         shown = "; ".join(f"{spec.name} [{', '.join(map(str, spec.axes))}]" for spec in source.outputs)
         return f"it must return logits [{BATCH}, {SEQUENCE}, vocabulary] alone, got {shown}"
     return ""
+
+
+def _of_last(source: Source) -> bool:
+    """Whether the first output may be the logits of the last token alone, [B, 1, V] or [B, V]."""
+    axes, vocab = source.outputs[0].axes, source.outputs[0].axes[-1:]
+    return axes in ([BATCH, 1, *vocab], [BATCH, *vocab]) and isinstance(vocab[0], int)
 
 
 def _is_vocabulary(source: Source, module: nn.Module) -> bool:
@@ -94,8 +102,9 @@ def _is_vocabulary(source: Source, module: nn.Module) -> bool:
     A table of positions may have as many rows as there are hidden channels.
     """
     logits, rows = source.outputs[0], _rows(module)
+    called = logits.name == "logits" and not _of_last(source)  # those of a classifier are called so
     ids = {spec.size for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS} & rows
-    return logits.name == "logits" or (bool(logits.axes) and logits.axes[-1] in (ids or rows))
+    return called or (bool(logits.axes) and logits.axes[-1] in (ids or rows))
 
 
 def _rows(module: nn.Module) -> set[int]:
@@ -143,21 +152,29 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
         trial = copy.deepcopy(user)
         in_precision(trial, torch.float64)
     try:
-        plan = plan_of(trial, tokens.name, tokens.size, source.limits.max_length, dtype)
+        limit, of_last = source.limits.max_length, _of_last(source)
+        plan = plan_of(trial, tokens.name, tokens.size, limit, dtype, of_last=of_last)
     except NotCachedError:
         raise
     except PosexportError as err:  # the module's own, for what only a decoder is asked
         raise NotCausalError(str(err)) from err
+    if of_last and not plan.of_last:
+        raise NotCachedError(
+            "the last token that it returns logits of is not picked from [batch, sequence, channels] as x[:, -1], "
+            "x[:, -1:] or x[:, [-1]]; pick it so, or return the logits of all tokens"
+        )
     tokens = msgspec.structs.replace(tokens, name=IDS)
     decoder, remarks = _limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
     check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
+    if of_last:
+        remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
     found = msgspec.structs.replace(_as_source(source, decoder, remarks), encoding=None)
     return found, f"{len(plan.shapes)} causal attentions"
 
 
 def _tokens(source: Source, user: UserModule) -> tuple[InputSpec, int]:
     """The input of ids, and the size of the vocabulary."""
-    vocab = source.outputs[0].axes[2]
+    vocab = source.outputs[0].axes[-1]
     assert isinstance(vocab, int)
     tokens = next(spec for spec in source.inputs if spec.role == "tokens" and spec.name != POSITIONS)
     if vocab in _rows(user.module):  # an example need not hold the last id
@@ -194,7 +211,7 @@ def _numbered(decoder: OwnDecoder | PlainDecoder, remarks: list[str]) -> tuple[L
         ids_1T = torch.zeros((1, length), dtype=torch.int64)
         try:
             with torch.no_grad():
-                decoder.plain(ids_1T, torch.ones_like(ids_1T))
+                decoder.plain(ids_1T, torch.ones_like(ids_1T), since=length - 1)
         except PosexportError as err:
             return raised(err.__cause__ or err)
         return ""

@@ -2,7 +2,8 @@
 
 A user's ``torch.arange(T)`` is the same for the whole batch, and padding on the left would move a row's positions.
 What is computed from it is computed beside it for every row, by `torch.vmap`, until it meets the tokens: there that of
-the rows takes its place, on the batch axis. Tokens are followed from the inputs on, by an attribute of tensors.
+the rows takes its place, on the batch axis: the first on which it has one for all where the tokens have more. Tokens
+are followed from the inputs on, by an attribute of tensors.
 
 Shape letters: B batch, T new tokens.
 """
@@ -41,9 +42,10 @@ def computed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     numbered = [index for index, leaf in enumerate(leaves) if hasattr(leaf, _ROWS)]
     aligned = list(leaves)
     if meets:
+        tokens = max((leaf for leaf in leaves if hasattr(leaf, _DATA)), key=lambda leaf: int(leaf.ndim))
         axes = max(leaf.ndim for leaf in leaves if isinstance(leaf, Tensor))
         for index in numbered:
-            aligned[index] = _aligned(leaves[index], axes)
+            aligned[index] = _aligned(leaves[index], axes, tokens)
     args, kwargs = tree_unflatten(aligned, tree)
     out = run(*args, **kwargs)
     outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -75,12 +77,21 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
     return [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor)]
 
 
-def _aligned(of_all: Tensor, axes: int) -> Tensor:
-    """The rows' own, with the batch where a tensor of ``axes`` axes has it: first."""
+def _aligned(of_all: Tensor, axes: int, tokens: Tensor) -> Tensor:
+    """The rows' own, with the batch where ``tokens`` have it, among tensors of ``axes`` axes."""
     rows: Tensor = getattr(of_all, _ROWS)
     if of_all.ndim < axes:
         return rows[(slice(None),) + (None,) * (axes - of_all.ndim - 1)]
-    if of_all.shape[0] == 1:
+    for_all = [axis for axis, size in enumerate(of_all.shape) if _is_one(size)]
+    if for_all and tokens.ndim == axes:
+        # one new token leaves sequences of one token, which are no batch
+        batch = next((axis for axis in for_all if not _is_one(tokens.shape[axis])), for_all[0])
+        return rows.squeeze(batch + 1).movedim(0, batch)
+    if for_all[:1] == [0]:
         return rows.squeeze(1)
     # it was repeated for the batch: row b of it, for row b
     return rows.diagonal(0, 0, 1).movedim(-1, 0)
+
+
+def _is_one(size: int | torch.SymInt) -> bool:
+    return isinstance(size, int) and size == 1

@@ -14,7 +14,8 @@ from posexport.errors import PosexportError
 from posexport.nn.attention import additive, attend, sees_any
 from posexport.nn.cached_call import CachedCall
 from posexport.sources.plain import by_row, sites
-from posexport.sources.plain.plan import Context, Count, Plan, Rows, Scores, Step
+from posexport.sources.plain.plan import Context, Count, Last, Numbers, Plan, Rows, Scores, Step
+from posexport.sources.plain.shared_heads import each_once, of_heads
 from posexport.sources.recognise.attention import of_seeing
 from posexport.sources.recognise.mode import Recognised
 
@@ -53,6 +54,10 @@ class CachedMode(Recognised):
             return self._rows(step, args[0], read[step.which])
         if isinstance(read, sites.Multiplying):
             return self._product(step, read, lambda: func(*args, **kwargs))
+        if isinstance(step, Numbers) and kind == "sum":
+            return (self._call.at.queries.ids_BT + 1).to(func(*args, **kwargs).dtype)
+        if isinstance(step, Last) and kind == "slice":
+            return args[0]
         if step is not None:
             raise PosexportError(_OTHER_CALLS)
         return func(*args, **kwargs)
@@ -110,7 +115,9 @@ class CachedMode(Recognised):
     def _attended(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Of the new tokens to the cached ones and themselves; [B, H, T, D], or axes as ``q`` has them."""
         call, rows = self._call, self._call.mask_BS.shape[0]
-        q_BHTD, k_BGTD, v_BGTD = (_of_heads(x, rows) for x in (q, k, v))
+        q_BHTD, k_BHTD, v_BHTD = (of_heads(x, rows) for x in (q, k, v))
+        kv_heads, _ = self._plan.shapes[len(call.present)]
+        k_BGTD, v_BGTD = (each_once(x, x.shape[1] // kv_heads) for x in (k_BHTD, v_BHTD))
         past = None if call.past is None else call.past[len(call.present)]
         kept = call.at.kept(NoPE(), k_BGTD, v_BGTD, past)
         call.present.append(kept.present)
@@ -121,8 +128,3 @@ class CachedMode(Recognised):
         assert mask is not None
         context_BHTD = of_seeing(context_BHTD, sees_any(mask, causal).mT)
         return context_BHTD if q.ndim == _SPLIT else context_BHTD.flatten(0, 1)
-
-
-def _of_heads(x: Tensor, rows: int) -> Tensor:
-    """[B, H, T, D], also of [B * H, T, D]."""
-    return x if x.ndim == _SPLIT else x.reshape(rows, -1, *x.shape[1:])

@@ -14,6 +14,10 @@ from posexport.sources.plain.plan import Order
 
 #: what a mask adds at most where it drops a key
 _DROPS = -1000.0
+_BIAS = (
+    "it adds a bias to its scores, which a cache does not have: write it as posexport.nn.Attention(hidden, heads, "
+    "'alibi', causal=True), or with t5 or another bias"
+)
 #: why attention is not causal
 LATER = "its attention sees later tokens"
 
@@ -27,7 +31,7 @@ def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: in
         shaped = mask.unsqueeze(1) if axes == mask.ndim == 3 else mask[(None,) * (4 - mask.ndim)]
         keeps = shaped if shaped.dtype == torch.bool else shaped > _DROPS
         if shaped.dtype != torch.bool and bool((shaped[keeps] != 0).any()):
-            return "it adds a bias to its scores, which a cache does not have"
+            return _BIAS
         kept_BHTT = kept_BHTT & keeps
     return _compared(kept_BHTT, order)
 

@@ -5,6 +5,8 @@ Shape letters: B batch, T new tokens, S past and new tokens.
 
 from collections.abc import Sequence
 
+import msgspec
+import torch
 from torch import Tensor
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
@@ -18,7 +20,7 @@ from posexport.sources.plain import by_row
 from posexport.sources.plain.cached_mode import CachedMode
 from posexport.sources.plain.plan import Plan
 from posexport.sources.recognise import entered
-from posexport.sources.user_module import UserModule
+from posexport.sources.user_module import UserModule, returning
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
 
 
@@ -31,6 +33,10 @@ class PlainDecoder(CachedDecoder):
     def __init__(self, user: UserModule, plan: Plan, tokens: InputSpec, vocab: int, limits: LengthContract) -> None:
         super().__init__()
         self.user, self.plan_of_calls = user, plan
+        #: what forward itself returns, which may be the logits of the last token alone
+        self._own_outputs = user.outputs
+        if plan.of_last:
+            self.user = returning(user, [msgspec.structs.replace(user.outputs[0], axes=[BATCH, SEQUENCE, vocab])])
         self._tokens, self._vocab, self._limits = tokens, vocab, limits
         self._takes = frozenset(spec.name for spec in user.inputs)
         # positions are in the user's code, which rotates keys before the cache has them
@@ -68,14 +74,25 @@ class PlainDecoder(CachedDecoder):
         """What the module's operations do in one call."""
         return CachedMode(self.plan_of_calls, call)
 
-    def plain(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """The logits of the user's forward itself, in one call without a cache."""
-        return self.logits(ids_BT, mask_BT, Reach.by_mask(mask_BT, ids_BT.shape[1], Caching()))
+    def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
+        """The logits of the user's forward itself for tokens from ``since`` on, without a cache.
+
+        Of a module that returns those of the last token, each token's are those of a call that ends with it.
+        """
+        length, own = ids_BT.shape[1], returning(self.user, self._own_outputs)
+        if not self.plan_of_calls.of_last:
+            return self._called(own, ids_BT, mask_BT, Reach.by_mask(mask_BT, length, Caching()))[:, since:]
+        ends = range(since + 1, length + 1)
+        calls = [(ids_BT[:, :end], mask_BT[:, :end], Reach.by_mask(mask_BT[:, :end], end, Caching())) for end in ends]
+        return torch.stack([self._called(own, *call).flatten(1) for call in calls], 1)
 
     def logits(self, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
+        return self._called(self.user, ids_BT, mask_BT, at)
+
+    def _called(self, user: UserModule, ids_BT: Tensor, mask_BT: Tensor, at: Reach) -> Tensor:
         tensors = {self.plan_of_calls.token: ids_BT, MASK: mask_BT, POSITIONS: at.queries.ids_BT}
         for tensor in tensors.values():
             by_row.data(tensor)
         logits: Tensor
-        (logits,) = self.user(**{name: value for name, value in tensors.items() if name in self._takes})
+        (logits,) = user(**{name: value for name, value in tensors.items() if name in self._takes})
         return logits

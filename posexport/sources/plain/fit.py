@@ -12,13 +12,17 @@ from posexport.sources.in_parts import differ, in_calls
 from posexport.sources.own_decoder import MASK, POSITIONS
 from posexport.sources.plain.culprit import culprit
 from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.plain.plan import Order, Plan, agreed
+from posexport.sources.plain.plan import Noted, Order, Plan, agreed
 from posexport.sources.plain.recording import Recording
 from posexport.sources.recognise import entered
 from posexport.sources.user_module import UserModule, likely_line
 
 #: rows, tokens, and how many fewer the runs have that are compared
 _ROWS, _LENGTH, _FEWER = 3, 9, (2, 4, 3)
+#: tokens of the longest input that is tried: of a module without a limit, and at most
+_FAR, _MOST = 1025, 2049
+#: numbers from here on are no lengths
+_FAR_AWAY = 1 << 31
 #: what a logarithm of probabilities may be off by
 _OFF = {torch.float64: 1e-8, torch.float32: 1e-3}
 #: what padding on the left asks for
@@ -26,28 +30,34 @@ _ROW_BY_ROW = (
     "its tokens cannot be numbered row by row; add positions to tokens of the axes [batch, sequence, channels], or let "
     "forward take position_ids"
 )
+#: what logits of every token ask for, in a module that returns those of the last
+_OF_EACH = "it does more with the last token than with each by itself; pick it last, or return the logits of all tokens"
 
 
-def plan_of(user: UserModule, token: str, size: int, limit: int | None, dtype: torch.dtype) -> Plan:
-    """What ``user`` does along the token axis.
+def plan_of(user: UserModule, token: str, size: int, limit: int | None, dtype: torch.dtype, *, of_last: bool) -> Plan:
+    """What ``user`` does along the token axis; ``of_last``: it returns logits of one token.
 
     Raises:
         NotCachedError: what a cache cannot go through.
     """
     longest = min(_LENGTH, limit or _LENGTH)
     lengths = [longest - fewer for fewer in _FEWER if longest > fewer] if longest == _LENGTH else [longest, longest - 1]
-    runs = []
-    for length in lengths:
-        ids_BT, padded_BT = _inputs(size, length)
-        positions_BT = (padded_BT.cumsum(1) - 1).clamp(min=0)
-        tensors = {token: ids_BT, MASK: padded_BT, POSITIONS: positions_BT}
-        takes = [spec.name for spec in user.inputs]
-        real_BT = padded_BT != 0 if MASK in takes else torch.ones_like(padded_BT, dtype=torch.bool)
-        recording = Recording(Order(real_BT), _OFF[dtype])
-        with torch.no_grad(), entered.chosen(recording):
-            user(**{name: tensors[name] for name in takes})
-        runs.append(recording.noted)
-    return agreed(token, runs)
+    untried = range(_far(limit), limit or _FAR_AWAY)
+    return agreed(token, [_noted(user, token, dtype, _inputs(size, n), untried, of_last=of_last) for n in lengths])
+
+
+def _noted(
+    user: UserModule, token: str, dtype: torch.dtype, inputs: tuple[Tensor, Tensor], untried: range, *, of_last: bool
+) -> Noted:
+    """What is noted in one call with ids and a mask."""
+    ids_BT, padded_BT = inputs
+    tensors = {token: ids_BT, MASK: padded_BT, POSITIONS: (padded_BT.cumsum(1) - 1).clamp(min=0)}
+    takes = [spec.name for spec in user.inputs]
+    real_BT = padded_BT != 0 if MASK in takes else torch.ones_like(padded_BT, dtype=torch.bool)
+    recording = Recording(Order(real_BT), _OFF[dtype], untried, of_last=of_last)
+    with torch.no_grad(), entered.chosen(recording):
+        user(**{name: tensors[name] for name in takes})
+    return recording.noted
 
 
 def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
@@ -56,7 +66,8 @@ def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
     Raises:
         NotCachedError: they differ, or padding on the left changes them.
     """
-    length = min(_LENGTH, decoder.limits.max_length or _LENGTH)
+    limit = decoder.limits.max_length
+    length = min(_LENGTH, limit or _LENGTH)
     ids_BT, padded_BT = _inputs(decoder.inputs[0].size or 1, length)
     parts = (length - 2, 1, 1) if length == _LENGTH else (1,) * length
     with torch.no_grad():
@@ -64,7 +75,10 @@ def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
             reason = _misfit(decoder, ids_BT, parts, dtype)
         except PosexportError as err:  # its own forward took the same
             line = likely_line(err)
-            reason = f"{_ROW_BY_ROW}{f' ({line})' if line else ''}"
+            said = _OF_EACH if decoder.plan_of_calls.of_last else _ROW_BY_ROW
+            reason = f"{said}{f' ({line})' if line else ''}"
+        if not reason and length == _LENGTH:
+            reason = _misfit_far(decoder, _far(limit), dtype)
         if not reason and not _hides_padding(decoder, ids_BT, padded_BT, parts, dtype):
             reason = f"padding on the left changes its logits: {_ROW_BY_ROW}"
     if reason:
@@ -82,6 +96,25 @@ def _misfit(decoder: PlainDecoder, ids_BT: Tensor, parts: tuple[int, ...], dtype
             "read in parts it gives other logits than read at once, so something beside attention looks at other "
             f"tokens or counts them{f' ({line})' if line else ''}"
         )
+    return ""
+
+
+def _far(limit: int | None) -> int:
+    return _FAR if limit is None else min(limit, _MOST)
+
+
+def _misfit_far(decoder: PlainDecoder, length: int, dtype: torch.dtype) -> str:
+    """Windows, clips and schedules by the length look causal and plain in a short input."""
+    ids_1T = torch.randint(0, decoder.inputs[0].size or 1, (1, length), generator=torch.Generator().manual_seed(1))
+    whole_1T, since = torch.ones_like(ids_1T), length - 1 if decoder.plan_of_calls.of_last else 0
+    with torch.inference_mode():
+        want = decoder.plain(ids_1T, whole_1T, since)
+        for got in (decoder(ids_1T, whole_1T)[0], in_calls(decoder, ids_1T, whole_1T, (length - 1, 1))):
+            if differ(got[:, since:], want, whole_1T[:, since:], dtype):
+                plan, inputs = decoder.plan_of_calls, (ids_1T, whole_1T)
+                noted = _noted(decoder.user, plan.token, dtype, inputs, range(0), of_last=False)
+                why = noted.refused[0] if noted.refused else "it has a clip or a branch that depends on the length"
+                return f"at {length} tokens, and not in short inputs, its logits are others than with a KV cache: {why}"
     return ""
 
 

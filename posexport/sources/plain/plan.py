@@ -36,6 +36,16 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """The tokens numbered from 1 on, by a cumulative sum of a mask or of ones."""
+
+
+@dataclass(frozen=True)
+class Last:
+    """The last token alone, in a module that returns its logits: the decoder goes on with all of them."""
+
+
+@dataclass(frozen=True)
 class Scores:
     """The product of queries and keys of attention by hand."""
 
@@ -47,7 +57,7 @@ class Context:
     scale: float
 
 
-Step = Count | Rows | Scores | Context | None
+Step = Count | Rows | Numbers | Last | Scores | Context | None
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,12 @@ class Plan:
     @property
     def counts(self) -> bool:
         """Whether tokens are numbered in forward itself."""
-        return any(isinstance(step, Count | Rows) for step in self.steps)
+        return any(isinstance(step, Count | Rows | Numbers) for step in self.steps)
+
+    @property
+    def of_last(self) -> bool:
+        """Whether forward itself returns the logits of the last token alone."""
+        return any(isinstance(step, Last) for step in self.steps)
 
 
 @dataclass

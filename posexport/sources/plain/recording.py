@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from posexport.sources.plain import causality, sites
-from posexport.sources.plain.plan import Context, Count, Noted, Order, Rows, Scores, Step
+from posexport.sources.plain import causality, shared_heads, sites
+from posexport.sources.plain.plan import Context, Count, Last, Noted, Numbers, Order, Rows, Scores, Step
 from posexport.sources.recognise import attention
 from posexport.sources.recognise.mode import Recognised
 from posexport.sources.user_module import calling_line
@@ -26,14 +27,18 @@ class _Call:
 
 
 class Recording(Recognised):
-    """``order``: what is padded in this call; ``tolerance``: what a logarithm of probabilities may be off."""
+    """``order``: what is padded in this call; ``tolerance``: what a logarithm of probabilities may be off.
 
-    def __init__(self, order: Order, tolerance: float) -> None:
+    ``untried``: lengths that the module takes and nobody tries. ``of_last``: the module returns logits of one token.
+    """
+
+    def __init__(self, order: Order, tolerance: float, untried: range, *, of_last: bool) -> None:
         super().__init__()
         self._calls: list[_Call] = []
         self._shapes: list[tuple[int, int]] = []
         self._refused: list[str] = []
         self._causal = 0
+        self._untried, self._of_last = untried, of_last
         self._order, self._tolerance, self._length = order, tolerance, order.real_BT.shape[1]
 
     @property
@@ -47,17 +52,52 @@ class Recording(Recognised):
     ) -> Any:
         kind = sites.SITES.get(func)
         if kind is None:
+            self._check_numbers(func, args)
             return super().__torch_function__(func, types, args, kwargs)
-        self._note(kind, sites.read(kind, func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        call = self._note(kind, sites.read(kind, func, args, kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        if kind == "slice":
+            self._check_table(call.read, args[0])
+        if kind == "sum" and self._numbers(out):
+            call.step = Numbers()
+        if func is Tensor.__getitem__ and self._of_last and self._last(*args):
+            call.step = Last()
+        return out
 
-    def _note(self, kind: str, read: sites.Read) -> None:
+    def _note(self, kind: str, read: sites.Read) -> _Call:
         call = _Call(kind, read, _line())
         self._calls.append(call)
         if isinstance(read, sites.Multiplying):
             self._by_hand(call, read)
         else:
             call.step = self._of_new_tokens(read)
+        return call
+
+    def _check_numbers(self, func: Callable[..., Any], args: Sequence[Any]) -> None:
+        """Positions are compared with a number that none of the tried inputs reaches: a window, a clip."""
+        if sites.compares(func) and isinstance(args[0], Tensor) and args[0].shape[:1] != self._order.real_BT.shape[:1]:
+            far = [n for n in args[1:] if isinstance(n, int | float) and abs(n) in self._untried]
+            self._refused += [f"it compares with {far[0]}, more tokens than are tried ({_line()})"] if far else []
+
+    def _check_table(self, read: sites.Read, table: Tensor) -> None:
+        """A mask of all pairs in a table that is larger than what is tried must be causal to its end."""
+        ends = [each for each in read or [] if each.end - each.start == self._length] if isinstance(read, list) else []
+        if len(ends) != 2 or table.ndim < 2 or table.shape[-1] not in self._untried:
+            return
+        lower = torch.ones(table.shape[-2:], dtype=torch.bool, device=table.device).tril()
+        if not torch.equal(table, torch.where(lower, table[..., :1, :1], table[..., :1, 1:2])):
+            self._refused.append(f"its mask's table is more than causality beyond what is tried ({_line()})")
+
+    def _numbers(self, out: Tensor) -> bool:
+        """Whether ``out`` numbers the tokens of every row, those that are no padding or all."""
+        real_BT = self._order.real_BT
+        if out.shape != real_BT.shape:
+            return False
+        return any(torch.equal(out.long(), x_BT.long().cumsum(1)) for x_BT in (real_BT, torch.ones_like(real_BT)))
+
+    def _last(self, x: Tensor, index: Any) -> bool:
+        tokens = x.is_floating_point() and x.ndim == 3 and x.shape[:2] == self._order.real_BT.shape
+        return tokens and sites.picks_last(x, index)
 
     def _of_new_tokens(self, read: "sites.Counting | list[sites.Slicing] | None") -> Step:
         if isinstance(read, sites.Counting):
@@ -116,8 +156,7 @@ class Recording(Recognised):
 
     def _found(self, k: Tensor, v: Tensor, reason: str) -> None:
         rows = self._order.real_BT.shape[0]
-        heads = k.shape[1] if k.ndim == 4 else max(1, k.shape[0] // rows)
-        self._shapes.append((heads, k.shape[-1]))
+        self._shapes.append((shared_heads.kv_heads(k, v, rows), k.shape[-1]))
         if not reason and v.shape[-1] != k.shape[-1]:
             reason = "its values are not as wide as its keys"
         self._causal += reason != causality.LATER

@@ -16,6 +16,8 @@ SITES = {
     Tensor.__getitem__: "slice",
     Tensor.narrow: "slice",
     torch.narrow: "slice",
+    torch.cumsum: "sum",
+    Tensor.cumsum: "sum",
     torch.matmul: "product",
     Tensor.matmul: "product",
     Tensor.__matmul__: "product",
@@ -24,6 +26,7 @@ SITES = {
     torch.baddbmm: "product",
     Tensor.baddbmm: "product",
 }
+_COMPARES = {"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "tril", "triu", "clamp", "clip"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def read(kind: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """A call of one of `SITES`, as far as it can be one of the token axis."""
     if kind == "arange":
         return _counting(args, kwargs)
+    if kind == "sum":
+        return None
     if kind == "product":
         operands = args[1:3] if func in (torch.baddbmm, Tensor.baddbmm) else args[:2]
         return Multiplying(*operands) if len(operands) == 2 else None
@@ -74,6 +79,19 @@ def read(kind: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     index: list[Any] = [slice(None)] * table.ndim
     index[axis] = slice(start, start + length)
     return _slicing(table, tuple(index))
+
+
+def compares(func: Any) -> bool:
+    """Whether ``func`` compares its first argument with a number, or cuts it there."""
+    return getattr(func, "__name__", "").strip("_") in _COMPARES
+
+
+def picks_last(x: Tensor, index: Any) -> bool:
+    """Whether ``x[index]`` is the last row of the second axis, whole, with that axis or without."""
+    if not isinstance(index, tuple) or len(index) < 2 or any(item != slice(None) for item in (index[0], *index[2:])):
+        return False
+    picked = range(x.shape[1])[index[1]] if isinstance(index[1], int | slice) else index[1]
+    return (list(picked) if isinstance(picked, range | list) else [picked]) in ([-1], [x.shape[1] - 1])
 
 
 def _counting(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Counting | None:

@@ -1,0 +1,138 @@
+"""Keys and values whose heads a module repeats for groups of queries, as grouped-query attention (GQA).
+
+``repeat_interleave``, ``expand`` and ``reshape`` (Llama's repeat_kv), an index: what only moves elements is followed
+back to values with fewer heads, and computed for whole numbers at two lengths. Each head must come as often as every
+other, its copies side by side, as groups of queries read them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from posexport.graph.edits import put, take_place
+from posexport.graph.queries import sizes
+from posexport.ops.attention import AttentionSpec
+from posexport.passes.content_bias import Part
+from posexport.passes.graph_pass import PassResult
+
+#: operators whose first input has all elements of the output
+_MOVES = {"Reshape", "Expand", "Unsqueeze", "Squeeze", "Tile", "Transpose", "Slice", "Gather", "Identity"}
+_BATCH, _LENGTHS = 2, (5, 3)
+
+
+def share(model: ir.Model) -> PassResult:
+    """Give attention the heads of keys and values once each; counts attention nodes."""
+    _undo_slices(model)
+    reasons: list[str | None] = []
+    for node in list(model.graph):
+        spec = AttentionSpec.of(node)
+        if spec is not None and not spec.grouped and spec.cache == "none" and not _takes_keys(spec):
+            reasons += _shared(model, node, spec)
+    RemoveUnusedNodesPass()(model)
+    return PassResult.of(reasons)
+
+
+def _takes_keys(spec: AttentionSpec) -> bool:
+    """Whether an operator reads keys, for which every query's head needs its own."""
+    return any("k" in operator.takes for operator in spec.operators.values())
+
+
+def _shared(model: ir.Model, node: ir.Node, spec: AttentionSpec) -> list[str | None]:
+    """None where the node became one of grouped queries; a reason where keys or values alone are repeated so."""
+    inputs = spec.named_inputs(node)
+    found = [None if x is None else _each_once(model, x) for x in (inputs["k"], inputs["v"])]
+    if found == [None, None]:
+        return []
+    k, v = found
+    if k is None or v is None or k.heads != v.heads:
+        return ["its keys and values are not repeated for the same groups of queries"]
+    inputs |= {name: _four_axes(each, node) for name, each in (("k", k), ("v", v))}
+    grouped = replace(spec, grouped=True)
+    take_place(grouped.node(inputs, like=node, kv_heads=k.heads), node)
+    return [None]
+
+
+@dataclass(frozen=True)
+class _Once:
+    """A ``value`` [B, G, T, D], or [B, T, G, D] where ``tokens_first``, of so many ``heads``."""
+
+    value: ir.Value
+    heads: int
+    tokens_first: bool
+
+
+def _undo_slices(model: ir.Model) -> None:
+    """Heads that are repeated and picked again, as a KV cache that keeps each once has them, are what they were."""
+    for node in list(model.graph):
+        x, picked = (node.inputs[0], node.outputs[0]) if node.op_type == "Slice" else (None, None)
+        shape, whole = sizes(picked), sizes(x)
+        if picked is None or not shape or not whole or len(shape) != 4 or shape[1] == whole[1] or not node.graph:
+            continue
+        once = next((each for each in _once(model, picked) if each.heads == shape[1]), None)
+        if once is not None:
+            ir.convenience.replace_all_uses_with(picked, _four_axes(once, node), replace_graph_outputs=True)
+
+
+def _each_once(model: ir.Model, x: ir.Value) -> _Once | None:
+    """What ``x`` [B, H, T, D] is made of by repeating heads, of the fewest; None where it repeats none."""
+    heads = (sizes(x) or (0, 0))[1]
+    return min((each for each in _once(model, x) if each.heads != heads), key=lambda each: each.heads, default=None)
+
+
+def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
+    """Values of which ``x`` has each head as often as every other, its copies side by side."""
+    shape = sizes(x)
+    if shape is None or len(shape) != 4 or not isinstance(shape[1], int) or x.dtype != ir.DataType.FLOAT:
+        return
+    batch, heads, tokens, size = shape
+    for source in _before(x):
+        own = sizes(source) or ()
+        for tokens_first in (False, True):
+            group = own[2 if tokens_first else 1] if len(own) == 4 else 0
+            wanted = (batch, tokens, group, size) if tokens_first else (batch, group, tokens, size)
+            if own == wanted and isinstance(group, int) and heads % group == 0:
+                found = _Once(source, group, tokens_first)
+                if _repeats(model, x, found):
+                    yield found
+
+
+def _before(x: ir.Value) -> Iterator[ir.Value]:
+    """What has all elements of ``x``, the nearest first."""
+    node = x.producer()
+    while node is not None and not node.domain and node.op_type in _MOVES and node.inputs[0] is not None:
+        yield node.inputs[0]
+        node = node.inputs[0].producer()
+
+
+def _repeats(model: ir.Model, x: ir.Value, once: _Once) -> bool:
+    """Whether ``x`` is ``once`` with repeated heads, computed at two lengths."""
+    part, names = Part(model, [x], [once.value]), [size for size in sizes(once.value) or () if isinstance(size, str)]
+    if part.reads_inputs:
+        return False
+    for length in _LENGTHS:
+        lengths = dict(zip(names, (_BATCH, length), strict=False))
+        shape = [lengths.get(size, 1) if isinstance(size, str) else size for size in sizes(once.value) or ()]
+        given = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        answer = part.run({once.value: given}, lengths)
+        split = given.swapaxes(1, 2) if once.tokens_first else given
+        heads = (sizes(x) or ())[1]
+        assert isinstance(heads, int)
+        if answer is None or not np.array_equal(answer[0], split.repeat(heads // once.heads, 1)):
+            return False
+    return True
+
+
+def _four_axes(once: _Once, before: ir.Node) -> ir.Value:
+    """[B, G, T, D]."""
+    if not once.tokens_first:
+        return once.value
+    node = ir.node("Transpose", [once.value], {"perm": [0, 2, 1, 3]})
+    put(node, before, [before])
+    batch, tokens, heads, size = sizes(once.value) or ()
+    value = node.outputs[0]
+    value.name, value.type = f"{once.value.name}_of_{before.name}", once.value.type
+    value.shape = ir.Shape([batch, heads, tokens, size])
+    return value
