@@ -263,6 +263,28 @@ class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cached_keys_until: int | None = None
 
 
+class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What sentence-transformers does to a text before the model and to a vector behind it: what ``encode`` does too.
+
+    Attributes:
+        max_length: tokens at which a text is cut, special tokens included; None: where the model ends.
+        lower_case: texts are lowered first.
+        prompts: what may stand before a text, by name.
+        default_prompt: the name of the prompt where none is asked for; None: none.
+        prompt_pooled: the prompt's tokens are pooled with the others.
+        truncate_dim: how many elements of a vector are kept; None: all.
+        similarity: how vectors are compared: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``.
+    """
+
+    max_length: int | None = None
+    lower_case: bool = False
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
+    prompt_pooled: bool = True
+    truncate_dim: int | None = None
+    similarity: str = "cosine"
+
+
 def as_metadata(value: object) -> str:
     """A string as it is, JSON of anything else."""
     return value if isinstance(value, str) else json.dumps(msgspec.to_builtins(value))
@@ -280,6 +302,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         limits: the lengths for which the model is right, and what happens beyond them.
         inputs: the inputs in the graph's order.
         outputs: the outputs in the graph's order.
+        text_rules: how texts become vectors, of a model of sentence-transformers.
     """
 
     task: str
@@ -288,6 +311,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limits: Limits
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
+    text_rules: TextRules | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -297,7 +321,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def metadata(self) -> dict[str, str]:
         """The facts as a graph's ``metadata_props`` have them; of layers that differ, the first one's encoding."""
-        return {name: as_metadata(value) for name, value in self.facts.items() if name != "encodings"}
+        left_out = {"encodings"} if self.text_rules is not None else {"encodings", "text_rules"}
+        return {name: as_metadata(value) for name, value in self.facts.items() if name not in left_out}
 
     @property
     def layers(self) -> list[EncodingSpec]:

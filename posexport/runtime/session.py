@@ -18,13 +18,14 @@ from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain, open_chain, taken
 from posexport.runtime.chat import Chat, Message
+from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
-from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec
+from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec, TextRules
 from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
@@ -129,19 +130,62 @@ class Session:
         return dict(zip(names, values, strict=True))
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
-        """The arrays that `encode` runs: texts as token ids, padded to the longest, with mask and types.
+        """The arrays that `run_texts` runs: texts as token ids, padded to the longest, with mask and types.
 
         Special tokens, padding side and padding id are the tokenizer's. A text over the limit is an error unless
         ``truncate``. Raises PosexportError if the bundle has no tokenizer.
         """
         return self._texts.tokenize(texts, truncate=truncate)
 
-    def encode(
+    def run_texts(
         self, texts: Sequence[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
-        """The outputs for texts: `tokenize`, then `run`."""
+        """The outputs for texts, in one batch: `tokenize`, then `run`."""
         self._chosen(outputs)
         return self.run(self.tokenize(texts, truncate=truncate), outputs=outputs)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool = False,
+        batch_size: int = BATCH_SIZE,
+        truncate: bool = False,
+    ) -> NDArray[Any]:
+        """A vector for each text, [texts, elements], as ``SentenceTransformer.encode`` computes it.
+
+        The rules are those of the manifest (``text_rules``): where texts are cut, whether they are lowered, prompts.
+
+        Args:
+            texts: a list of strings.
+            prompt_name: of the bundle's prompts, the one that is put before each text; None: the default one.
+            prompt: a text that is put before each, in place of a named one; ``""``: none.
+            truncate_dim: how many elements are kept; None: as the rules say, else all.
+            normalize: divide each vector by its length, behind the cut.
+            batch_size: texts of one call; those of about the same length share one.
+            truncate: cut texts at the model's limit where no rules say that they are cut.
+
+        Raises:
+            PosexportError: a bundle that gives no sentence_embedding or has no tokenizer, an unknown prompt, a text
+                over the limit unless it is cut.
+        """
+        if EMBEDDING not in (names := [spec.name for spec in self.outputs]):
+            raise PosexportError(
+                f"this bundle gives {', '.join(names)} and no {EMBEDDING}; use run_texts (posexport run --text), or "
+                "convert a model of sentence-transformers"
+            )
+        rules = self._manifest.text_rules or TextRules()
+        found = in_batches(
+            lambda feeds: self.run(feeds, outputs=[EMBEDDING])[EMBEDDING],
+            self._texts,
+            prompted(texts, rules, prompt_name, prompt),
+            truncate=truncate or self._manifest.text_rules is not None,
+            batch_size=batch_size,
+        )
+        return shortened(found, rules, truncate_dim, normalize=normalize)
 
     def generate(
         self,

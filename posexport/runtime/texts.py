@@ -13,7 +13,7 @@ from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.feeds import limit_sentence
-from posexport.spec import SEQUENCE, TOTAL
+from posexport.spec import SEQUENCE, TOTAL, TextRules
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,21 +60,37 @@ class Texts:
         self._manifest = manifest
         self._config = _config(directory, manifest)
         data = locate(directory, TOKENIZER).read_bytes()
-        self._whole = _tokenizer(directory, data)
+        self._rules = manifest.text_rules or TextRules()
+        self._whole = self._prepared(_tokenizer(directory, data))
         self._padding_id = self._find_padding_id()
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._whole
-        if manifest.limits.max_length is not None:
-            self._cut = _tokenizer(directory, data)
+        ends = [end for end in (manifest.limits.max_length, self._rules.max_length) if end is not None]
+        if ends:
+            self._cut = self._prepared(_tokenizer(directory, data))
             self._cut.no_padding()
-            self._cut.enable_truncation(manifest.limits.max_length, direction=self._config.truncation_side)
+            self._cut.enable_truncation(min(ends), direction=self._config.truncation_side)
+
+    def _prepared(self, tokenizer: "Tokenizer") -> "Tokenizer":
+        """The tokenizer, lowering texts first where the rules say so and it does not."""
+        from tokenizers.normalizers import Lowercase, Sequence
+
+        own = tokenizer.normalizer
+        lowers = isinstance(own, Lowercase) or (isinstance(own, Sequence) and any(isinstance(x, Lowercase) for x in own))
+        if self._rules.lower_case and not lowers:
+            tokenizer.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
+        return tokenizer
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool) -> dict[str, NDArray[np.int64]]:
         """Ids, mask and types of a batch, as far as the bundle takes them, padded to the longest text.
 
         Raises PosexportError for no texts, a text without tokens, and a text over the limit unless ``truncate``.
         """
+        return self.padded(self.rows(texts, truncate=truncate))
+
+    def rows(self, texts: Sequence[str], *, truncate: bool) -> list[Any]:
+        """What the library makes of each text, not padded; errors as of `tokenize`."""
         _check(texts, "text")
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
         limit = self._manifest.limits.max_length
@@ -86,7 +102,7 @@ class Texts:
                     f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten it "
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
-        return self._padded(rows)
+        return list(rows)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts to continue, special tokens as the tokenizer sets them, neither cut nor padded.
@@ -115,7 +131,8 @@ class Texts:
         text: str = self._whole.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def _padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+    def padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+        """One batch of `rows`, padded to the longest."""
         length = max(max(len(row.ids) for row in rows), self._manifest.limits.min_length)
         tokens = next((spec for spec in self._manifest.inputs if spec.role == "tokens"), None)
         if tokens is None:

@@ -32,7 +32,6 @@ class Family:
         roots: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised.
         architectures: the end of a class name in ``architectures`` to its task; the first end that fits is taken.
         tasks: more tasks, which no class stands for.
-        sentence_embeddings: the task ``sentence-embedding`` is built, by `Config.pooling`.
         other_heads: what stands before the tensors of heads, each with what it is.
         beside: parts of the checkpoint's model (below its prefix) that no task uses, each with what it is, or None
             where nobody needs to hear of it.
@@ -49,7 +48,6 @@ class Family:
     roots: tuple[str, ...]
     architectures: Mapping[str, str]
     tasks: tuple[str, ...] = ()
-    sentence_embeddings: bool = False
     other_heads: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, str | None] = field(default_factory=dict)
     allowed: tuple[str, ...] = ()

@@ -1,0 +1,49 @@
+"""Writes tiny checkpoints and what sentence-transformers and transformers answer: ``make.py DIRECTORY [NAME...]``.
+
+Weights are drawn with a seed, large enough that positions matter, and saved by the libraries. Below DIRECTORY/NAME:
+``model``, the checkpoint; ``calls.json``, what is asked; ``answers.npz``, what the library answers, by the call's number.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentence_embedders
+import torch
+from corpus import texts
+
+LIBRARIES = ("sentence-transformers", "transformers", "torch", "tokenizers")
+
+
+def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
+    """Weights at which positions, biases and normalisations all matter."""
+    rng = np.random.default_rng(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
+        norm = name.endswith("weight") and parameter.dim() == 1
+        parameter.data.copy_(0.3 * noise + (0 if "gemma" in type(model).__name__.lower() else 1) if norm else scale * noise)
+
+
+def main(work: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    made: dict[str, Callable[..., Any]] = {**sentence_embedders.MODELS}
+    corpus = texts()
+    (work / "texts.json").write_text(json.dumps(corpus))
+    (work / "versions.json").write_text(json.dumps({name: version(name) for name in LIBRARIES}))
+    for name in names or made:
+        target = work / name
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        calls, answers = made[name](target / "model", corpus, randomise)
+        (target / "calls.json").write_text(json.dumps(calls))
+        np.savez(target / "answers.npz", **{str(i): answer for i, answer in enumerate(answers)})
+        print(name, len(calls), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
