@@ -1,5 +1,7 @@
 """Writes tiny checkpoints and what sentence-transformers and transformers answer: ``make.py DIRECTORY [NAME...]``.
 
+With ``--golden`` before the names a few texts are asked (tests/embedders: ``make.py tests/embedders --golden NAME...``).
+
 Weights are drawn with a seed, large enough that positions matter, and saved by the libraries. Below DIRECTORY/NAME:
 ``model``, the checkpoint; ``calls.json``, what is asked; ``answers.npz``, what the library answers, by the call's number.
 """
@@ -29,19 +31,28 @@ def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
         parameter.data.copy_(0.3 * noise + (0 if "gemma" in type(model).__name__.lower() else 1) if norm else scale * noise)
 
 
+#: of the corpus, the texts of golden answers: 1 to about 300 words
+GOLDEN = [0, *range(3, 40, 4)]
+
+
 def main(work: Path, names: list[str]) -> None:
+    golden = "--golden" in names
+    names = [name for name in names if name != "--golden"]
     torch.set_num_threads(1)
     made: dict[str, Callable[..., Any]] = {**sentence_embedders.MODELS}
     corpus = texts()
-    (work / "texts.json").write_text(json.dumps(corpus))
+    asked = [text for text in map(corpus.__getitem__, GOLDEN) if len(text) < 1500] if golden else corpus
+    (work / "texts.json").write_text(json.dumps(asked, indent=0))
     (work / "versions.json").write_text(json.dumps({name: version(name) for name in LIBRARIES}))
     for name in names or made:
         target = work / name
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
-        calls, answers = made[name](target / "model", corpus, randomise)
+        calls, answers = made[name](target / "model", corpus, asked, randomise)
         (target / "calls.json").write_text(json.dumps(calls))
-        np.savez(target / "answers.npz", **{str(i): answer for i, answer in enumerate(answers)})
+        for page in (target / "model").glob("README.md"):
+            page.unlink()
+        np.savez_compressed(target / "answers.npz", **{str(i): answer for i, answer in enumerate(answers)})
         print(name, len(calls), flush=True)
 
 

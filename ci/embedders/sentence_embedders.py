@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ PROMPTS = {"query": "Instruct: find it\nQuery: ", "document": ""}
 def embedder(
     target: Path,
     corpus: Sequence[str],
+    asked: Sequence[str],
     randomise: Callable[..., None],
     *,
     config: transformers.PretrainedConfig,
@@ -48,12 +50,12 @@ def embedder(
     **settings: Any,
 ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """One model. ``dense``: output size, bias and activation of projections in turn; ``old``: files as of version 2."""
-    plain = target.with_name("plain")
     model = (kind or transformers.AutoModel.from_config)(config)
     randomise(model, seed, scale)
-    model.save_pretrained(plain)
-    tokenizer(corpus).save_pretrained(plain)
-    modules: list[nn.Module] = [Transformer(str(plain), max_seq_length=length, do_lower_case=lower)]
+    with TemporaryDirectory() as plain:
+        model.save_pretrained(plain)
+        tokenizer(corpus).save_pretrained(plain)
+        modules: list[nn.Module] = [Transformer(plain, max_seq_length=length, do_lower_case=lower)]
     width = model.config.hidden_size
     modules.append(Pooling(width, pooling_mode=pooling))
     size = width * (1 if isinstance(pooling, str) else len(pooling))
@@ -64,17 +66,17 @@ def embedder(
     modules += [Normalize()] * normalise
     SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(str(target), safe_serialization=not old)
     if old:
-        as_version_2(target)
+        as_version_2(target, lower)
     opened = SentenceTransformer(str(target), device="cpu")
     calls = [*CALLS, *({"prompt_name": name} for name in settings.get("prompts", {}))]
     answers = []
     for call in calls:
         options = {("normalize_embeddings" if key == "normalize" else key): value for key, value in call.items()}
-        answers.append(opened.encode(list(corpus), show_progress_bar=False, **options))
+        answers.append(opened.encode(list(asked), show_progress_bar=False, **options))
     return calls, answers
 
 
-def as_version_2(target: Path) -> None:
+def as_version_2(target: Path, lower: bool) -> None:
     """The files as version 2 wrote them."""
     modules = json.loads((target / "modules.json").read_text())
     for module in modules:
@@ -94,10 +96,13 @@ def as_version_2(target: Path) -> None:
     flags = {f"pooling_mode_{key}": mode in modes for mode, key in keys.items()}
     path.write_text(json.dumps({"word_embedding_dimension": pooling["embedding_dimension"], **flags}))
     tokenizer = json.loads((target / "tokenizer_config.json").read_text())
-    texts = {"max_seq_length": tokenizer.get("model_max_length"), "do_lower_case": False}
-    path = target / "sentence_bert_config.json"
-    texts["do_lower_case"] = json.loads(path.read_text()).get("do_lower_case", False)
-    path.write_text(json.dumps(texts))
+    texts = {"max_seq_length": tokenizer.get("model_max_length"), "do_lower_case": lower}
+    (target / "sentence_bert_config.json").write_text(json.dumps(texts))
+    if lower:
+        # as the library lowers since version 5, it has written a tokenizer that does so itself
+        tokenizer = json.loads((target / "tokenizer.json").read_text())
+        tokenizer["normalizer"]["normalizers"].pop(0)
+        (target / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
 ALL = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -160,6 +165,7 @@ MODELS: dict[str, Callable[..., Any]] = {
         tokenizer=wordpiece,
         pooling="cls",
         seed=5,
+        scale=0.25,
         similarity_fn_name="dot",
     ),
     "sentence-t5": partial(

@@ -458,7 +458,7 @@ def test_a_padding_id_outside_the_vocabulary_is_none(copy: Copy, value: object) 
         ("smollm3-forcausallm", {"no_rope_layers": [1, 2]}, "1 for a layer that rotates"),
         ("gemma2-forcausallm", {"attn_logit_softcapping": -1}, "attn_logit_softcapping = -1"),
         ("gemma2-forcausallm", {"query_pre_attn_scalar": "x"}, "query_pre_attn_scalar = 'x'"),
-        ("gemma3-forcausallm", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma3-forcausallm", {"use_bidirectional_attention": True}, "nothing can be generated"),
         ("stablelm-forcausallm", {"partial_rotary_factor": 0.1}, "an even number from 2 on, got 0"),
         ("phi-forcausallm", {"qk_layernorm": False}, "q_layernorm"),
     ],
