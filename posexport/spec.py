@@ -285,6 +285,27 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     similarity: str = "cosine"
 
 
+class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a pair of texts becomes a score, of a classifier or a reranker: what ``rank`` does.
+
+    Attributes:
+        max_length: tokens at which a pair is cut, special tokens and the template included; None: where the model ends.
+        activation: the class of torch.nn that makes scores of logits; None: Sigmoid of one label, Identity of several.
+        template: a text with ``{instruction}``, ``{query}`` and ``{document}``, cut where it is too long; None: the
+            tokenizer joins both.
+        before: stands before the template, and is never cut.
+        after: stands behind it, and is never cut.
+        instruction: what the template holds where no instruction is given.
+    """
+
+    max_length: int | None = None
+    activation: str | None = None
+    template: str | None = None
+    before: str = ""
+    after: str = ""
+    instruction: str = ""
+
+
 def as_metadata(value: object) -> str:
     """A string as it is, JSON of anything else."""
     return value if isinstance(value, str) else json.dumps(msgspec.to_builtins(value))
@@ -303,6 +324,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         inputs: the inputs in the graph's order.
         outputs: the outputs in the graph's order.
         text_rules: how texts become vectors, of a model of sentence-transformers.
+        pair_rules: how pairs of texts become scores, of a classifier.
     """
 
     task: str
@@ -312,6 +334,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
     text_rules: TextRules | None = None
+    pair_rules: PairRules | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -321,7 +344,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def metadata(self) -> dict[str, str]:
         """The facts as a graph's ``metadata_props`` have them; of layers that differ, the first one's encoding."""
-        left_out = {"encodings"} if self.text_rules is not None else {"encodings", "text_rules"}
+        rules = ("text_rules", "pair_rules")
+        left_out = {"encodings", *(name for name in rules if getattr(self, name) is None)}
         return {name: as_metadata(value) for name, value in self.facts.items() if name not in left_out}
 
     @property

@@ -3,7 +3,7 @@
 With ``--golden`` before the names a few texts are asked (tests/embedders: ``make.py tests/embedders --golden NAME...``).
 
 Weights are drawn with a seed, large enough that positions matter, and saved by the libraries. Below DIRECTORY/NAME:
-``model``, the checkpoint; ``calls.json``, what is asked; ``answers.npz``, what the library answers, by the call's number.
+``model``, the checkpoint; ``calls.json``, the task and what is asked; ``answers.npz``, what the library answers, by the call's number.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rerankers
 import sentence_embedders
 import torch
 from corpus import texts
@@ -39,7 +40,7 @@ def main(work: Path, names: list[str]) -> None:
     golden = "--golden" in names
     names = [name for name in names if name != "--golden"]
     torch.set_num_threads(1)
-    made: dict[str, Callable[..., Any]] = {**sentence_embedders.MODELS}
+    made: dict[str, Callable[..., Any]] = {**sentence_embedders.MODELS, **rerankers.MODELS}
     corpus = texts()
     asked = [text for text in map(corpus.__getitem__, GOLDEN) if len(text) < 1500] if golden else corpus
     (work / "texts.json").write_text(json.dumps(asked, indent=0))
@@ -49,7 +50,7 @@ def main(work: Path, names: list[str]) -> None:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir()
         calls, answers = made[name](target / "model", corpus, asked, randomise)
-        (target / "calls.json").write_text(json.dumps(calls))
+        (target / "calls.json").write_text(json.dumps({"task": rerankers.TASKS.get(name), "calls": calls}))
         for page in (target / "model").glob("README.md"):
             page.unlink()
         np.savez_compressed(target / "answers.npz", **{str(i): answer for i, answer in enumerate(answers)})

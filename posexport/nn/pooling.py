@@ -132,6 +132,18 @@ class SentenceEmbedding(Head):
         return x_BTC, y_BC
 
 
+class LastToken(Head):
+    """Scores from the last token of a text: what decoders classify and rank by. A linear projection without a bias."""
+
+    def __init__(self, hidden: int, labels: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(hidden, labels, bias=False)
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        return (self.out(last_token(x_BTC, mask_BT)),)
+
+
 class Normalised(nn.Module):
     """Vectors of length 1."""
 

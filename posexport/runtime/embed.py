@@ -5,6 +5,7 @@ of the longest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +47,10 @@ def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, pr
     return [prompt + text for text in texts]
 
 
-def in_batches(
-    run: Run, tokenizer: Texts, texts: Sequence[str], *, truncate: bool, batch_size: int = BATCH_SIZE
-) -> Floats:
-    """What ``run`` gives for a batch, for all texts in their order."""
+def in_batches(run: Run, tokenizer: Texts, rows: Sequence[Any], batch_size: int) -> Floats:
+    """What ``run`` gives for a batch of the tokenizer's rows, for all rows in their order."""
     if batch_size < 1:
         raise PosexportError(f"batch_size must be at least 1, got {batch_size}")
-    rows = tokenizer.rows(texts, truncate=truncate)
     longest_first = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
     out: Floats | None = None
     for start in range(0, len(rows), batch_size):

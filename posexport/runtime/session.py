@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.providers import bundle_session
+from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec, TextRules
@@ -178,14 +179,57 @@ class Session:
                 "convert a model of sentence-transformers"
             )
         rules = self._manifest.text_rules or TextRules()
-        found = in_batches(
-            lambda feeds: self.run(feeds, outputs=[EMBEDDING])[EMBEDDING],
-            self._texts,
-            prompted(texts, rules, prompt_name, prompt),
-            truncate=truncate or self._manifest.text_rules is not None,
-            batch_size=batch_size,
-        )
+        cut = truncate or self._manifest.text_rules is not None
+        rows = self._texts.rows(prompted(texts, rules, prompt_name, prompt), truncate=cut)
+        found = in_batches(self._giving(EMBEDDING), self._texts, rows, batch_size)
         return shortened(found, rules, truncate_dim, normalize=normalize)
+
+    def predict(
+        self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, batch_size: int = BATCH_SIZE
+    ) -> NDArray[Any]:
+        """The scores of pairs of texts, as ``CrossEncoder.predict`` computes them: [pairs], of several labels
+        [pairs, labels].
+
+        Pairs are cut where the manifest's ``pair_rules`` say, and its activation is applied. ``instruction``: of a
+        model with a template (Qwen3-Reranker), in place of its own. Raises PosexportError for a bundle that scores no
+        pairs.
+        """
+        rules = self._manifest.pair_rules
+        if rules is None:
+            raise PosexportError(
+                f"this bundle is for {self._manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
+                "decoder with --task text-ranking"
+            )
+        if instruction is not None and rules.template is None:
+            raise PosexportError("this model has no template that an instruction could stand in; leave it out")
+        check_pairs(pairs)
+        rows = self._texts.pairs(pairs, instruction)
+        return activated(in_batches(self._giving(LOGITS), self._texts, rows, batch_size), rules)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        instruction: str | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> list[Ranked]:
+        """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
+
+        Arguments and errors are those of `predict`; ``top_k``: how many are returned. A model must have one label.
+
+        Examples:
+            >>> session = posexport.load("reranker")  # doctest: +SKIP
+            >>> session.rank("What do cats eat?", ["Mice.", "The moon is far."])  # doctest: +SKIP
+            [{'corpus_id': 0, 'score': 0.93}, {'corpus_id': 1, 'score': 0.02}]
+        """
+        pairs = [(query, document) for document in documents]
+        return in_order(self.predict(pairs, instruction=instruction, batch_size=batch_size), top_k)
+
+    def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
+        """`run` for one output."""
+        return lambda feeds: self.run(feeds, outputs=[output])[output]
 
     def generate(
         self,

@@ -13,7 +13,7 @@ from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.feeds import limit_sentence
-from posexport.spec import SEQUENCE, TOTAL, TextRules
+from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -45,6 +45,15 @@ class _Said(msgspec.Struct):
     decoder_start_token_id: int | list[int] | None = None
 
 
+class Joined:
+    """Rows one behind the other, as one row."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.ids = [number for row in rows for number in row.ids]
+        self.type_ids = [number for row in rows for number in row.type_ids]
+        self.attention_mask = [1] * len(self.ids)
+
+
 class Texts:
     """The tokenizer of a bundle, set up as its files say, apart from padding and truncation, which are done here.
 
@@ -66,7 +75,9 @@ class Texts:
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._whole
-        ends = [end for end in (manifest.limits.max_length, self._rules.max_length) if end is not None]
+        self._pair_rules = manifest.pair_rules or PairRules()
+        ends = (manifest.limits.max_length, self._rules.max_length, self._pair_rules.max_length)
+        ends = [end for end in ends if end is not None]
         if ends:
             self._cut = self._prepared(_tokenizer(directory, data))
             self._cut.no_padding()
@@ -103,6 +114,25 @@ class Texts:
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
         return list(rows)
+
+    def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
+        """What the library makes of each pair, cut where the rules or the model end; not padded."""
+        rules = self._pair_rules
+        for texts in zip(*pairs, strict=True):
+            _check(texts, "text")
+        if rules.template is None:
+            return list(self._cut.encode_batch([tuple(pair) for pair in pairs]))
+        stated = rules.instruction if instruction is None else instruction
+        texts = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
+        ends = [self._whole.encode(end, add_special_tokens=False) for end in (rules.before, rules.after)]
+        limit, taken = rules.max_length, sum(len(end.ids) for end in ends)
+        if limit is not None and limit <= taken:
+            raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
+        rows = self._whole.encode_batch(texts)
+        for row in rows:
+            if limit is not None:
+                row.truncate(limit - taken, direction=self._config.truncation_side)
+        return [Joined((ends[0], row, ends[1])) for row in rows]
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts to continue, special tokens as the tokenizer sets them, neither cut nor padded.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.options.suggest import did_you_mean
-from posexport.sources.huggingface import assign, own_code, sentence_transformers
+from posexport.sources.huggingface import assign, own_code, scoring, sentence_transformers
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
@@ -37,7 +37,8 @@ def checkpoint_source(
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
     pooling = None
     below = ""
-    if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
+    embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
+    if embeds and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json", as_transformers=as_transformers)
@@ -46,10 +47,11 @@ def checkpoint_source(
     config.refuse_unsupported(family.allowed)
     chosen, remarks = _task(task, config, family, pooling)
     with own_code.explained(config):
-        plan = family.build(config, "features" if pooling is not None else chosen)
+        plan = family.build(config, "features" if pooling is not None else scoring.built_as(chosen, family))
     remarks += own_code.check(config)
     if pooling is not None:
         plan = with_pooling(plan, pooling, family.model_type)
+    plan = scoring.with_score(plan, files, config, below, family, chosen)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     for folder in pooling.folders if pooling is not None else []:
         weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
@@ -70,6 +72,7 @@ def checkpoint_source(
         files=copied(files, below),
         remarks=remarks,
         text_rules=None if pooling is None else pooling.rules,
+        pair_rules=scoring.pair_rules(files, config, below, chosen),
     )
 
 

@@ -13,8 +13,8 @@ _NO_LIMIT = 1 << 30
 
 def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> TextRules:
     """The rules; ``below``: the folder of the transformer. PosexportError for values that are none."""
-    texts = _optional(directory, f"{below}sentence_bert_config.json")
-    settings = _optional(directory, SETTINGS)
+    texts = optional(directory, f"{below}sentence_bert_config.json")
+    settings = optional(directory, SETTINGS)
     prompts = {} if settings is None else _prompts(settings)
     default = None if settings is None else settings.values.get("default_prompt_name")
     if default is not None and default not in prompts:
@@ -35,7 +35,7 @@ def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> Text
             f"{settings.label} says similarity_fn_name = {similarity!r:.60}; known: {', '.join(SIMILARITIES)}"
         )
     return TextRules(
-        max_length=_max_length(directory, below, texts),
+        max_length=max_length(directory, below),
         lower_case=texts is not None and texts.flag("do_lower_case", False),
         prompts=prompts,
         default_prompt=default,
@@ -45,7 +45,8 @@ def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> Text
     )
 
 
-def _optional(directory: Directory, name: str) -> Config | None:
+def optional(directory: Directory, name: str) -> Config | None:
+    """A file of settings; None where there is none."""
     return None if directory.find(name) is None else Config(directory, name)
 
 
@@ -56,11 +57,12 @@ def _prompts(settings: Config) -> dict[str, str]:
     return dict(prompts)
 
 
-def _max_length(directory: Directory, below: str, texts: Config | None) -> int | None:
+def max_length(directory: Directory, below: str) -> int | None:
     """``max_seq_length``, else the tokenizer's own limit and the model's, whichever is smaller."""
+    texts = optional(directory, f"{below}sentence_bert_config.json")
     if texts is not None and (stated := texts.size_or_none("max_seq_length")) is not None:
         return stated
-    tokenizer = _optional(directory, f"{below}tokenizer_config.json")
+    tokenizer = optional(directory, f"{below}tokenizer_config.json")
     longest = None if tokenizer is None else tokenizer.values.get("model_max_length")
     limits = [longest, Config(directory, f"{below}config.json").values.get("max_position_embeddings")]
     return min((limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT), default=None)

@@ -100,7 +100,14 @@ def family(
         build=build,
         prefix=prefix,
         roots=roots,
-        architectures={"ForCausalLM": "text-generation", "LMHeadModel": "text-generation", "Model": "features"},
+        architectures={
+            "ForCausalLM": "text-generation",
+            "LMHeadModel": "text-generation",
+            "ForSequenceClassification": "sequence-classification",
+            "Model": "features",
+        },
+        tasks=("text-ranking",),
+        score="score",
         other_heads={
             "lm_head.": "the language-model head",
             "embed_out.": "the language-model head",

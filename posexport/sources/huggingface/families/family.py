@@ -14,6 +14,7 @@ TASKS = (
     "text2text-generation",
     "automatic-speech-recognition",
     "sequence-classification",
+    "text-ranking",
     "token-classification",
     "question-answering",
     "image-classification",
@@ -39,6 +40,7 @@ class Family:
         spellings: other names of keys of config.json, those that go first first.
         pooler: the linear layer below the prefix whose tanh of the first token is ``pooler_output``, where the
             checkpoint has it.
+        score: the linear layer without a bias that classifies a text by its last token, of a decoder.
         advice: the next step where ``architectures`` names a class that is none of these.
     """
 
@@ -53,4 +55,5 @@ class Family:
     allowed: tuple[str, ...] = ()
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pooler: str | None = None
+    score: str | None = None
     advice: str | None = None
