@@ -1,6 +1,7 @@
 """Texts drawn with a seed, and small tokenizers trained on them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -24,8 +25,8 @@ def texts(count: int = 200, most: int = 2000, seed: int = 28) -> list[str]:
     return made
 
 
-def wordpiece(corpus: Sequence[str], *, pairs: bool = True) -> PreTrainedTokenizerFast:
-    """As BERT's, cased: [CLS] text [SEP] text [SEP]."""
+def wordpiece(corpus: Sequence[str], *, types: bool = False) -> PreTrainedTokenizerFast:
+    """As BERT's, cased: [CLS] text [SEP] text [SEP]; ``types``: the second text's tokens have another type."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -33,10 +34,12 @@ def wordpiece(corpus: Sequence[str], *, pairs: bool = True) -> PreTrainedTokeniz
     tokenizer.train_from_iterator(corpus, trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1" if pairs else None,
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    names: dict[str, Any] = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    if types:
+        names["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]", **names)
 
 

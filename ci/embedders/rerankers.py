@@ -93,7 +93,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "cross-encoder": partial(
         cross_encoder,
         model=of("BertForSequenceClassification", "BertConfig", **BERT, num_labels=1),
-        tokenizer=wordpiece,
+        tokenizer=partial(wordpiece, types=True),
         seed=20,
         saved_by_library=True,
     ),
@@ -112,7 +112,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "cross-encoder-three-labels": partial(
         cross_encoder,
         model=of("BertForSequenceClassification", "BertConfig", **BERT, num_labels=3),
-        tokenizer=wordpiece,
+        tokenizer=partial(wordpiece, types=True),
         seed=22,
     ),
     "llama-classifier": partial(

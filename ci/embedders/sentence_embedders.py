@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import transformers
 from corpus import byte_level, wordpiece
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SparseEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 from torch import nn
 
 SIZES = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 40}
@@ -74,6 +75,21 @@ def embedder(
         options = {("normalize_embeddings" if key == "normalize" else key): value for key, value in call.items()}
         answers.append(opened.encode(list(asked), show_progress_bar=False, **options))
     return calls, answers
+
+
+def splade(
+    target: Path, corpus: Sequence[str], asked: Sequence[str], randomise: Callable[..., None], *, seed: int, **pooling: Any
+) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+    """Weights of words."""
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
+    randomise(model, seed, 0.25)
+    with TemporaryDirectory() as plain:
+        model.save_pretrained(plain)
+        wordpiece(corpus).save_pretrained(plain)
+        modules = [MLMTransformer(plain), SpladePooling(**pooling)]
+        SparseEncoder(modules=modules, device="cpu").save_pretrained(str(target))
+    opened = SparseEncoder(str(target), device="cpu")
+    return [{}], [opened.encode(list(asked), convert_to_sparse_tensor=False, show_progress_bar=False).numpy()]
 
 
 def as_version_2(target: Path, lower: bool) -> None:
@@ -217,6 +233,8 @@ MODELS: dict[str, Callable[..., Any]] = {
         seed=9,
         normalise=True,
     ),
+    "splade": partial(splade, seed=11),
+    "splade-sum": partial(splade, seed=12, pooling_strategy="sum", activation_function="log1p_relu"),
     "embeddinggemma": partial(
         embedder,
         config=_gemma,

@@ -35,6 +35,18 @@ class _Config(msgspec.Struct):
     padding_side: str = "right"
     truncation_side: str = "right"
     pad_token: str | _AddedToken | None = None
+    tokenizer_class: str | None = None
+    model_input_names: list[str] | None = None
+
+    @property
+    def gives_types(self) -> bool:
+        """Whether transformers' tokenizer tells the second text of a pair from the first by token types.
+
+        The class that has no model's name gives none since version 5, unless the file lists them.
+        """
+        if self.model_input_names is not None:
+            return "token_type_ids" in self.model_input_names
+        return self.tokenizer_class != "TokenizersBackend"
 
 
 class _Said(msgspec.Struct):
@@ -174,11 +186,12 @@ class Texts:
             if spec.role not in columns or [SEQUENCE if a == TOTAL else a for a in spec.axes] != tokens.axes:
                 continue
             field, filler = columns[spec.role]
+            untyped = spec.role == "types" and not self._config.gives_types
             array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
             for out, row in zip(array, rows, strict=True):
                 count = len(row.ids)
                 start = length - count if self._config.padding_side == "left" else 0
-                out[start : start + count] = getattr(row, field)
+                out[start : start + count] = 0 if untyped else getattr(row, field)
         masked = any(spec.role == "mask" and spec.name in arrays for spec in self._manifest.inputs)
         if not masked and any(len(row.ids) < length for row in rows):
             raise PosexportError(

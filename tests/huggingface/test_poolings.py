@@ -162,3 +162,28 @@ def test_states_that_are_not_of_tokens_are_not_pooled(copy: Copy) -> None:
     directory = copy("swin-model")
     sentences(directory, [TRANSFORMER, POOLING], pooling_mode_mean_tokens=True)
     assert "the states of swin are not pooled here" in refusal(directory)
+
+
+@pytest.mark.parametrize(("strategy", "activation"), [("max", "relu"), ("sum", "log1p_relu")])
+def test_weights_of_words(masked: Path, strategy: str, activation: str) -> None:
+    ids = torch.arange(5, 5 + 2 * 9).view(2, 9)
+    mask = (torch.arange(9) < torch.tensor([[9], [4]])).to(torch.int64)
+    with torch.inference_mode():
+        logits = read(masked).module(input_ids=ids, attention_mask=mask)[0]
+    modules = [{"path": "", "type": "sentence_transformers.sparse_encoder.models.MLMTransformer"},
+               {"path": "1_SpladePooling", "type": "sentence_transformers.sparse_encoder.models.SpladePooling"}]  # fmt: skip
+    (masked / "modules.json").write_text(json.dumps(modules))
+    (masked / "1_SpladePooling").mkdir()
+    config = {"pooling_strategy": strategy, "activation_function": activation}
+    (masked / "1_SpladePooling" / "config.json").write_text(json.dumps(config))
+    weights = torch.log(1 + logits.clamp(min=0))
+    if activation == "log1p_relu":
+        weights = torch.log(1 + weights)
+    weights[mask == 0] = 0
+    source = read(masked)
+    with torch.inference_mode():
+        got = source.module(input_ids=ids, attention_mask=mask)[0]
+    agree(got, weights.amax(1) if strategy == "max" else weights.sum(1), "operator", torch.float32)
+    assert [spec.name for spec in source.outputs] == ["sentence_embedding"]
+    configure(masked, "1_SpladePooling/config.json", pooling_strategy="median")
+    assert "pooling_strategy = 'median'" in refusal(masked)

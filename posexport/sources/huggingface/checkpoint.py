@@ -47,7 +47,7 @@ def checkpoint_source(
     config.refuse_unsupported(family.allowed)
     chosen, remarks = _task(task, config, family, pooling)
     with own_code.explained(config):
-        plan = family.build(config, "features" if pooling is not None else scoring.built_as(chosen, family))
+        plan = family.build(config, pooling.built_as if pooling is not None else scoring.built_as(chosen, family))
     remarks += own_code.check(config)
     if pooling is not None:
         plan = with_pooling(plan, pooling, family.model_type)

@@ -1,5 +1,6 @@
 """How sentence-transformers makes a sentence's vector of a transformer's hidden states."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,7 @@ from posexport.models.decoder import DecoderModel
 from posexport.models.decoder_head import HeadedDecoder
 from posexport.nn.heads import Features
 from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding
+from posexport.nn.splade import Splade, SpladeConfig
 from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.spec import TextRules
 
@@ -34,6 +36,13 @@ class Pooling:
     rules: TextRules
     below: str = ""
     files: list[str] = field(default_factory=list)
+    #: weights of words in place of a pooling of states
+    splade: SpladeConfig | None = None
+
+    @property
+    def built_as(self) -> str:
+        """The task whose model it stands on."""
+        return "features" if self.splade is None else "fill-mask"
 
     @property
     def folders(self) -> list[str]:
@@ -46,6 +55,8 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
 
     PosexportError where it pools vectors of another size, or where the model gives no states of tokens.
     """
+    if pooling.splade is not None:
+        return _with_splade(plan, pooling.splade)
     model = plan.model
     decoder = model.decoder if isinstance(model, DecoderModel) else None
     if decoder is None and not (hasattr(model, "head") and isinstance(model.head, Features)):
@@ -65,6 +76,14 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
         model.head, model.reads_first_token = head, head.reads_first_token
     origins = {f"head.{name}": Origin((_stored(name, pooling.steps),)) for name, _ in head.named_parameters()}
     return replace(plan, model=model, origins=plan.origins | origins)
+
+
+def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
+    """The plan of a model for fill-mask whose logits become weights of words; the model is changed."""
+    model = plan.model
+    model.head = Splade(model.head, int(model.outputs[0].axes[-1]), config)
+    origins = {re.sub(r"^head\.", "head.inner.", name): origin for name, origin in plan.origins.items()}
+    return replace(plan, origins=origins)
 
 
 def _stored(name: str, steps: Sequence[Step]) -> str:

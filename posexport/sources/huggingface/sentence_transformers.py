@@ -6,6 +6,7 @@ from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.nn.pooling import MODES, DenseConfig, Mode
+from posexport.nn.splade import SpladeConfig
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
@@ -33,12 +34,14 @@ def read(directory: Directory) -> Pooling:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise PosexportError(f"{label} is not a list of modules, as sentence-transformers writes it")
     names = [_name(label, module) for module in modules]
+    folders = [_folder(label, module) for module in modules]
+    if names in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
+        return _splade(directory, folders)
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize", "Dropout"}:
         raise PosexportError(
             f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of Dense, Normalize "
-            f"and Dropout are supported, use --task features for the transformer alone"
+            f"and Dropout, or SpladePooling are supported, use --task features for the transformer alone"
         )
-    folders = [_folder(label, module) for module in modules]
     below = folders[0]
     config = Config(directory, f"{folders[1]}config.json")
     _check_states(directory, below)
@@ -56,6 +59,28 @@ def read(directory: Directory) -> Pooling:
         rules=rules,
         below=below,
         files=[*files, *(name for name in (SETTINGS, f"{below}sentence_bert_config.json") if directory.find(name))],
+    )
+
+
+def _splade(directory: Directory, folders: Sequence[str]) -> Pooling:
+    """Weights of words (SPLADE)."""
+    config = Config(directory, config_name(folders[1]))
+    strategy, activation = config.text("pooling_strategy", "max"), config.text("activation_function", "relu")
+    if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
+        raise PosexportError(
+            f"{config.label} says pooling_strategy = {strategy!r:.40}, activation_function = {activation!r:.40}; known "
+            "are max and sum, relu and log1p_relu"
+        )
+    return Pooling(
+        modes=(),
+        steps=(),
+        width=0,
+        width_key="",
+        label=config.label,
+        rules=text_rules(directory, folders[0], prompt_pooled=True),
+        below=folders[0],
+        files=[MODULES, config_name(folders[1])],
+        splade=SpladeConfig(summed=strategy == "sum", twice=activation == "log1p_relu"),
     )
 
 
