@@ -47,7 +47,7 @@ def test_encode_is_that_of_the_library(opened, name):
     for number, call in enumerate(ASKED[name]["calls"]):
         wanted = answers[str(number)]
         got = opened(name).encode(TEXTS, **call)
-        assert got.shape == wanted.shape and got.dtype == wanted.dtype, call
+        assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype), call
         assert np.abs(got - wanted).max() <= LIMIT, call
 
 
@@ -66,7 +66,7 @@ def test_the_manifest_has_the_rules(opened):
     assert (rules.default_prompt, rules.truncate_dim, rules.max_length) == ("document", 16, 512)
 
 
-def test_run_does_the_same(opened, tmp_path):
+def test_run_does_the_same(opened):
     session = opened(SHORT)
     words = ["run", str(session._directory), "--json", *(word for text in TEXTS[:2] for word in ("--text", text))]
     for options, call in (
@@ -82,7 +82,8 @@ def test_run_does_the_same(opened, tmp_path):
     states = command(*words, "--output", "last_hidden_state", "--truncate")
     assert list(json.loads(states.stdout)["outputs"]) == ["last_hidden_state"]
     refused = command(*words, "--output", "last_hidden_state", "--prompt", "x")
-    assert refused.returncode == 2 and "are for the vectors of texts" in refused.stderr
+    assert refused.returncode == 2
+    assert "are for the vectors of texts" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_what_cannot_be_asked(opened, call, said):
         opened(SHORT).encode(**{"texts": TEXTS[:1]} | call)
 
 
-def test_a_prompt_that_is_not_pooled_is_refused(opened, tmp_path):
+def test_a_prompt_that_is_not_pooled_is_refused(opened):
     session = opened(SHORT)
     rules = msgspec.structs.replace(session.manifest.text_rules, prompt_pooled=False, default_prompt=None)
     other = Session(session._directory, msgspec.structs.replace(session.manifest, text_rules=rules), session._chain)

@@ -42,7 +42,8 @@ def test_predict_is_that_of_the_library(tmp_path, name):
 
 def test_the_score_of_a_decoder_is_read_before_the_padding():
     source = checkpoint_source(STORED / "llama-classifier" / "model", task=None, allow_pickle=False)
-    assert source.task == "sequence-classification" and not source.limits.kv_cache
+    assert source.task == "sequence-classification"
+    assert not source.limits.kv_cache
     assert [spec.name for spec in source.inputs] == ["input_ids", "attention_mask"]
     ids = torch.arange(5, 10)[None]
     padding = torch.zeros(1, 3, dtype=torch.int64)
@@ -50,7 +51,9 @@ def test_the_score_of_a_decoder_is_read_before_the_padding():
         alone = source.module(input_ids=ids)[0]
         for order in ((ids, padding), (padding, ids)):
             mask = torch.cat([part * 0 + (part is ids) for part in order], 1)
-            agree(source.module(input_ids=torch.cat(order, 1), attention_mask=mask)[0], alone, "operator", torch.float32)
+            agree(
+                source.module(input_ids=torch.cat(order, 1), attention_mask=mask)[0], alone, "operator", torch.float32
+            )
         # transformers goes by the padding's id, whatever the mask says
         unmasked = source.module(input_ids=torch.cat([ids, padding], 1))[0]
         agree(unmasked, alone, "operator", torch.float32)
@@ -69,7 +72,9 @@ def test_the_score_of_yes_is_its_share_of_both():
         score = source.module(input_ids=ids)[0].sigmoid()[0, 0]
     agree(score, logits.softmax(-1)[1], "operator", torch.float32)
     rules = source.pair_rules
-    assert rules is not None and rules.template is not None and rules.max_length == 400
+    assert rules is not None
+    assert rules.template is not None
+    assert rules.max_length == 400
 
 
 def test_a_tokenizer_without_the_answers_is_refused():
@@ -81,7 +86,8 @@ def test_a_tokenizer_without_the_answers_is_refused():
 
 def test_a_cross_encoder_of_version_6_has_no_pooling():
     source = checkpoint_source(STORED / "cross-encoder" / "model", task=None, allow_pickle=False)
-    assert source.task == "sequence-classification" and source.text_rules is None
+    assert source.task == "sequence-classification"
+    assert source.text_rules is None
     assert source.pair_rules == PairRules(max_length=128, activation="Sigmoid")
 
 
@@ -104,7 +110,7 @@ def test_the_activation(rules, wanted):
 def test_several_labels_are_left_as_they_are():
     logits = np.array([[1.0, -2.0, 3.0]], np.float32)
     assert np.array_equal(activated(logits, PairRules()), logits)
-    with pytest.raises(PosexportError, match="gives 3 scores a pair, .*; use predict"):
+    with pytest.raises(PosexportError, match=r"gives 3 scores a pair, .*; use predict"):
         in_order(logits, None)
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-SYLLABLES = "ba ce di fo gu ha je ki lo mu na pe qui ro su ta ve wi xo yu za é ß 漢".split()
+SYLLABLES = ["ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "qui", "ro", "su", "ta", "ve"]
+SYLLABLES += ["wi", "xo", "yu", "za", "é", "ß", "漢"]
 
 
 def texts(count: int = 200, most: int = 2000, seed: int = 28) -> list[str]:

@@ -1,9 +1,10 @@
 """Writes tiny checkpoints and what sentence-transformers and transformers answer: ``make.py DIRECTORY [NAME...]``.
 
-With ``--golden`` before the names a few texts are asked (tests/embedders: ``make.py tests/embedders --golden NAME...``).
+With ``--golden`` before the names a few texts are asked: so tests/embedders and tests/rerankers are made.
 
 Weights are drawn with a seed, large enough that positions matter, and saved by the libraries. Below DIRECTORY/NAME:
-``model``, the checkpoint; ``calls.json``, the task and what is asked; ``answers.npz``, what the library answers, by the call's number.
+``model``, the checkpoint; ``calls.json``, the task and what is asked; ``answers.npz``, what the library answers, by the
+call's number.
 """
 
 import json
@@ -29,7 +30,9 @@ def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
     for name, parameter in model.named_parameters():
         noise = torch.from_numpy(rng.standard_normal(tuple(parameter.shape), dtype=np.float32))
         norm = name.endswith("weight") and parameter.dim() == 1
-        parameter.data.copy_(0.3 * noise + (0 if "gemma" in type(model).__name__.lower() else 1) if norm else scale * noise)
+        parameter.data.copy_(
+            0.3 * noise + (0 if "gemma" in type(model).__name__.lower() else 1) if norm else scale * noise
+        )
 
 
 #: of the corpus, the texts of golden answers: 1 to about 300 words

@@ -16,8 +16,8 @@ from sentence_transformers import CrossEncoder
 CALLS: list[dict[str, Any]] = [{}]
 #: as on Qwen3-Reranker's model card
 PREFIX = (
-    '<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. '
-    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"

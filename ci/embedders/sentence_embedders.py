@@ -65,7 +65,9 @@ def embedder(
         randomise(modules[-1], seed + index + 1, 0.3)
         size = out
     modules += [Normalize()] * normalise
-    SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(str(target), safe_serialization=not old)
+    SentenceTransformer(modules=modules, device="cpu", **settings).save_pretrained(
+        str(target), safe_serialization=not old
+    )
     if old:
         as_version_2(target, lower)
     opened = SentenceTransformer(str(target), device="cpu")
@@ -78,7 +80,13 @@ def embedder(
 
 
 def splade(
-    target: Path, corpus: Sequence[str], asked: Sequence[str], randomise: Callable[..., None], *, seed: int, **pooling: Any
+    target: Path,
+    corpus: Sequence[str],
+    asked: Sequence[str],
+    randomise: Callable[..., None],
+    *,
+    seed: int,
+    **pooling: Any,
 ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """Weights of words."""
     model = transformers.BertForMaskedLM(transformers.BertConfig(**BERT))
@@ -199,7 +207,14 @@ MODELS: dict[str, Callable[..., Any]] = {
     "gpt2-weightedmean": partial(
         embedder,
         config=transformers.GPT2Config(
-            vocab_size=400, n_positions=512, n_embd=24, n_layer=2, n_head=4, pad_token_id=0, bos_token_id=1, eos_token_id=2
+            vocab_size=400,
+            n_positions=512,
+            n_embd=24,
+            n_layer=2,
+            n_head=4,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
         ),
         tokenizer=byte_level,
         pooling="weightedmean",

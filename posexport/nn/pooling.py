@@ -54,10 +54,6 @@ def _max(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
     return torch.where(mask_BT[:, :, None] != 0, x_BTC, torch.finfo(x_BTC.dtype).min).amax(1)
 
 
-def _first(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
-    return x_BTC[:, 0]
-
-
 def last_token(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
     """The state of the last token before padding on the right, or before the end; of padding alone the first's."""
     if mask_BT is None:
@@ -68,7 +64,7 @@ def last_token(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
 
 
 _POOLINGS: dict[Mode, Callable[[Tensor, Tensor | None], Tensor]] = {
-    "cls": _first,
+    "cls": lambda x_BTC, _: x_BTC[:, 0],
     "max": _max,
     "mean": _mean,
     "mean_sqrt_len_tokens": _mean_sqrt_len,
@@ -79,8 +75,10 @@ _POOLINGS: dict[Mode, Callable[[Tensor, Tensor | None], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DenseConfig:
-    """A linear projection and an activation; ``activation`` None: none; ``skip``: its input is added to what it gives,
-    by a projection of its own where that has another size."""
+    """A linear projection and an activation (None: none).
+
+    ``skip``: its input is added to what it gives, through a projection of its own where that has another size.
+    """
 
     inner: int
     outer: int

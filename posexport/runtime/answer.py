@@ -87,7 +87,12 @@ def answer(
         raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(directory, precision=precision, provider=provider, threads=threads)
-    embed = {"prompt_name": prompt_name, "prompt": prompt, "truncate_dim": truncate_dim, "normalize": normalize}
+    embed: dict[str, Any] = {
+        "prompt_name": prompt_name,
+        "prompt": prompt,
+        "truncate_dim": truncate_dim,
+        "normalize": normalize,
+    }
     asked = any(value not in (None, False) for value in embed.values())
     if asked and (arrays is not None or list(outputs) not in ([], [EMBEDDING])):
         raise PosexportError(

@@ -72,4 +72,5 @@ def shortened(vectors_BC: Floats, rules: TextRules, truncate_dim: int | None, *,
     if not normalize:
         return vectors_BC
     length_B1 = np.linalg.norm(vectors_BC, axis=-1, keepdims=True)
-    return vectors_BC / np.maximum(length_B1, _LEAST)
+    unit_BC: Floats = vectors_BC / np.maximum(length_B1, _LEAST)
+    return unit_BC

@@ -88,8 +88,8 @@ class Texts:
         self._whole.no_truncation()
         self._cut = self._whole
         self._pair_rules = manifest.pair_rules or PairRules()
-        ends = (manifest.limits.max_length, self._rules.max_length, self._pair_rules.max_length)
-        ends = [end for end in ends if end is not None]
+        stated = (manifest.limits.max_length, self._rules.max_length, self._pair_rules.max_length)
+        ends = [end for end in stated if end is not None]
         if ends:
             self._cut = self._prepared(_tokenizer(directory, data))
             self._cut.no_padding()
@@ -100,7 +100,8 @@ class Texts:
         from tokenizers.normalizers import Lowercase, Sequence
 
         own = tokenizer.normalizer
-        lowers = isinstance(own, Lowercase) or (isinstance(own, Sequence) and any(isinstance(x, Lowercase) for x in own))
+        each: Any = own if isinstance(own, Sequence) else [own]
+        lowers = any(isinstance(one, Lowercase) for one in each)
         if self._rules.lower_case and not lowers:
             tokenizer.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
         return tokenizer
@@ -130,17 +131,17 @@ class Texts:
     def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
         """What the library makes of each pair, cut where the rules or the model end; not padded."""
         rules = self._pair_rules
-        for texts in zip(*pairs, strict=True):
-            _check(texts, "text")
+        for column in zip(*pairs, strict=True):
+            _check(column, "text")
         if rules.template is None:
             return list(self._cut.encode_batch([tuple(pair) for pair in pairs]))
         stated = rules.instruction if instruction is None else instruction
-        texts = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
+        filled = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
         ends = [self._whole.encode(end, add_special_tokens=False) for end in (rules.before, rules.after)]
         limit, taken = rules.max_length, sum(len(end.ids) for end in ends)
         if limit is not None and limit <= taken:
             raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
-        rows = self._whole.encode_batch(texts)
+        rows = self._whole.encode_batch(filled)
         for row in rows:
             if limit is not None:
                 row.truncate(limit - taken, direction=self._config.truncation_side)

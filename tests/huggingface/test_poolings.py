@@ -107,7 +107,9 @@ def test_a_decoder_pools_its_last_token_wherever_the_padding_is(copy: Copy, name
     sentences(directory, [TRANSFORMER, POOLING], pooling_mode_lasttoken=True, word_embedding_dimension=width)
     source = read(directory)
     assert [spec.name for spec in source.inputs] == ["input_ids", "attention_mask"]
-    assert not source.limits.kv_cache and source.promises.shift_invariant and source.promises.causal
+    assert not source.limits.kv_cache
+    assert source.promises.shift_invariant
+    assert source.promises.causal
     ids = torch.arange(5, 10)[None]
     alone = pooled(source, ids, torch.ones_like(ids))
     padding = torch.zeros(1, 3, dtype=torch.int64)
@@ -126,15 +128,18 @@ def pooled(source: Source, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tenso
 def test_the_rules_of_texts_are_read(bert: Path) -> None:
     sentences(bert, [TRANSFORMER, POOLING], pooling_mode_mean_tokens=True)
     rules = read(bert).text_rules
-    assert rules is not None and rules.max_length == 33  # max_position_embeddings
+    assert rules is not None
+    assert rules.max_length == 33
     (bert / "tokenizer_config.json").write_text('{"model_max_length": 21}')
     rules = read(bert).text_rules
-    assert rules is not None and rules.max_length == 21
+    assert rules is not None
+    assert rules.max_length == 21
     (bert / "sentence_bert_config.json").write_text('{"max_seq_length": 25, "do_lower_case": true}')
     settings = {"prompts": {"q": "Query: "}, "default_prompt_name": "q", "truncate_dim": 4, "similarity_fn_name": "dot"}
     (bert / "config_sentence_transformers.json").write_text(json.dumps(settings))
     rules = read(bert).text_rules
-    assert rules is not None and (rules.max_length, rules.lower_case) == (25, True)
+    assert rules is not None
+    assert (rules.max_length, rules.lower_case) == (25, True)
     assert (rules.prompts, rules.default_prompt, rules.truncate_dim) == ({"q": "Query: "}, "q", 4)
     assert rules.similarity == "dot"
     assert read(bert, "features").text_rules is None
@@ -170,8 +175,9 @@ def test_weights_of_words(masked: Path, strategy: str, activation: str) -> None:
     mask = (torch.arange(9) < torch.tensor([[9], [4]])).to(torch.int64)
     with torch.inference_mode():
         logits = read(masked).module(input_ids=ids, attention_mask=mask)[0]
-    modules = [{"path": "", "type": "sentence_transformers.sparse_encoder.models.MLMTransformer"},
-               {"path": "1_SpladePooling", "type": "sentence_transformers.sparse_encoder.models.SpladePooling"}]  # fmt: skip
+    package = "sentence_transformers.sparse_encoder.models"
+    modules = [{"path": "", "type": f"{package}.MLMTransformer"}]
+    modules.append({"path": "1_SpladePooling", "type": f"{package}.SpladePooling"})
     (masked / "modules.json").write_text(json.dumps(modules))
     (masked / "1_SpladePooling").mkdir()
     config = {"pooling_strategy": strategy, "activation_function": activation}

@@ -33,7 +33,8 @@ def test_sentence_embeddings(bert: Path, mode: str, normalise: bool) -> None:
     assert source.task == "sentence-embedding"
     assert source.promises.reads_first_token == (mode == "cls")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(source.files)
-    assert source.text_rules is not None and source.text_rules.max_length == 17
+    assert source.text_rules is not None
+    assert source.text_rules.max_length == 17
     wanted = states.mean(1) if mode == "mean" else states[:, 0]
     wanted = wanted / wanted.norm(dim=-1, keepdim=True) if normalise else wanted
     found = outputs(source)

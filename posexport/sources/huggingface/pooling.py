@@ -9,7 +9,7 @@ import torch
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
 from posexport.models.decoder_head import HeadedDecoder
-from posexport.nn.heads import Features
+from posexport.nn.heads import Features, Head
 from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding
 from posexport.nn.splade import Splade, SpladeConfig
 from posexport.sources.huggingface.plan import Origin, Plan
@@ -61,7 +61,8 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
     decoder = model.decoder if isinstance(model, DecoderModel) else None
     if decoder is None and not (hasattr(model, "head") and isinstance(model.head, Features)):
         raise PosexportError(
-            f"{pooling.label}: the states of {family} are not pooled here; use --task features for the transformer alone"
+            f"{pooling.label}: the states of {family} are not pooled here; use --task features for the transformer "
+            "alone"
         )
     hidden = decoder.width if decoder is not None else int(model.outputs[0].axes[-1])
     if pooling.width != hidden:
@@ -81,6 +82,7 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
 def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
     """The plan of a model for fill-mask whose logits become weights of words; the model is changed."""
     model = plan.model
+    assert isinstance(model.head, Head)
     model.head = Splade(model.head, int(model.outputs[0].axes[-1]), config)
     origins = {re.sub(r"^head\.", "head.inner.", name): origin for name, origin in plan.origins.items()}
     return replace(plan, origins=origins)

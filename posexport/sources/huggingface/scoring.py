@@ -91,11 +91,11 @@ def with_score(plan: Plan, directory: Directory, config: Config, below: str, fam
 def _difference(plan: Plan, model: DecoderModel, directory: Directory, config: Config, below: str) -> Origin:
     """The row of "yes" less the row of "no" of the projection to the vocabulary."""
     settings, head = model.decoder.config, model.head
-    plain = head is not None and head.narrow is None and head.out.bias is None and head.scale == 1 and head.cap is None
+    plain = head is not None and head.narrow is None and not settings.head.bias and head.scale == 1 and head.cap is None
     if not plain:
         raise PosexportError(
-            f"{config.label}: {TEXT_RANKING} reads the logits of {' and '.join(ANSWERS)}, which this model scales, caps "
-            "or shifts; choose --task text-generation"
+            f"{config.label}: {TEXT_RANKING} reads the logits of {' and '.join(ANSWERS)}, which this model scales, "
+            "caps or shifts; choose --task text-generation"
         )
     first, second = (_token(directory, below, answer) for answer in ANSWERS)
     name = "decoder.token.weight" if settings.head.tied else "head.out.weight"
@@ -107,7 +107,9 @@ def _token(directory: Directory, below: str, word: str) -> int:
 
     path = directory.find(f"{below}tokenizer.json")
     if path is None:
-        raise PosexportError(f"{directory.path} has no tokenizer.json, which says the ids of {', '.join(ANSWERS)}: add it")
+        raise PosexportError(
+            f"{directory.path} has no tokenizer.json, which says the ids of {', '.join(ANSWERS)}: add it"
+        )
     try:
         number = Tokenizer.from_buffer(path.read_bytes()).token_to_id(word)
     except Exception as err:  # the library raises Exception itself

@@ -39,8 +39,8 @@ def read(directory: Directory) -> Pooling:
         return _splade(directory, folders)
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize", "Dropout"}:
         raise PosexportError(
-            f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of Dense, Normalize "
-            f"and Dropout, or SpladePooling are supported, use --task features for the transformer alone"
+            f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of Dense, "
+            f"Normalize and Dropout, or SpladePooling are supported, use --task features for the transformer alone"
         )
     below = folders[0]
     config = Config(directory, f"{folders[1]}config.json")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from posexport.encodings.encoding import Encoding
 from posexport.definition.definition import Definition
+from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
 from posexport.models.decoder_head import HeadedDecoder
 from posexport.nn.heads import Features

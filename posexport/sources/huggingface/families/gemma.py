@@ -98,8 +98,8 @@ def _local(config: Config, size: int) -> Any:
 def _check_causal(config: Config) -> None:
     if _bidirectional(config):
         raise PosexportError(
-            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which is computed for gemma3_text "
-            "alone"
+            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which is computed for "
+            "gemma3_text alone"
         )
 
 
