@@ -191,13 +191,19 @@ class Session:
 
         [pairs], of a model with several labels [pairs, labels]. Pairs are cut where the manifest's ``pair_rules`` say,
         and its activation is applied. ``instruction``: of a model with a template (Qwen3-Reranker), in place of its
-        own. Raises PosexportError for a bundle that scores no pairs. rules = self._manifest.pair_rules if rules is
-        None: raise PosexportError( f"this bundle is for {self._manifest.task} and scores no pairs of texts; convert a
-        cross-encoder, or a " "decoder with --task text-ranking" ) if instruction is not None and rules.template is
-        None: raise PosexportError("this model has no template that an instruction could stand in; leave it out")
-        check_pairs(pairs) rows = self._texts.pairs(pairs, instruction) return
-        activated(in_batches(self._giving(LOGITS), self._texts, rows, batch_size), rules)
+        own. Raises PosexportError for a bundle that scores no pairs.
         """
+        rules = self._manifest.pair_rules
+        if rules is None:
+            raise PosexportError(
+                f"this bundle is for {self._manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
+                "decoder with --task text-ranking"
+            )
+        if instruction is not None and rules.template is None:
+            raise PosexportError("this model has no template that an instruction could stand in; leave it out")
+        check_pairs(pairs)
+        rows = self._texts.pairs(pairs, instruction)
+        return activated(in_batches(self._giving(LOGITS), self._texts, rows, batch_size), rules)
 
     def rank(
         self,
