@@ -18,6 +18,7 @@ from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain, open_chain, taken
 from posexport.runtime.chat import Chat, Message
+from posexport.runtime.declared import check_declared
 from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
@@ -27,7 +28,6 @@ from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_or
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec, TextRules
-from posexport.targets.dtypes import BY_ORT_TYPE
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
@@ -64,8 +64,7 @@ def load(
         places = {spec.name: place for place, spec in enumerate(graph.inputs)}
         # those that may be left out come last in a session
         given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
-        _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_found(arg, True) for arg in given])
-        _compare(file, "outputs", [_output(spec) for spec in graph.outputs], [_found(arg, False) for arg in found])
+        check_declared(file, graph, given, found)
     return Session(path, manifest, chain)
 
 
@@ -389,25 +388,3 @@ def refusal(err: Exception) -> str | None:
 
 def _sizes(spec: InputSpec | OutputSpec) -> str:
     return f"[{', '.join(map(str, spec.axes))}]"
-
-
-def _input(spec: InputSpec) -> str:
-    return f"{spec.name} {spec.dtype} {spec.axes}"
-
-
-def _output(spec: OutputSpec) -> str:
-    return f"{spec.name} {spec.axes}"
-
-
-def _found(arg: Any, is_input: bool) -> str:
-    known = BY_ORT_TYPE.get(arg.type)
-    dtype = f"{known.name if known else arg.type} " if is_input else ""
-    return f"{arg.name} {dtype}{list(arg.shape)}"
-
-
-def _compare(file: str, kind: str, declared: list[str], actual: list[str]) -> None:
-    if declared != actual:
-        raise PosexportError(
-            f"{file} has the {kind} {'; '.join(actual)}, the manifest says {'; '.join(declared)}: convert the bundle "
-            "again"
-        )
