@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.texts import Texts
+from posexport.runtime.texts import Texts, check_texts
 from posexport.spec import TextRules
 
 EMBEDDING = "sentence_embedding"
@@ -29,6 +29,7 @@ def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, pr
     Raises PosexportError for a name that the bundle does not know, and for a prompt whose tokens its pooling leaves
     out.
     """
+    check_texts(texts, "text")
     if prompt is not None and prompt_name is not None:
         raise PosexportError(f"prompt {prompt!r:.40} and prompt_name {prompt_name!r:.40} exclude each other; give one")
     name = rules.default_prompt if prompt_name is None else prompt_name

@@ -115,7 +115,7 @@ class Texts:
 
     def rows(self, texts: Sequence[str], *, truncate: bool) -> list[Any]:
         """What the library makes of each text, not padded; errors as of `tokenize`."""
-        _check(texts, "text")
+        check_texts(texts, "text")
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
         limit = self._manifest.limits.max_length
         for number, row in enumerate(rows):
@@ -132,7 +132,7 @@ class Texts:
         """What the library makes of each pair, cut where the rules or the model end; not padded."""
         rules = self._pair_rules
         for column in zip(*pairs, strict=True):
-            _check(column, "text")
+            check_texts(column, "text")
         if rules.template is None:
             return list(self._cut.encode_batch([tuple(pair) for pair in pairs]))
         stated = rules.instruction if instruction is None else instruction
@@ -152,7 +152,7 @@ class Texts:
 
         Raises PosexportError for an empty text, or one without tokens.
         """
-        _check(texts, "prompt")
+        check_texts(texts, "prompt")
         rows = []
         for number, (text, row) in enumerate(zip(texts, self._whole.encode_batch(list(texts)), strict=True)):
             if not text or not row.ids:
@@ -251,7 +251,8 @@ def _configured(directory: Path, manifest: Manifest, kind: type[S]) -> Iterator[
                 raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
 
 
-def _check(texts: Sequence[str], what: str) -> None:
+def check_texts(texts: Sequence[str], what: str) -> None:
+    """PosexportError for what is no list of Unicode strings."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise PosexportError(f"{what}s must be a list of strings, got {type(texts).__name__}; give [{what}]")
     if not texts:

@@ -445,7 +445,7 @@ def test_a_padding_id_outside_the_vocabulary_is_none(copy: Copy, value: object) 
         (LLAMA, {"rms_norm_eps": 0}, "rms_norm_eps = 0"),
         (LLAMA, {"quantization_config": {"bits": 4}}, "quantization_config"),
         (LLAMA, {"auto_map": {"AutoModel": "x.y"}}, "auto_map"),
-        (LLAMA, {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+        (LLAMA, {"architectures": ["LlamaForTokenClassification"]}, "LlamaForTokenClassification"),
         (LLAMA, {"model_type": "gemma3"}, "gemma3_text"),
         ("mistral-forcausallm", {"sliding_window": 0}, "sliding_window = 0"),
         ("mistral-forcausallm", {"layer_types": ["full_attention", "sliding_attention"]}, "one kind of layer"),
