@@ -21,7 +21,7 @@ def main(checkpoint: str = "sentence-transformers/all-MiniLM-L6-v2", bundle: str
         sys.exit(1)
 
     session = posexport.load(bundle)
-    first, second = session.encode(SENTENCES)["sentence_embedding"]
+    first, second = session.encode(SENTENCES)
     cosine = first @ second / (np.linalg.norm(first) * np.linalg.norm(second))
     print(f"cosine similarity: {cosine:.4f}")
 

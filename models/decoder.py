@@ -68,11 +68,15 @@ class Crossed:
 
 
 class Decoder(nn.Module):
-    """Embeddings and layers: token ids [B, T] to hidden states [B, T, C]."""
+    """Embeddings and layers: token ids [B, T] to hidden states [B, T, C].
 
-    def __init__(self, config: DecoderConfig, encoding: Encoding) -> None:
+    Not ``causal``: tokens see later ones too, so that nothing can be cached (EmbeddingGemma).
+    """
+
+    def __init__(self, config: DecoderConfig, encoding: Encoding, *, causal: bool = True) -> None:
         super().__init__()
         self.config = config
+        self.causal = causal
         #: how past tokens are kept; `posexport.sources.cached` changes it
         self.caching = Caching()
         width, norm = config.embedding.width or config.hidden, config.layer.norm
@@ -89,7 +93,9 @@ class Decoder(nn.Module):
         self.embedding_norm = normalisation(norm, joined) if config.embedding.norm else None
         differs = joined > base or (config.embedding.width and not config.project_first)
         self.project = nn.Linear(joined, config.hidden) if differs else None
-        self.layers = nn.ModuleList(DecoderLayer(config.layer, encoding.in_layer(i)) for i in range(config.layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(config.layer, encoding.in_layer(i), causal=causal) for i in range(config.layers)
+        )
         self.final_norm = normalisation(norm, config.hidden) if config.final_norm else None
 
     @property

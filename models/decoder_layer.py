@@ -80,7 +80,15 @@ class DecoderLayerConfig(LayerConfig):
 class DecoderAttention(EncodedAttention):
     """Multi-head attention to the token itself and the ones before it, with grouped queries (GQA) if asked for."""
 
-    def __init__(self, config: DecoderAttentionConfig, norm: NormConfig, hidden: int, encoding: Encoding) -> None:
+    def __init__(
+        self,
+        config: DecoderAttentionConfig,
+        norm: NormConfig,
+        hidden: int,
+        encoding: Encoding,
+        *,
+        causal: bool = True,
+    ) -> None:
         size = config.head_size(hidden)
         super().__init__(
             hidden,
@@ -99,6 +107,7 @@ class DecoderAttention(EncodedAttention):
         capped = None if config.score_cap is None else SoftCapped(config.score_cap / self.scale)
         self.scoring = capped or scoring(config.score, self.heads, size)
         self.encoding = encoding
+        self.causal = causal
 
     def forward(
         self, x_BTC: Tensor, mask_B11S: Tensor | None, at: Reach, past: KeysAndValues | None
@@ -117,7 +126,7 @@ class DecoderAttention(EncodedAttention):
             kept.values,
             mask_B11S,
             *positions,
-            causal=positions,
+            causal=positions if self.causal else None,
             buffers=kept.buffers,
             sink=self.sink,
         )
@@ -165,13 +174,13 @@ class CrossAttention(Projections):
 
 
 class DecoderLayer(Sublayers):
-    """Causal self-attention, cross attention if asked for, feed-forward."""
+    """Causal self-attention, cross attention if asked for, feed-forward; not ``causal``: tokens see later ones too."""
 
     attention: DecoderAttention
     cross_attention: CrossAttention | None
 
-    def __init__(self, config: DecoderLayerConfig, encoding: Encoding) -> None:
-        attention = DecoderAttention(config.attention, config.norm, config.hidden, encoding)
+    def __init__(self, config: DecoderLayerConfig, encoding: Encoding, *, causal: bool = True) -> None:
+        attention = DecoderAttention(config.attention, config.norm, config.hidden, encoding, causal=causal)
         cross = CrossAttention(config.attention, config.hidden) if config.cross_attention else None
         super().__init__(config, attention, cross)
         self.parallel = config.parallel_norms is not None

@@ -263,6 +263,49 @@ class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cached_keys_until: int | None = None
 
 
+class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What sentence-transformers does to a text before the model and to a vector behind it: what ``encode`` does too.
+
+    Attributes:
+        max_length: tokens at which a text is cut, special tokens included; None: where the model ends.
+        lower_case: texts are lowered first.
+        prompts: what may stand before a text, by name.
+        default_prompt: the name of the prompt where none is asked for; None: none.
+        prompt_pooled: the prompt's tokens are pooled with the others.
+        truncate_dim: how many elements of a vector are kept; None: all.
+        similarity: how vectors are compared: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``.
+    """
+
+    max_length: int | None = None
+    lower_case: bool = False
+    prompts: dict[str, str] = {}
+    default_prompt: str | None = None
+    prompt_pooled: bool = True
+    truncate_dim: int | None = None
+    similarity: str = "cosine"
+
+
+class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a pair of texts becomes a score, of a classifier or a reranker: what ``rank`` does.
+
+    Attributes:
+        max_length: tokens at which a pair is cut, special tokens and the template included; None: where the model ends.
+        activation: the class of torch.nn that makes scores of logits; None: Sigmoid of one label, Identity of several.
+        template: a text with ``{instruction}``, ``{query}`` and ``{document}``, cut where it is too long; None: the
+            tokenizer joins both.
+        before: stands before the template, and is never cut.
+        after: stands behind it, and is never cut.
+        instruction: what the template holds where no instruction is given.
+    """
+
+    max_length: int | None = None
+    activation: str | None = None
+    template: str | None = None
+    before: str = ""
+    after: str = ""
+    instruction: str = ""
+
+
 def as_metadata(value: object) -> str:
     """A string as it is, JSON of anything else."""
     return value if isinstance(value, str) else json.dumps(msgspec.to_builtins(value))
@@ -280,6 +323,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         limits: the lengths for which the model is right, and what happens beyond them.
         inputs: the inputs in the graph's order.
         outputs: the outputs in the graph's order.
+        text_rules: how texts become vectors, of a model of sentence-transformers.
+        pair_rules: how pairs of texts become scores, of a classifier.
     """
 
     task: str
@@ -288,6 +333,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limits: Limits
     inputs: list[InputSpec]
     outputs: list[OutputSpec]
+    text_rules: TextRules | None = None
+    pair_rules: PairRules | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -297,7 +344,9 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def metadata(self) -> dict[str, str]:
         """The facts as a graph's ``metadata_props`` have them; of layers that differ, the first one's encoding."""
-        return {name: as_metadata(value) for name, value in self.facts.items() if name != "encodings"}
+        rules = ("text_rules", "pair_rules")
+        left_out = {"encodings", *(name for name in rules if getattr(self, name) is None)}
+        return {name: as_metadata(value) for name, value in self.facts.items() if name not in left_out}
 
     @property
     def layers(self) -> list[EncodingSpec]:

@@ -386,8 +386,8 @@ def test_texts_of_a_decoder_share_a_batch(session: Callable[..., Session]) -> No
     texts = ["the cat sat on the mat", "low"]
     fed = opened.tokenize(texts)
     assert fed["attention_mask"].sum(1).tolist() == [len(opened.tokenize([text])["input_ids"][0]) for text in texts]
-    together = opened.encode(texts)["logits"]
-    alone = opened.encode(texts[1:])["logits"]
+    together = opened.run_texts(texts)["logits"]
+    alone = opened.run_texts(texts[1:])["logits"]
     row = together[1][fed["attention_mask"][1] == 1]
     agree(row, alone[0], "model in float32", np.float32)
 

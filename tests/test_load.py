@@ -62,7 +62,7 @@ def test_a_bundle_in_a_hugging_face_cache_loads(tmp_path, external):
     for path in bundle.iterdir():
         path.rename(tmp_path / "entry" / "blobs" / f"blob-{path.name}")
         (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
-    assert posexport.load(snapshot).encode(["a cat"])["last_hidden_state"].shape == (1, 3, 3)
+    assert posexport.load(snapshot).run_texts(["a cat"])["last_hidden_state"].shape == (1, 3, 3)
 
 
 def test_an_altered_model_is_refused_unless_told_not_to_look(tmp_path):
@@ -273,7 +273,7 @@ def test_texts_are_padded_to_the_longest_and_not_cut(session):
     assert arrays["input_ids"].tolist() == [[1, 3, 4, 5, 3, 4], [1, 6, 0, 0, 0, 0]]
     assert arrays["attention_mask"].tolist() == [[1] * 6, [1, 1, 0, 0, 0, 0]]
     assert arrays["token_type_ids"].tolist() == [[0] * 6] * 2
-    got = session.encode(["a cat sits a cat", "Dog"], outputs=["last_hidden_state"])
+    got = session.run_texts(["a cat sits a cat", "Dog"], outputs=["last_hidden_state"])
     assert list(got) == ["last_hidden_state"]
     np.testing.assert_array_equal(got["last_hidden_state"], expected(*arrays.values()))
 
@@ -291,15 +291,15 @@ def test_long_texts_are_cut_only_when_told(tmp_path, side, kept):
     session = posexport.load(write_bundle(tmp_path / "b", texts=True, config={"truncation_side": side}))
     text = "a " * LIMIT + "sits"
     with pytest.raises(PosexportError, match=r"text 1 has 13 tokens, this bundle takes at most 11 .*truncate=True"):
-        session.encode(["a", text])
+        session.run_texts(["a", text])
     ids = session.tokenize(["a", text], truncate=True)["input_ids"]
     assert ids.shape == (2, LIMIT)
     assert ids[1, [0, -1]].tolist() == [1, kept]
-    assert session.encode(["a", text], truncate=True)["last_hidden_state"].shape == (2, LIMIT, 3)
+    assert session.run_texts(["a", text], truncate=True)["last_hidden_state"].shape == (2, LIMIT, 3)
     assert session.tokenize(["a", "dog a"], truncate=True)["input_ids"].tolist() == [[1, 3, 0], [1, 6, 3]]
     # and it leaves no trace
     with pytest.raises(PosexportError, match="13 tokens"):
-        session.encode([text])
+        session.run_texts([text])
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_long_texts_are_cut_only_when_told(tmp_path, side, kept):
 )
 def test_bad_texts_are_a_sentence(session, texts, says):
     with pytest.raises(PosexportError, match=says):
-        session.encode(texts)
+        session.run_texts(texts)
 
 
 def test_a_text_without_tokens_is_refused(tmp_path):
@@ -321,14 +321,14 @@ def test_a_text_without_tokens_is_refused(tmp_path):
     (bundle / "tokenizer.json").write_text(json.dumps({**tokenizer, "post_processor": None}))
     session = posexport.load(bundle, check=False)
     with pytest.raises(PosexportError, match=r"text 1 \(' '\) has no tokens"):
-        session.encode(["a", " "])
+        session.run_texts(["a", " "])
 
 
 def test_a_bundle_without_a_tokenizer_says_so(tmp_path):
     bundle = write_bundle(tmp_path / "b")
     (bundle / "tokenizer.json").write_text("{}")  # no part of the bundle
     with pytest.raises(PosexportError, match=r"has no tokenizer.json, so it takes arrays only"):
-        posexport.load(bundle).encode(["a"])
+        posexport.load(bundle).run_texts(["a"])
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_damaged_tokenizer_is_a_sentence(tmp_path, name, text, says):
     bundle = write_bundle(tmp_path / "b", texts=True, config={})
     (bundle / name).write_text(text)
     with pytest.raises(PosexportError, match=says):
-        posexport.load(bundle, check=False).encode(["a"])
+        posexport.load(bundle, check=False).run_texts(["a"])
 
 
 def test_texts_of_different_lengths_need_a_mask(tmp_path):
@@ -357,9 +357,9 @@ def test_texts_of_different_lengths_need_a_mask(tmp_path):
                 node.input[index] = "token_type_ids"
     manifest = msgspec.structs.replace(MANIFEST, inputs=[MANIFEST.inputs[0], MANIFEST.inputs[2]])
     session = posexport.load(write_bundle(tmp_path / "b", model=model, manifest=manifest, texts=True))
-    assert session.encode(["a cat", "a dog"])["last_hidden_state"].shape == (2, 3, 3)
+    assert session.run_texts(["a cat", "a dog"])["last_hidden_state"].shape == (2, 3, 3)
     with pytest.raises(PosexportError, match="takes no mask, so texts of different lengths cannot share a batch"):
-        session.encode(["a cat", "a"])
+        session.run_texts(["a cat", "a"])
 
 
 # -- files of arrays -------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def run(*arguments: object):
 
 def test_the_command_shows_texts_and_their_similarity(bundle, session):
     out = run(bundle, "--text", "a cat sits", "--text", "a dog")
-    got = session.encode(["a cat sits", "a dog"])
+    got = session.run_texts(["a cat sits", "a dog"])
     first = " ".join(f"{number:.4f}" for number in got["last_hidden_state"].ravel()[:6])
     lines = out.splitlines()
     assert lines[0] == f"last_hidden_state   float32 [2, 4, 3]  {first} ..."
@@ -455,7 +455,7 @@ def test_one_text_has_no_similarity(bundle):
 
 def test_json_is_one_document_with_everything(bundle, session):
     document = json.loads(run(bundle, "--text", "a cat sits", "--text", "a dog", "--json"))
-    got = session.encode(["a cat sits", "a dog"])
+    got = session.run_texts(["a cat sits", "a dog"])
     assert document["texts"] == ["a cat sits", "a dog"]
     assert document["providers"] == ["CPUExecutionProvider"]
     for name, array in got.items():

@@ -152,12 +152,12 @@ def expected(job: dict[str, Any]) -> dict[str, Any]:
     encoder, decoder = posexport.load(job["encoder"]), posexport.load(job["decoder"])
     embeddings = [encoder.run(batch)["sentence_embedding"] for batch in job["batches"]]
     rollouts = [greedy(decoder, prompt) for prompt in job["prompts"]]
-    texts = encoder.encode(job["texts"])["sentence_embedding"]
+    texts = encoder.encode(job["texts"])
     precisions = {}
     if "encoder_js" in job:
         for name in PRECISIONS[1:]:
             smaller = posexport.load(job["encoder_js"], precision=name)
-            precisions[client_dtype(name)] = smaller.encode(job["texts"])["sentence_embedding"]
+            precisions[client_dtype(name)] = smaller.encode(job["texts"])
     return {
         "embeddings": embeddings,
         "external": embeddings,

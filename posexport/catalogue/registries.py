@@ -23,6 +23,7 @@ from posexport.sources.huggingface.families.family import TASKS
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
 #: tasks that only checkpoints have
 _CHECKPOINT_TASKS = {
+    "text-ranking": "a score of a pair of texts, by a decoder's logits of yes and no",
     "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
     "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
 }

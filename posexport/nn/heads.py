@@ -1,9 +1,7 @@
 """What stands on an encoder: one class per task, each saying which outputs it gives."""
 
 from collections.abc import Callable
-from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.nn.activations import activation
@@ -44,27 +42,6 @@ class PooledFeatures(Features):
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
         return x_BTC, self.dense(x_BTC[:, 0]).tanh()
-
-
-class SentenceEmbedding(Head):
-    """One vector a sentence: the mean over real tokens or the first token's state, of length 1 if asked.
-
-    Reimers and Gurevych, "Sentence-BERT" (arXiv:1908.10084), section 3.
-    """
-
-    def __init__(self, hidden: int, pooling: Literal["mean", "cls"], normalise: bool) -> None:
-        super().__init__()
-        self.mean = pooling == "mean"
-        self.normalise = normalise
-        self.reads_first_token = not self.mean
-        self.outputs = [
-            OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, hidden]),
-            OutputSpec(name="sentence_embedding", axes=[BATCH, hidden]),
-        ]
-
-    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        pooled_BC = mean_of_tokens(x_BTC, mask_BT, least=1e-9) if self.mean else x_BTC[:, 0]
-        return x_BTC, (F.normalize(pooled_BC, dim=-1) if self.normalise else pooled_BC)
 
 
 class FillMask(Head):

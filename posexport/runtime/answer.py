@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
+from posexport.runtime.embed import EMBEDDING
 from posexport.runtime.session import load
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
-EMBEDDING = "sentence_embedding"
 #: numbers of an output that a person is shown
 SHOWN = 6
 
@@ -68,10 +68,16 @@ def answer(
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
     truncate: bool = False,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    truncate_dim: int | None = None,
+    normalize: bool = False,
     save: Path | None = None,
     force: bool = False,
 ) -> Answer:
     """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
+
+    The vectors of texts by a model of sentence-transformers are those of `Session.encode`, whose options these are.
 
     Raises PosexportError for what `load` and the session refuse, and unless one of ``texts`` and ``inputs`` is given.
     """
@@ -81,8 +87,25 @@ def answer(
         raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(directory, precision=precision, provider=provider, threads=threads)
-    feeds = session.tokenize(texts, truncate=truncate) if arrays is None else arrays
-    result = session.run(feeds, outputs=list(outputs) or None)
+    embed: dict[str, Any] = {
+        "prompt_name": prompt_name,
+        "prompt": prompt,
+        "truncate_dim": truncate_dim,
+        "normalize": normalize,
+    }
+    asked = any(value not in (None, False) for value in embed.values())
+    if asked and (arrays is not None or list(outputs) not in ([], [EMBEDDING])):
+        raise PosexportError(
+            "--prompt-name, --prompt, --truncate-dim and --normalize are for the vectors of texts; leave them out, or "
+            f"give --text and no --output but {EMBEDDING}"
+        )
+    chosen = list(outputs) or None
+    if arrays is not None:
+        result = session.run(arrays, outputs=chosen)
+    elif asked or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING])):
+        result = {EMBEDDING: session.encode(texts, truncate=truncate, **embed)}
+    else:
+        result = session.run_texts(texts, truncate=truncate, outputs=chosen)
     if save is not None:
         save_arrays(save, result, force=force)
     similarity = similarities(result[EMBEDDING]) if EMBEDDING in result and len(texts) > 1 else None

@@ -3,7 +3,7 @@
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,16 @@ from posexport.errors import PosexportError
 from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain, open_chain, taken
 from posexport.runtime.chat import Chat, Message
+from posexport.runtime.declared import check_declared
+from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.providers import bundle_session
+from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
-from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec
-from posexport.targets.dtypes import BY_ORT_TYPE
+from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec, TextRules
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
@@ -62,8 +64,7 @@ def load(
         places = {spec.name: place for place, spec in enumerate(graph.inputs)}
         # those that may be left out come last in a session
         given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
-        _compare(file, "inputs", [_input(spec) for spec in graph.inputs], [_found(arg, True) for arg in given])
-        _compare(file, "outputs", [_output(spec) for spec in graph.outputs], [_found(arg, False) for arg in found])
+        check_declared(file, graph, given, found)
     return Session(path, manifest, chain)
 
 
@@ -129,19 +130,104 @@ class Session:
         return dict(zip(names, values, strict=True))
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
-        """The arrays that `encode` runs: texts as token ids, padded to the longest, with mask and types.
+        """The arrays that `run_texts` runs: texts as token ids, padded to the longest, with mask and types.
 
         Special tokens, padding side and padding id are the tokenizer's. A text over the limit is an error unless
         ``truncate``. Raises PosexportError if the bundle has no tokenizer.
         """
         return self._texts.tokenize(texts, truncate=truncate)
 
-    def encode(
+    def run_texts(
         self, texts: Sequence[str], *, truncate: bool = False, outputs: Sequence[str] | None = None
     ) -> dict[str, NDArray[Any]]:
-        """The outputs for texts: `tokenize`, then `run`."""
+        """The outputs for texts, in one batch: `tokenize`, then `run`."""
         self._chosen(outputs)
         return self.run(self.tokenize(texts, truncate=truncate), outputs=outputs)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        normalize: bool = False,
+        batch_size: int = BATCH_SIZE,
+        truncate: bool = False,
+    ) -> NDArray[Any]:
+        """A vector for each text, [texts, elements], as ``SentenceTransformer.encode`` computes it.
+
+        The rules are those of the manifest (``text_rules``): where texts are cut, whether they are lowered, prompts.
+
+        Args:
+            texts: a list of strings.
+            prompt_name: of the bundle's prompts, the one that is put before each text; None: the default one.
+            prompt: a text that is put before each, in place of a named one; ``""``: none.
+            truncate_dim: how many elements are kept; None: as the rules say, else all.
+            normalize: divide each vector by its length, behind the cut.
+            batch_size: texts of one call; those of about the same length share one.
+            truncate: cut texts at the model's limit where no rules say that they are cut.
+
+        Raises:
+            PosexportError: a bundle that gives no sentence_embedding or has no tokenizer, an unknown prompt, a text
+                over the limit unless it is cut.
+        """
+        if EMBEDDING not in (names := [spec.name for spec in self.outputs]):
+            raise PosexportError(
+                f"this bundle gives {', '.join(names)} and no {EMBEDDING}; use run_texts (posexport run --text), or "
+                "convert a model of sentence-transformers"
+            )
+        rules = self._manifest.text_rules or TextRules()
+        cut = truncate or self._manifest.text_rules is not None
+        rows = self._texts.rows(prompted(texts, rules, prompt_name, prompt), truncate=cut)
+        found = in_batches(self._giving(EMBEDDING), self._texts, rows, batch_size)
+        return shortened(found, rules, truncate_dim, normalize=normalize)
+
+    def predict(
+        self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, batch_size: int = BATCH_SIZE
+    ) -> NDArray[Any]:
+        """The scores of pairs of texts, as ``CrossEncoder.predict`` computes them.
+
+        [pairs], of a model with several labels [pairs, labels]. Pairs are cut where the manifest's ``pair_rules`` say,
+        and its activation is applied. ``instruction``: of a model with a template (Qwen3-Reranker), in place of its
+        own. Raises PosexportError for a bundle that scores no pairs.
+        """
+        rules = self._manifest.pair_rules
+        if rules is None:
+            raise PosexportError(
+                f"this bundle is for {self._manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
+                "decoder with --task text-ranking"
+            )
+        if instruction is not None and rules.template is None:
+            raise PosexportError("this model has no template that an instruction could stand in; leave it out")
+        check_pairs(pairs)
+        rows = self._texts.pairs(pairs, instruction)
+        return activated(in_batches(self._giving(LOGITS), self._texts, rows, batch_size), rules)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        top_k: int | None = None,
+        instruction: str | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> list[Ranked]:
+        """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
+
+        Arguments and errors are those of `predict`; ``top_k``: how many are returned. A model must have one label.
+
+        Examples:
+            >>> session = posexport.load("reranker")  # doctest: +SKIP
+            >>> session.rank("What do cats eat?", ["Mice.", "The moon is far."])  # doctest: +SKIP
+            [{'corpus_id': 0, 'score': 0.93}, {'corpus_id': 1, 'score': 0.02}]
+        """
+        pairs = [(query, document) for document in documents]
+        return in_order(self.predict(pairs, instruction=instruction, batch_size=batch_size), top_k)
+
+    def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
+        """`run` for one output."""
+        return lambda feeds: self.run(feeds, outputs=[output])[output]
 
     def generate(
         self,
@@ -302,25 +388,3 @@ def refusal(err: Exception) -> str | None:
 
 def _sizes(spec: InputSpec | OutputSpec) -> str:
     return f"[{', '.join(map(str, spec.axes))}]"
-
-
-def _input(spec: InputSpec) -> str:
-    return f"{spec.name} {spec.dtype} {spec.axes}"
-
-
-def _output(spec: OutputSpec) -> str:
-    return f"{spec.name} {spec.axes}"
-
-
-def _found(arg: Any, is_input: bool) -> str:
-    known = BY_ORT_TYPE.get(arg.type)
-    dtype = f"{known.name if known else arg.type} " if is_input else ""
-    return f"{arg.name} {dtype}{list(arg.shape)}"
-
-
-def _compare(file: str, kind: str, declared: list[str], actual: list[str]) -> None:
-    if declared != actual:
-        raise PosexportError(
-            f"{file} has the {kind} {'; '.join(actual)}, the manifest says {'; '.join(declared)}: convert the bundle "
-            "again"
-        )

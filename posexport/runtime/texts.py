@@ -13,7 +13,7 @@ from posexport.bundle.read import locate
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.feeds import limit_sentence
-from posexport.spec import SEQUENCE, TOTAL
+from posexport.spec import SEQUENCE, TOTAL, PairRules, TextRules
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -35,6 +35,18 @@ class _Config(msgspec.Struct):
     padding_side: str = "right"
     truncation_side: str = "right"
     pad_token: str | _AddedToken | None = None
+    tokenizer_class: str | None = None
+    model_input_names: list[str] | None = None
+
+    @property
+    def gives_types(self) -> bool:
+        """Whether transformers' tokenizer tells the second text of a pair from the first by token types.
+
+        The class that has no model's name gives none since version 5, unless the file lists them.
+        """
+        if self.model_input_names is not None:
+            return "token_type_ids" in self.model_input_names
+        return self.tokenizer_class != "TokenizersBackend"
 
 
 class _Said(msgspec.Struct):
@@ -43,6 +55,15 @@ class _Said(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
     bos_token_id: int | list[int] | None = None
     decoder_start_token_id: int | list[int] | None = None
+
+
+class Joined:
+    """Rows one behind the other, as one row."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.ids = [number for row in rows for number in row.ids]
+        self.type_ids = [number for row in rows for number in row.type_ids]
+        self.attention_mask = [1] * len(self.ids)
 
 
 class Texts:
@@ -60,22 +81,41 @@ class Texts:
         self._manifest = manifest
         self._config = _config(directory, manifest)
         data = locate(directory, TOKENIZER).read_bytes()
-        self._whole = _tokenizer(directory, data)
+        self._rules = manifest.text_rules or TextRules()
+        self._whole = self._prepared(_tokenizer(directory, data))
         self._padding_id = self._find_padding_id()
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = self._whole
-        if manifest.limits.max_length is not None:
-            self._cut = _tokenizer(directory, data)
+        self._pair_rules = manifest.pair_rules or PairRules()
+        stated = (manifest.limits.max_length, self._rules.max_length, self._pair_rules.max_length)
+        ends = [end for end in stated if end is not None]
+        if ends:
+            self._cut = self._prepared(_tokenizer(directory, data))
             self._cut.no_padding()
-            self._cut.enable_truncation(manifest.limits.max_length, direction=self._config.truncation_side)
+            self._cut.enable_truncation(min(ends), direction=self._config.truncation_side)
+
+    def _prepared(self, tokenizer: "Tokenizer") -> "Tokenizer":
+        """The tokenizer, lowering texts first where the rules say so and it does not."""
+        from tokenizers.normalizers import Lowercase, Sequence
+
+        own = tokenizer.normalizer
+        each: Any = own if isinstance(own, Sequence) else [own]
+        lowers = any(isinstance(one, Lowercase) for one in each)
+        if self._rules.lower_case and not lowers:
+            tokenizer.normalizer = Sequence([Lowercase(), *([] if own is None else [own])])
+        return tokenizer
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool) -> dict[str, NDArray[np.int64]]:
         """Ids, mask and types of a batch, as far as the bundle takes them, padded to the longest text.
 
         Raises PosexportError for no texts, a text without tokens, and a text over the limit unless ``truncate``.
         """
-        _check(texts, "text")
+        return self.padded(self.rows(texts, truncate=truncate))
+
+    def rows(self, texts: Sequence[str], *, truncate: bool) -> list[Any]:
+        """What the library makes of each text, not padded; errors as of `tokenize`."""
+        check_texts(texts, "text")
         rows = (self._cut if truncate else self._whole).encode_batch(list(texts))
         limit = self._manifest.limits.max_length
         for number, row in enumerate(rows):
@@ -86,14 +126,33 @@ class Texts:
                     f"text {number} has {len(row.ids)} tokens, {limit_sentence(self._manifest.limits)}; shorten it "
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
-        return self._padded(rows)
+        return list(rows)
+
+    def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
+        """What the library makes of each pair, cut where the rules or the model end; not padded."""
+        rules = self._pair_rules
+        for column in zip(*pairs, strict=True):
+            check_texts(column, "text")
+        if rules.template is None:
+            return list(self._cut.encode_batch([tuple(pair) for pair in pairs]))
+        stated = rules.instruction if instruction is None else instruction
+        filled = [rules.template.format(instruction=stated, query=query, document=text) for query, text in pairs]
+        ends = [self._whole.encode(end, add_special_tokens=False) for end in (rules.before, rules.after)]
+        limit, taken = rules.max_length, sum(len(end.ids) for end in ends)
+        if limit is not None and limit <= taken:
+            raise PosexportError(f"the template alone has {taken} tokens, and pairs are cut at {limit}; convert again")
+        rows = self._whole.encode_batch(filled)
+        for row in rows:
+            if limit is not None:
+                row.truncate(limit - taken, direction=self._config.truncation_side)
+        return [Joined((ends[0], row, ends[1])) for row in rows]
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of texts to continue, special tokens as the tokenizer sets them, neither cut nor padded.
 
         Raises PosexportError for an empty text, or one without tokens.
         """
-        _check(texts, "prompt")
+        check_texts(texts, "prompt")
         rows = []
         for number, (text, row) in enumerate(zip(texts, self._whole.encode_batch(list(texts)), strict=True)):
             if not text or not row.ids:
@@ -115,7 +174,8 @@ class Texts:
         text: str = self._whole.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def _padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+    def padded(self, rows: Sequence[Any]) -> dict[str, NDArray[np.int64]]:
+        """One batch of `rows`, padded to the longest."""
         length = max(max(len(row.ids) for row in rows), self._manifest.limits.min_length)
         tokens = next((spec for spec in self._manifest.inputs if spec.role == "tokens"), None)
         if tokens is None:
@@ -127,11 +187,12 @@ class Texts:
             if spec.role not in columns or [SEQUENCE if a == TOTAL else a for a in spec.axes] != tokens.axes:
                 continue
             field, filler = columns[spec.role]
+            untyped = spec.role == "types" and not self._config.gives_types
             array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
             for out, row in zip(array, rows, strict=True):
                 count = len(row.ids)
                 start = length - count if self._config.padding_side == "left" else 0
-                out[start : start + count] = getattr(row, field)
+                out[start : start + count] = 0 if untyped else getattr(row, field)
         masked = any(spec.role == "mask" and spec.name in arrays for spec in self._manifest.inputs)
         if not masked and any(len(row.ids) < length for row in rows):
             raise PosexportError(
@@ -190,7 +251,8 @@ def _configured(directory: Path, manifest: Manifest, kind: type[S]) -> Iterator[
                 raise PosexportError(f"cannot use {directory / name}: {err}; convert again with a sound one") from err
 
 
-def _check(texts: Sequence[str], what: str) -> None:
+def check_texts(texts: Sequence[str], what: str) -> None:
+    """PosexportError for what is no list of Unicode strings."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise PosexportError(f"{what}s must be a list of strings, got {type(texts).__name__}; give [{what}]")
     if not texts:

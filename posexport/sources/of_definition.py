@@ -8,7 +8,7 @@ import msgspec
 
 from posexport.definition.definition import Definition
 from posexport.sources.source import Source
-from posexport.spec import Limits, ModelSpec
+from posexport.spec import Limits, ModelSpec, PairRules, TextRules
 
 
 def spec_of(model: Definition, task: str) -> ModelSpec:
@@ -35,6 +35,8 @@ def source_of(
     longest: int | None = None,
     files: dict[str, Path] | None = None,
     remarks: Sequence[str] = (),
+    text_rules: TextRules | None = None,
+    pair_rules: PairRules | None = None,
 ) -> Source:
     """The source of a definition. ``longest``: where its inputs end although its encoding takes longer ones."""
     spec = spec_of(model, task)
@@ -45,7 +47,7 @@ def source_of(
         trained = limit if limits.trained_length is None else min(limit, limits.trained_length)
         limits = msgspec.structs.replace(limits, max_length=limit, trained_length=trained, boundaries=boundaries)
     return Source(
-        **msgspec.structs.replace(spec, limits=limits).facts,
+        **msgspec.structs.replace(spec, limits=limits, text_rules=text_rules, pair_rules=pair_rules).facts,
         name=name,
         label=label,
         kind=kind,

@@ -33,7 +33,8 @@ def test_sentence_embeddings(bert: Path, mode: str, normalise: bool) -> None:
     assert source.task == "sentence-embedding"
     assert source.promises.reads_first_token == (mode == "cls")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(source.files)
-    assert any("17 tokens" in remark for remark in source.remarks)
+    assert source.text_rules is not None
+    assert source.text_rules.max_length == 17
     wanted = states.mean(1) if mode == "mean" else states[:, 0]
     wanted = wanted / wanted.norm(dim=-1, keepdim=True) if normalise else wanted
     found = outputs(source)
@@ -59,21 +60,16 @@ def test_a_transformer_in_a_folder_of_its_own(bert: Path) -> None:
         ({}, {}, "is not a list of modules"),
         ([TRANSFORMER], {}, "only Transformer, Pooling"),
         (
-            [TRANSFORMER, POOLING, {**NORMALIZE, "type": "sentence_transformers.models.Dense"}],
+            [TRANSFORMER, POOLING, {**NORMALIZE, "type": "sentence_transformers.models.LSTM"}],
             {},
-            "lists Transformer, Pooling, Dense",
+            "lists Transformer, Pooling, LSTM",
         ),
         ([TRANSFORMER, {**POOLING, "type": "custom.Pooling"}], {}, "code from a checkpoint is never executed"),
         ([TRANSFORMER, {**POOLING, "path": "../outside"}], {}, "points outside the directory"),
         ([TRANSFORMER | {"path": "/"}, POOLING], {"pooling_mode_mean_tokens": True}, "points outside the directory"),
         ([TRANSFORMER, {**POOLING, "path": "absent"}], {}, "has no absent/config.json"),
         ([TRANSFORMER, POOLING], {}, "chooses no pooling"),
-        ([TRANSFORMER, POOLING], {"pooling_mode_max_tokens": True}, "chooses pooling_mode_max_tokens"),
-        (
-            [TRANSFORMER, POOLING],
-            {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
-            "chooses pooling_mode_cls_token, pooling_mode_mean_tokens",
-        ),
+        ([TRANSFORMER, POOLING], {"pooling_mode_median_tokens": True}, "chooses pooling_mode_median_tokens"),
         (
             [TRANSFORMER, POOLING],
             {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 21},
@@ -137,8 +133,9 @@ def test_the_spellings_of_version_6(bert: Path, mode: str | list[str]) -> None:
 @pytest.mark.parametrize(
     ("mode", "more", "said"),
     [
-        ("max", {}, "says pooling_mode = 'max'; supported is exactly one of mean, cls"),
-        (["mean", "cls"], {}, "says pooling_mode = ['mean', 'cls']; supported"),
+        ("median", {}, "says pooling_mode = 'median'; supported are cls, max, mean"),
+        (["mean", "median"], {}, "says pooling_mode = ['mean', 'median']; supported"),
+        ([], {}, "says pooling_mode = []; supported"),
         ("mean", {"pooling_mode_cls_token": True}, "says pooling_mode = mean and sets pooling_mode_cls_token"),
         ("mean", {"embedding_dimension": 21}, "says embedding_dimension = 21; config.json says hidden_size = 20"),
         (7, {}, "says pooling_mode = 7"),

@@ -126,6 +126,10 @@ def test_a_gemma_whose_tokens_see_later_ones_is_refused(copy: Copy, name: str) -
     assert read(directory).task == "text-generation"
     configure(directory, use_bidirectional_attention=True)
     assert "sets use_bidirectional_attention" in refusal(directory)
+    if name.startswith("gemma3"):
+        source = read(directory, "features")
+        assert not source.limits.kv_cache
+        assert [spec.name for spec in source.outputs] == ["last_hidden_state"]
 
 
 def test_relative_positions_that_5_leaves_out_are_refused(copy: Copy) -> None:

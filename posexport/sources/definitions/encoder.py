@@ -2,12 +2,8 @@
 
 from posexport.encodings.encoding import Encoding, Entry
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
-from posexport.nn.heads import (
-    FillMask,
-    Head,
-    SentenceEmbedding,
-    plain_head,
-)
+from posexport.nn.heads import FillMask, Head, plain_head
+from posexport.nn.pooling import SentenceEmbedding
 from posexport.sources.definitions.kind import Kind
 
 TASKS = {
@@ -22,7 +18,7 @@ TASKS = {
 
 def _head(task: str, config: EncoderConfig, labels: int) -> Head:
     if task == "sentence-embedding":
-        return SentenceEmbedding(config.hidden, "mean", normalise=True)
+        return SentenceEmbedding(config.hidden, ["mean"], [None])
     if task == "fill-mask":
         layer, inner = config.layer, config.embedding.width or config.hidden
         return FillMask(config.hidden, inner, config.vocab, layer.feedforward.activation, layer.norm.eps)

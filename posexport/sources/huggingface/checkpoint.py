@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posexport.errors import PosexportError
 from posexport.options.suggest import did_you_mean
-from posexport.sources.huggingface import assign, own_code, sentence_transformers
+from posexport.sources.huggingface import assign, own_code, scoring, sentence_transformers
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
@@ -13,6 +13,7 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
+from posexport.sources.huggingface.pooling import Pooling, with_pooling
 from posexport.sources.huggingface.relatives import relative
 from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import Weights, open_weights
@@ -36,18 +37,24 @@ def checkpoint_source(
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
     pooling = None
     below = ""
-    if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
+    embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
+    if embeds and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
-    config = Config(files, f"{below}config.json", as_transformers=as_transformers, pooling=pooling)
+    config = Config(files, f"{below}config.json", as_transformers=as_transformers)
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
-    chosen, remarks = _task(task, config, family)
+    chosen, remarks = _task(task, config, family, pooling)
     with own_code.explained(config):
-        plan = family.build(config, chosen)
+        plan = family.build(config, pooling.built_as if pooling is not None else scoring.built_as(chosen, family))
     remarks += own_code.check(config)
+    if pooling is not None:
+        plan = with_pooling(plan, pooling, family.model_type)
+    plan = scoring.with_score(plan, files, config, below, family, chosen)
     weights = open_weights(files, below, allow_pickle=allow_pickle)
+    for folder in pooling.folders if pooling is not None else []:
+        weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
     names = assign.names_of(weights, family)
     plan = with_pooler(plan, family, names.stored) if chosen == "features" else plan
     with own_code.explained(config):
@@ -63,7 +70,9 @@ def checkpoint_source(
         longest=plan.longest,
         sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
         files=copied(files, below),
-        remarks=remarks + (pooling.remarks if pooling else []),
+        remarks=remarks,
+        text_rules=None if pooling is None else pooling.rules,
+        pair_rules=scoring.pair_rules(files, config, below, chosen),
     )
 
 
@@ -80,14 +89,10 @@ def _family(config: Config) -> Family:
     return FAMILIES[name]
 
 
-def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[str]]:
+def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str]]:
     """The task, and remarks on how it was chosen."""
     known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
-    if config.pooling is not None and not family.sentence_embeddings:
-        raise PosexportError(
-            f"{config.label}: sentence embeddings of {family.model_type} are not read; use --task features"
-        )
-    if task == "sentence-embedding" and config.pooling is None:
+    if task == "sentence-embedding" and pooling is None:
         raise PosexportError(
             f"{config.label}: the task sentence-embedding needs the {MODULES} of sentence-transformers, which says "
             f"how to pool; use --task features without it"
@@ -96,7 +101,7 @@ def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[s
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
         return task, []
-    if config.pooling is not None:
+    if pooling is not None:
         return "sentence-embedding", []
     return _task_of_class(config, family, known)
 

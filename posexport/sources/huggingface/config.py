@@ -9,7 +9,6 @@ from typing import Any
 from posexport.errors import PosexportError
 from posexport.nn.activations import activation
 from posexport.sources.huggingface.directory import Directory
-from posexport.sources.huggingface.pooling import Pooling
 
 #: Above any real model, and low enough that sizes multiply without overflow.
 LARGEST = 1 << 24
@@ -50,8 +49,7 @@ class Config:
     """The object in a config.json. ``label`` names the file in messages, ``remarks`` are sentences for the user.
 
     ``as_transformers``: compute what transformers' code does where it differs from the paper (`follows_code`).
-    ``pooling``: what modules.json beside it says of sentences, for the task ``sentence-embedding``. ``spellings``: the
-    names that a key may have in the family's files, those that go first first.
+    ``spellings``: the names that a key may have in the family's files, those that go first first.
     """
 
     def __init__(
@@ -60,11 +58,9 @@ class Config:
         name: str = "config.json",
         *,
         as_transformers: bool = False,
-        pooling: Pooling | None = None,
     ) -> None:
         self.label = f"{directory.path}/{name}"
         self.as_transformers = as_transformers
-        self.pooling = pooling
         self._directory, self._name = directory, name
         self.spellings: Mapping[str, tuple[str, ...]] = {}
         self.remarks: list[str] = []

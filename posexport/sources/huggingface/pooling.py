@@ -1,31 +1,94 @@
 """How sentence-transformers makes a sentence's vector of a transformer's hidden states."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from posexport.errors import PosexportError
-from posexport.nn.heads import SentenceEmbedding
+from posexport.models.decoder import DecoderModel
+from posexport.models.decoder_head import HeadedDecoder
+from posexport.nn.heads import Features, Head
+from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding
+from posexport.nn.splade import Splade, SpladeConfig
+from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.spec import TextRules
 
-Mode = Literal["mean", "cls"]
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A module behind the pooling: a projection with its folder, ending in ``/``, or the normalisation (None)."""
+
+    dense: DenseConfig | None
+    folder: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pooling:
-    """``below`` is the folder of config.json and weights, empty or ending in ``/``."""
+    """``below`` is the folder of config.json and weights, empty or ending in ``/``; ``width`` that of the states."""
 
-    mode: Mode
-    normalise: bool
+    modes: Sequence[Mode]
+    steps: Sequence[Step]
     width: int
+    width_key: str
     label: str
+    rules: TextRules
     below: str = ""
     files: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    width_key: str = "word_embedding_dimension"
+    #: weights of words in place of a pooling of states
+    splade: SpladeConfig | None = None
 
-    def head(self, hidden: int) -> SentenceEmbedding:
-        """The head on hidden states of size ``hidden``; PosexportError where it pools vectors of another size."""
-        if self.width != hidden:
-            raise PosexportError(
-                f"{self.label} says {self.width_key} = {self.width}; config.json says hidden_size = {hidden}"
-            )
-        return SentenceEmbedding(hidden, self.mode, self.normalise)
+    @property
+    def built_as(self) -> str:
+        """The task whose model it stands on."""
+        return "features" if self.splade is None else "fill-mask"
+
+    @property
+    def folders(self) -> list[str]:
+        """Those of the projections' weights."""
+        return [step.folder for step in self.steps if step.dense is not None]
+
+
+def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
+    """The plan of a model for features with the pooling as its head; the model is changed, a decoder wrapped.
+
+    PosexportError where it pools vectors of another size, or where the model gives no states of tokens.
+    """
+    if pooling.splade is not None:
+        return _with_splade(plan, pooling.splade)
+    model = plan.model
+    decoder = model.decoder if isinstance(model, DecoderModel) else None
+    if decoder is None and not (hasattr(model, "head") and isinstance(model.head, Features)):
+        raise PosexportError(
+            f"{pooling.label}: the states of {family} are not pooled here; use --task features for the transformer "
+            "alone"
+        )
+    hidden = decoder.width if decoder is not None else int(model.outputs[0].axes[-1])
+    if pooling.width != hidden:
+        raise PosexportError(
+            f"{pooling.label} says {pooling.width_key} = {pooling.width}; config.json says hidden_size = {hidden}"
+        )
+    with torch.device("meta"):
+        head = SentenceEmbedding(hidden, pooling.modes, [step.dense for step in pooling.steps])
+    if decoder is not None:
+        model = HeadedDecoder(decoder, head)
+    else:
+        model.head, model.reads_first_token = head, head.reads_first_token
+    origins = {f"head.{name}": Origin((_stored(name, pooling.steps),)) for name, _ in head.named_parameters()}
+    return replace(plan, model=model, origins=plan.origins | origins)
+
+
+def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:
+    """The plan of a model for fill-mask whose logits become weights of words; the model is changed."""
+    model = plan.model
+    assert isinstance(model.head, Head)
+    model.head = Splade(model.head, int(model.outputs[0].axes[-1]), config)
+    origins = {re.sub(r"^head\.", "head.inner.", name): origin for name, origin in plan.origins.items()}
+    return replace(plan, origins=origins)
+
+
+def _stored(name: str, steps: Sequence[Step]) -> str:
+    """``steps.INDEX.PARAMETER`` of the head as the folder of that step has it."""
+    _, index, parameter = name.split(".", 2)
+    return steps[int(index)].folder + parameter

@@ -1,17 +1,30 @@
-"""Reads the modules.json of sentence-transformers: a transformer, a pooling, a normalisation, and nothing else."""
+"""Reads the modules.json of sentence-transformers: a transformer, a pooling, then projections and normalisations."""
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, get_args
+from typing import Any
 
 from posexport.errors import PosexportError
+from posexport.nn.pooling import MODES, DenseConfig, Mode
+from posexport.nn.splade import SpladeConfig
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
-from posexport.sources.huggingface.pooling import Mode, Pooling
+from posexport.sources.huggingface.pooling import Pooling, Step
+from posexport.sources.huggingface.text_rules import SETTINGS, text_rules
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
-#: the flags that versions before 6 write
-_POOLINGS: dict[str, Mode] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+#: the flags that versions before 6 write, in the order in which several are concatenated
+_POOLINGS: dict[str, Mode] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+#: classes of torch.nn to the names of activations; None: it changes nothing
+_CLASSES: dict[str, str | None] = {"Identity": None, "GELU": "gelu", "ReLU": "relu", "SiLU": "silu", "Tanh": "tanh"}
 
 
 def read(directory: Directory) -> Pooling:
@@ -21,46 +34,125 @@ def read(directory: Directory) -> Pooling:
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise PosexportError(f"{label} is not a list of modules, as sentence-transformers writes it")
     names = [_name(label, module) for module in modules]
-    if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    folders = [_folder(label, module) for module in modules]
+    if names in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
+        return _splade(directory, folders)
+    if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize", "Dropout"}:
         raise PosexportError(
-            f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then Normalize or nothing "
-            f"is supported, use --task features for the transformer alone"
+            f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of Dense, "
+            f"Normalize and Dropout, or SpladePooling are supported, use --task features for the transformer alone"
         )
-    below = _folder(label, modules[0])
-    config = Config(directory, f"{_folder(label, modules[1])}config.json")
-    mode = _mode(config)
+    below = folders[0]
+    config = Config(directory, f"{folders[1]}config.json")
     _check_states(directory, below)
-    files = [MODULES, f"{_folder(label, modules[1])}config.json"]
     key = "embedding_dimension" if "embedding_dimension" in config.values else "word_embedding_dimension"
-    width = config.size(key)
-    remarks = _remarks(directory, below)
-    return Pooling(mode, len(names) == 3, width, config.label, below, files, remarks, key)
+    modes, width = _modes(config), config.size(key)
+    steps = _steps(directory, list(zip(names[2:], folders[2:], strict=True)), width * len(modes))
+    files = [MODULES, config_name(folders[1]), *(config_name(step.folder) for step in steps if step.dense is not None)]
+    rules = text_rules(directory, below, prompt_pooled=config.flag("include_prompt", True))
+    return Pooling(
+        modes=modes,
+        steps=steps,
+        width=width,
+        width_key=key,
+        label=config.label,
+        rules=rules,
+        below=below,
+        files=[*files, *(name for name in (SETTINGS, f"{below}sentence_bert_config.json") if directory.find(name))],
+    )
 
 
-def _mode(config: Config) -> Mode:
-    """``pooling_mode``, as version 6 writes it, or the one flag of ``pooling_mode_*`` that is set."""
-    flags = sorted(key for key in config.values if key.startswith("pooling_mode_") and config.flag(key, False))
-    named = config.values.get("pooling_mode")
-    if named is not None:
-        modes = named if isinstance(named, list) else [named]
-        if len(modes) != 1 or modes[0] not in get_args(Mode):
-            raise PosexportError(
-                f"{config.label} says pooling_mode = {named!r:.80}; supported is exactly one of "
-                f"{', '.join(get_args(Mode))}"
-            )
-        mode: Mode = modes[0]
-        if any(_POOLINGS.get(flag) != mode for flag in flags):
-            raise PosexportError(
-                f"{config.label} says pooling_mode = {mode} and sets {', '.join(flags)}, which is another pooling; "
-                f"remove one of them"
-            )
-        return mode
-    if len(flags) != 1 or flags[0] not in _POOLINGS:
+def _splade(directory: Directory, folders: Sequence[str]) -> Pooling:
+    """Weights of words (SPLADE)."""
+    config = Config(directory, config_name(folders[1]))
+    strategy, activation = config.text("pooling_strategy", "max"), config.text("activation_function", "relu")
+    if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         raise PosexportError(
-            f"{config.label} chooses {', '.join(flags) or 'no pooling'}; supported is exactly one of "
-            f"{', '.join(_POOLINGS)}, or pooling_mode = {' or '.join(get_args(Mode))}"
+            f"{config.label} says pooling_strategy = {strategy!r:.40}, activation_function = {activation!r:.40}; known "
+            "are max and sum, relu and log1p_relu"
         )
-    return _POOLINGS[flags[0]]
+    return Pooling(
+        modes=(),
+        steps=(),
+        width=0,
+        width_key="",
+        label=config.label,
+        rules=text_rules(directory, folders[0], prompt_pooled=True),
+        below=folders[0],
+        files=[MODULES, config_name(folders[1])],
+        splade=SpladeConfig(summed=strategy == "sum", twice=activation == "log1p_relu"),
+    )
+
+
+def config_name(folder: str) -> str:
+    return f"{folder}config.json"
+
+
+def _modes(config: Config) -> list[Mode]:
+    """``pooling_mode``, as version 6 writes it, or the flags of ``pooling_mode_*`` that are set."""
+    flags = {key for key in config.values if key.startswith("pooling_mode_") and config.flag(key, False)}
+    if unknown := sorted(flags - set(_POOLINGS)):
+        raise PosexportError(f"{config.label} chooses {', '.join(unknown)}; supported are {', '.join(_POOLINGS)}")
+    flagged = [mode for flag, mode in _POOLINGS.items() if flag in flags]
+    named = config.values.get("pooling_mode")
+    if named is None:
+        if not flagged:
+            raise PosexportError(
+                f"{config.label} chooses no pooling; set one of {', '.join(_POOLINGS)}, or pooling_mode"
+            )
+        return flagged
+    modes = named if isinstance(named, list) else [named]
+    if not modes or any(mode not in MODES for mode in modes):
+        raise PosexportError(f"{config.label} says pooling_mode = {named!r:.80}; supported are {', '.join(MODES)}")
+    if flagged and set(flagged) != set(modes):
+        raise PosexportError(
+            f"{config.label} says pooling_mode = {', '.join(modes)} and sets {', '.join(sorted(flags))}, which is "
+            f"another pooling; remove one of them"
+        )
+    return modes
+
+
+def _steps(directory: Directory, modules: Sequence[tuple[str, str]], width: int) -> list[Step]:
+    """What stands behind the pooling, each projection of the width that comes to it."""
+    steps = []
+    for name, folder in modules:
+        if name == "Normalize":
+            steps.append(Step(dense=None))
+        elif name == "Dense":
+            config = Config(directory, config_name(folder))
+            dense = _dense(config)
+            if dense.inner != width:
+                raise PosexportError(f"{config.label} says in_features = {dense.inner}; what comes before has {width}")
+            steps.append(Step(dense=dense, folder=folder))
+            width = dense.outer
+    return steps
+
+
+def _dense(config: Config) -> DenseConfig:
+    read, written = (config.text(f"module_{end}_name", "sentence_embedding") for end in ("input", "output"))
+    if (read, written) != ("sentence_embedding", "sentence_embedding"):
+        raise PosexportError(
+            f"{config.label} projects {read} to {written}; only sentence_embedding to itself is computed here, use "
+            "--task features for the transformer alone"
+        )
+    return DenseConfig(
+        inner=config.size("in_features"),
+        outer=config.size("out_features"),
+        bias=config.flag("bias", True),
+        activation=_activation(config),
+        skip=config.flag("use_residual", False),
+    )
+
+
+def _activation(config: Config) -> str | None:
+    """The activation of torch.nn that is named, tanh where none is; code from elsewhere is never executed."""
+    path = config.text("activation_function", "torch.nn.modules.activation.Tanh")
+    name = path.rpartition(".")[2]
+    if not path.startswith("torch.nn.") or name not in _CLASSES:
+        raise PosexportError(
+            f"{config.label} says activation_function = {path!r:.80}; supported are {', '.join(_CLASSES)} of torch.nn"
+        )
+    return _CLASSES[name]
 
 
 def _check_states(directory: Directory, below: str) -> None:
@@ -95,22 +187,3 @@ def _folder(label: str, module: dict[str, Any]) -> str:
     if not isinstance(path, str):
         raise PosexportError(f"{label} says path = {path!r:.60}; it must be the name of a folder")
     return "" if path in ("", ".") else f"{PurePosixPath(path)}/"
-
-
-def _remarks(directory: Directory, below: str) -> list[str]:
-    """What sentence-transformers does to texts before the model, which a model cannot hold."""
-    remarks = []
-    for name in dict.fromkeys((f"{below}sentence_bert_config.json", "config_sentence_transformers.json")):
-        if directory.find(name) is None:
-            continue
-        config = Config(directory, name)
-        if config.values.get("max_seq_length") is not None:
-            longest = config.size("max_seq_length")
-            remarks.append(
-                f"sentence-transformers cuts texts at {longest} tokens; the model itself takes what its table holds"
-            )
-        if config.values.get("do_lower_case"):
-            remarks.append("sentence-transformers lowers the case of texts first; do so before the tokenizer")
-        if config.values.get("default_prompt_name"):
-            remarks.append("sentence-transformers puts a prompt before texts by default; the bundle does not")
-    return remarks

@@ -56,6 +56,21 @@ class Transpose(Transform):
 
 
 @dataclass(frozen=True)
+class RowDifference(Transform):
+    """One row of a table of ``rows`` less another, as a table of one row."""
+
+    first: int
+    second: int
+    rows: int
+
+    def shape(self, output: Shape) -> Shape:
+        return [self.rows, *output[1:]]
+
+    def apply(self, value: Tensor, output: Shape, read: Read) -> Tensor:
+        return value[self.first, None] - value[self.second, None]
+
+
+@dataclass(frozen=True)
 class SplitFused(Transform):
     """Rows of a fused projection, such as Q of Q, K and V.
 

@@ -134,6 +134,23 @@ class Pickle:
         return None
 
 
+class Below:
+    """A file of weights whose tensors have a folder before their names."""
+
+    def __init__(self, folder: str, reader: Reader) -> None:
+        self._folder, self._reader = folder, reader
+        self.shapes = {folder + name: shape for name, shape in reader.shapes.items()}
+        self.dtypes = {folder + name: dtype for name, dtype in reader.dtypes.items()}
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own in the file's dtype."""
+        return self._reader.read(name.removeprefix(self._folder))
+
+    def as_pages(self, name: str) -> nn.Parameter | None:
+        """A float32 tensor as pages of the file; None where that cannot be."""
+        return self._reader.as_pages(name.removeprefix(self._folder))
+
+
 @dataclass(frozen=True)
 class Weights:
     """All tensors of a checkpoint. ``files``: name to path of what was read, indices included."""
@@ -162,6 +179,16 @@ class Weights:
             self._check_finite(name, parameter)
             mapped.release([parameter])
         return parameter
+
+    def beside(self, folder: str, other: "Weights") -> "Weights":
+        """These and those of another folder of the checkpoint, which are called ``folder`` and their name."""
+        return Weights(
+            self.label,
+            self.files | other.files,
+            self.readers | {folder + name: Below(folder, reader) for name, reader in other.readers.items()},
+            self.shapes | {folder + name: shape for name, shape in other.shapes.items()},
+            self.dtypes | {folder + name: dtype for name, dtype in other.dtypes.items()},
+        )
 
     def _check_finite(self, name: str, tensor: Tensor) -> None:
         if tensor.numel() and not all(math.isfinite(end) for end in torch.aminmax(tensor)):

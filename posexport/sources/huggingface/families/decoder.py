@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 
+from posexport.definition.definition import Definition
 from posexport.encodings.encoding import Encoding
 from posexport.models.decoder import Decoder, DecoderConfig, DecoderModel, LanguageModel
+from posexport.models.decoder_head import HeadedDecoder
+from posexport.nn.heads import Features
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import NameMap, Origin, Plan, in_layers, origin, origins_of
@@ -65,13 +68,19 @@ def settings(config: Config, *, tied: bool, **others: Any) -> DecoderConfig:
 
 
 def plan(
-    task: str, settings: DecoderConfig, encoding: Encoding, names: Names, *, decides: tuple[str, ...] = ()
+    task: str,
+    settings: DecoderConfig,
+    encoding: Encoding,
+    names: Names,
+    *,
+    decides: tuple[str, ...] = (),
+    causal: bool = True,
 ) -> Plan:
-    """The model for ``task`` on the meta device, and the origins of its weights."""
+    """The model for ``task`` on the meta device, and the origins of its weights; not ``causal``: without a KV cache."""
     with torch.device("meta"):
-        decoder = Decoder(settings, encoding)
+        decoder = Decoder(settings, encoding, causal=causal)
         head = LanguageModel(settings, decoder.token) if task == "text-generation" else None
-        model = DecoderModel(decoder, head)
+        model: Definition = DecoderModel(decoder, head) if causal else HeadedDecoder(decoder, Features(decoder.width))
     here, there = "decoder.layers", f"{names.stem}."
     modules = {f"decoder.{part}": origin(stored) for part, stored in names.once.items()}
     modules |= {"head.out": origin(names.head)} | in_layers(settings.layers, here, there, names.layer)
@@ -91,7 +100,14 @@ def family(
         build=build,
         prefix=prefix,
         roots=roots,
-        architectures={"ForCausalLM": "text-generation", "LMHeadModel": "text-generation", "Model": "features"},
+        architectures={
+            "ForCausalLM": "text-generation",
+            "LMHeadModel": "text-generation",
+            "ForSequenceClassification": "sequence-classification",
+            "Model": "features",
+        },
+        tasks=("text-ranking",),
+        score="score",
         other_heads={
             "lm_head.": "the language-model head",
             "embed_out.": "the language-model head",

@@ -186,9 +186,6 @@ def plan(
 def head(config: Config, task: str, names: Names, settings: EncoderConfig) -> Head:
     """The head of the task, on the device in use."""
     hidden, layer = settings.hidden, settings.layer
-    if task == "sentence-embedding":
-        assert config.pooling is not None
-        return config.pooling.head(hidden)
     if task == "fill-mask":
         name = names.fill_mask.activation or layer.feedforward.activation
         return FillMask(hidden, settings.embedding.width or hidden, settings.vocab, name, layer.norm.eps)
@@ -248,4 +245,4 @@ def family(model_type: str, build: Callable[[Config, str], Plan], prefix: str, *
         "architectures": ARCHITECTURES,
         "roots": ("embeddings.", "encoder.", "pooler.", "embeddings_project.", "LayerNorm.", "contact_head."),
     }
-    return Family(model_type=model_type, build=build, prefix=prefix, sentence_embeddings=True, **{**defaults, **fields})
+    return Family(model_type=model_type, build=build, prefix=prefix, **{**defaults, **fields})

@@ -14,6 +14,7 @@ TASKS = (
     "text2text-generation",
     "automatic-speech-recognition",
     "sequence-classification",
+    "text-ranking",
     "token-classification",
     "question-answering",
     "image-classification",
@@ -32,7 +33,6 @@ class Family:
         roots: how tensor names begin right below the prefix, so that a checkpoint without the prefix is recognised.
         architectures: the end of a class name in ``architectures`` to its task; the first end that fits is taken.
         tasks: more tasks, which no class stands for.
-        sentence_embeddings: the task ``sentence-embedding`` is built, by `Config.pooling`.
         other_heads: what stands before the tensors of heads, each with what it is.
         beside: parts of the checkpoint's model (below its prefix) that no task uses, each with what it is, or None
             where nobody needs to hear of it.
@@ -40,6 +40,7 @@ class Family:
         spellings: other names of keys of config.json, those that go first first.
         pooler: the linear layer below the prefix whose tanh of the first token is ``pooler_output``, where the
             checkpoint has it.
+        score: the linear layer without a bias that classifies a text by its last token, of a decoder.
         advice: the next step where ``architectures`` names a class that is none of these.
     """
 
@@ -49,10 +50,10 @@ class Family:
     roots: tuple[str, ...]
     architectures: Mapping[str, str]
     tasks: tuple[str, ...] = ()
-    sentence_embeddings: bool = False
     other_heads: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, str | None] = field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     spellings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pooler: str | None = None
+    score: str | None = None
     advice: str | None = None

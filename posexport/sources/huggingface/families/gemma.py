@@ -13,8 +13,9 @@ it; 4.57.6 computes the exact function. ``hidden_activation`` is read by neither
 from collections.abc import Callable
 from typing import Any
 
-from posexport.encodings.compose import ByLayer
+from posexport.encodings.compose import ByLayer, RotationAndTerm
 from posexport.encodings.encoding import Encoding
+from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderConfig
 from posexport.sources.huggingface.config import Config
@@ -33,11 +34,13 @@ _PATTERN = 6
 
 
 def _gemma(config: Config, task: str) -> Plan:
+    _check_causal(config)
     settings = _settings(config, activation=_activation(config))
     return rotary.plan(task, settings, rotary.rope(config, settings.head_size))
 
 
 def _gemma2(config: Config, task: str) -> Plan:
+    _check_causal(config)
     settings = _settings(config, **_second(config, score_cap=50.0, logit_cap=30.0))
     if (cap := settings.layer.attention.score_cap) is not None:
         config.remark(
@@ -59,10 +62,28 @@ def _gemma3(config: Config, task: str) -> Plan:
     kinds = rotary.layer_kinds(config, settings.layers, default)
     far: Encoding = rotary.rope(config, settings.head_size, default_base=1_000_000.0)
     near = far
+    causal = not _bidirectional(config)
+    if task == "text-generation" and not causal:
+        raise PosexportError(
+            f"{config.label} sets use_bidirectional_attention: tokens see later ones, so nothing can be generated; "
+            "choose --task features"
+        )
     if rotary.SLIDING in kinds:
-        near = rotary.in_window(config, _local(config, settings.head_size), rotary.window(config, 4096))
+        local, tokens = _local(config, settings.head_size), rotary.window(config, 4096)
+        near = rotary.in_window(config, local, tokens) if causal else _around(local, tokens)
     encoding = ByLayer(far if kind == rotary.FULL else near for kind in kinds)
-    return rotary.plan(task, settings, encoding, layer=_FOUR_NORMS)
+    return rotary.plan(task, settings, encoding, layer=_FOUR_NORMS, causal=causal)
+
+
+def _bidirectional(config: Config) -> bool:
+    key = "use_bidirectional_attention"
+    return config.values.get(key) is not None and config.flag(key, False)
+
+
+def _around(encoding: Encoding, tokens: int | None) -> Encoding:
+    """Half of the window on either side of a token, as transformers divides it."""
+    side = (tokens or 0) // 2
+    return RotationAndTerm(encoding, LocalWindow(left=side, right=side))
 
 
 def _local(config: Config, size: int) -> Any:
@@ -74,11 +95,15 @@ def _local(config: Config, size: int) -> Any:
     return rotary.rope(config, size, rope_theta=base, rope_parameters=None, rope_scaling=None)
 
 
-def _settings(config: Config, **fixed: Any) -> DecoderConfig:
-    if config.values.get("use_bidirectional_attention"):
+def _check_causal(config: Config) -> None:
+    if _bidirectional(config):
         raise PosexportError(
-            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which no decoder computes here"
+            f"{config.label} sets use_bidirectional_attention: tokens see later ones, which is computed for "
+            "gemma3_text alone"
         )
+
+
+def _settings(config: Config, **fixed: Any) -> DecoderConfig:
     return rotary.settings(
         config,
         tied=True,

@@ -116,9 +116,6 @@ def _encoding(config: Config, settings: EncoderConfig) -> Encoding:
 
 def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
     hidden = settings.hidden
-    if task == "sentence-embedding":
-        assert config.pooling is not None
-        return config.pooling.head(hidden)
     if task == "features":
         return Features(hidden)
     name = config.activation("classifier_activation", "gelu")
@@ -138,7 +135,6 @@ def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
 MODERNBERT = Family(
     model_type="modernbert",
     build=_build,
-    sentence_embeddings=True,
     prefix="model",
     roots=("embeddings.", "layers.", "final_norm."),
     architectures={

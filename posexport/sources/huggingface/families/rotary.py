@@ -143,11 +143,12 @@ def plan(
     once: Mapping[str, str] = ONCE,
     layer: NameMap = LAYER,
     parameters: NameMap | None = None,
+    causal: bool = True,
 ) -> Plan:
     """The definition and its origins, by Llama's names or those that are given instead."""
     unread = ("self_attn.rotary_emb.inv_freq",)
     names = decoder.Names(once=once, layer=layer, stem="model.layers.{i}", parameters=parameters or {}, unread=unread)
-    return decoder.plan(task, settings, encoding, names)
+    return decoder.plan(task, settings, encoding, names, causal=causal)
 
 
 def family(model_type: str, build: Callable[[Config, str], Plan]) -> Family:

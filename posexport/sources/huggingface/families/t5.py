@@ -172,9 +172,6 @@ def _table(config: Config, settings: TransformerConfig, bidirectional: bool) -> 
 
 
 def _head(config: Config, settings: EncoderConfig, task: str) -> Head:
-    if task == "sentence-embedding":
-        assert config.pooling is not None
-        return config.pooling.head(settings.hidden)
     if task == "token-classification":
         return TokenClassification(settings.hidden, config.labels())
     return Features(settings.hidden)
@@ -184,7 +181,6 @@ def _family(model_type: str, **options: Any) -> Family:
     return Family(
         model_type=model_type,
         build=functools.partial(_build, **options),
-        sentence_embeddings=True,
         prefix="transformer",
         roots=("shared.", "encoder.", "decoder."),
         architectures={

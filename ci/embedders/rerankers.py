@@ -1,0 +1,139 @@
+"""Cross-encoders, classifiers and a reranker by yes and no: what the libraries score pairs of texts."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from corpus import byte_level, wordpiece
+from sentence_embedders import BERT, DECODER
+from sentence_transformers import CrossEncoder
+
+#: what is asked of every model: the pairs of a text with the one behind it
+CALLS: list[dict[str, Any]] = [{}]
+#: as on Qwen3-Reranker's model card
+PREFIX = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+def pairs_of(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Every text with the next one, the last with the first."""
+    return list(zip(texts, [*texts[1:], texts[0]], strict=True))
+
+
+def cross_encoder(
+    target: Path,
+    corpus: Sequence[str],
+    asked: Sequence[str],
+    randomise: Callable[..., None],
+    *,
+    model: Callable[[], torch.nn.Module],
+    tokenizer: Callable[..., Any],
+    seed: int,
+    scale: float = 0.25,
+    saved_by_library: bool = False,
+    **settings: Any,
+) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+    """One model, saved by transformers or by sentence-transformers."""
+    drawn = model()
+    randomise(drawn, seed, scale)
+    drawn.save_pretrained(target)
+    tokenizer(corpus).save_pretrained(target)
+    opened = CrossEncoder(str(target), device="cpu", **settings)
+    if saved_by_library:
+        opened.save_pretrained(str(target))
+    opened = CrossEncoder(str(target), device="cpu")
+    return CALLS, [opened.predict(pairs_of(asked), show_progress_bar=False)]
+
+
+def yes_or_no(
+    target: Path, corpus: Sequence[str], asked: Sequence[str], randomise: Callable[..., None], *, seed: int
+) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+    """Qwen3-Reranker by the code of its model card: softmax over the logits of no and yes at the last token."""
+    model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**DECODER, tie_word_embeddings=True)).eval()
+    randomise(model, seed, 0.25)
+    model.save_pretrained(target)
+    words = ["<|im_start|>", "<|im_end|>", "yes", "no"]
+    tokenizer = byte_level(corpus, side="left", end=False, words=words)
+    tokenizer.model_max_length = 400
+    tokenizer.save_pretrained(target)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(target)
+    prefix, suffix = (tokenizer.encode(text, add_special_tokens=False) for text in (PREFIX, SUFFIX))
+    calls: list[dict[str, Any]] = [{}, {"instruction": "Find the same words"}]
+    answers = []
+    for call in calls:
+        stated = call.get("instruction", INSTRUCTION)
+        scores = []
+        for query, document in pairs_of(asked):
+            text = f"<Instruct>: {stated}\n<Query>: {query}\n<Document>: {document}"
+            room = tokenizer.model_max_length - len(prefix) - len(suffix)
+            ids = tokenizer(text, truncation="longest_first", max_length=room)["input_ids"]
+            with torch.inference_mode():
+                logits = model(torch.tensor([[*prefix, *ids, *suffix]])).logits[0, -1]
+            both = logits[tokenizer.convert_tokens_to_ids(["no", "yes"])]
+            scores.append(torch.log_softmax(both, -1)[1].exp().item())
+        answers.append(np.array(scores, np.float32))
+    return calls, answers
+
+
+def of(name: str, config: str, **settings: Any) -> Callable[[], torch.nn.Module]:
+    """A class of transformers with its configuration."""
+    return lambda: getattr(transformers, name)(getattr(transformers, config)(**settings))
+
+
+_right = partial(byte_level, begin=True)
+MODELS: dict[str, Callable[..., Any]] = {
+    "cross-encoder": partial(
+        cross_encoder,
+        model=of("BertForSequenceClassification", "BertConfig", **BERT, num_labels=1),
+        tokenizer=partial(wordpiece, types=True),
+        seed=20,
+        saved_by_library=True,
+    ),
+    "cross-encoder-identity": partial(
+        cross_encoder,
+        model=of(
+            "BertForSequenceClassification",
+            "BertConfig",
+            **BERT,
+            num_labels=1,
+            sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"},
+        ),
+        tokenizer=wordpiece,
+        seed=21,
+    ),
+    "cross-encoder-three-labels": partial(
+        cross_encoder,
+        model=of("BertForSequenceClassification", "BertConfig", **BERT, num_labels=3),
+        tokenizer=partial(wordpiece, types=True),
+        seed=22,
+    ),
+    "llama-classifier": partial(
+        cross_encoder,
+        model=of("LlamaForSequenceClassification", "LlamaConfig", **DECODER, num_labels=1),
+        tokenizer=_right,
+        seed=23,
+    ),
+    "qwen3-classifier": partial(
+        cross_encoder,
+        model=of("Qwen3ForSequenceClassification", "Qwen3Config", **DECODER, num_labels=4),
+        tokenizer=partial(byte_level, side="left"),
+        seed=24,
+    ),
+    "mistral-classifier": partial(
+        cross_encoder,
+        model=of("MistralForSequenceClassification", "MistralConfig", **DECODER, num_labels=1),
+        tokenizer=_right,
+        seed=25,
+    ),
+    "qwen3-reranker": partial(yes_or_no, seed=26),
+}
+#: what posexport is told to make of a checkpoint whose files do not say it
+TASKS = {"qwen3-reranker": "text-ranking"}

@@ -1,0 +1,70 @@
+"""A decoder that answers a whole text at once: hidden states and what a head makes of them, without a KV cache.
+
+So embedders and classifiers use decoders (Wang et al., "Improving Text Embeddings with Large Language Models",
+arXiv:2401.00368, section 3). Tokens are numbered by the mask, so that padding on either side moves none.
+
+Shape letters: B batch, T tokens.
+"""
+
+import msgspec
+from torch import Tensor
+
+from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.lengths import limits_of, together
+from posexport.encodings.encoding import Encoding
+from posexport.models.decoder import Decoder
+from posexport.nn.heads import Head
+from posexport.spec import InputSpec, LengthContract, OutputSpec
+
+
+class HeadedDecoder(Definition):
+    """``padding_is``: the id that the head takes for padding whatever the mask says; None: the mask alone counts."""
+
+    def __init__(self, decoder: Decoder, head: Head, *, padding_is: int | None = None) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.head = head
+        self.padding_is = padding_is
+        self.reads_first_token = head.reads_first_token
+        self.ordered = self.causal = decoder.causal
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.encodings[0]
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        return self.decoder.encodings
+
+    @property
+    def shift_invariant(self) -> bool:
+        """Tokens are numbered by the mask: padding on the left moves none."""
+        return True
+
+    @property
+    def padding_invariant(self) -> bool:
+        return all(encoding.padding_invariant for encoding in self.encodings)
+
+    @property
+    def limits(self) -> LengthContract:
+        dependent = any(encoding.length_dependent for encoding in self.encodings)
+        contract = together([limits_of(encoding) for encoding in self.encodings])
+        return msgspec.structs.replace(contract, length_dependent=dependent)
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        config = self.decoder.config
+        return text_inputs(config.vocab, config.padding_id)
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return self.head.outputs
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        x_BTC, _ = self.decoder(input_ids, attention_mask)
+        mask_BT = attention_mask
+        if self.padding_is is not None:
+            real_BT = input_ids != self.padding_is
+            mask_BT = real_BT if mask_BT is None else real_BT & (mask_BT != 0)
+        outputs: tuple[Tensor, ...] = self.head(x_BTC, mask_BT)
+        return outputs

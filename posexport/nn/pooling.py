@@ -1,0 +1,149 @@
+"""Vectors of a text from the vectors of its tokens: what sentence-transformers puts on a transformer.
+
+Reimers and Gurevych, "Sentence-BERT" (arXiv:1908.10084), section 3; weighted mean: Muennighoff, "SGPT"
+(arXiv:2202.08904), section 3.1. Padding is what the mask says, on either side of a row.
+
+Shape letters: B batch, T tokens, C channels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.nn.activations import activation
+from posexport.nn.heads import Head, mean_of_tokens
+from posexport.spec import BATCH, SEQUENCE, OutputSpec
+
+#: by the names of sentence-transformers 6, in the order in which it concatenates several
+Mode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+#: what a sum of no tokens is divided by
+_LEAST = 1e-9
+
+
+def _kept(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """1 for a token and 0 for padding, [B, T, 1], of the type of the states."""
+    mask_BT = x_BTC.new_ones(x_BTC.shape[:2]) if mask_BT is None else (mask_BT != 0).to(x_BTC.dtype)
+    return mask_BT[:, :, None]
+
+
+def _mean(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+    return mean_of_tokens(x_BTC, mask_BT, least=_LEAST)
+
+
+def _mean_sqrt_len(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """The sum over tokens divided by the square root of how many there are."""
+    kept_BT1 = _kept(x_BTC, mask_BT)
+    return (x_BTC * kept_BT1).sum(1) / kept_BT1.sum(1).clamp(min=_LEAST).sqrt()
+
+
+def _weighted_mean(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """Token t of a text counts t times, from 1 on: later tokens of a decoder have seen more."""
+    kept_BT1 = _kept(x_BTC, mask_BT)
+    weight_BT1 = kept_BT1.cumsum(1) * kept_BT1
+    return (x_BTC * weight_BT1).sum(1) / weight_BT1.sum(1).clamp(min=_LEAST)
+
+
+def _max(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+    if mask_BT is None:
+        return x_BTC.amax(1)
+    return torch.where(mask_BT[:, :, None] != 0, x_BTC, torch.finfo(x_BTC.dtype).min).amax(1)
+
+
+def last_token(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """The state of the last token before padding on the right, or before the end; of padding alone the first's."""
+    if mask_BT is None:
+        return x_BTC[:, -1]
+    place_T = torch.arange(x_BTC.shape[1], dtype=torch.int64, device=x_BTC.device)
+    last_B = torch.where(mask_BT != 0, place_T, 0).amax(1)
+    return x_BTC.gather(1, last_B[:, None, None].expand(-1, 1, x_BTC.shape[2]))[:, 0]
+
+
+_POOLINGS: dict[Mode, Callable[[Tensor, Tensor | None], Tensor]] = {
+    "cls": lambda x_BTC, _: x_BTC[:, 0],
+    "max": _max,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+    "lasttoken": last_token,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseConfig:
+    """A linear projection and an activation (None: none).
+
+    ``skip``: its input is added to what it gives, through a projection of its own where that has another size.
+    """
+
+    inner: int
+    outer: int
+    bias: bool = True
+    activation: str | None = None
+    skip: bool = False
+
+
+class Dense(nn.Module):
+    def __init__(self, config: DenseConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.inner, config.outer, bias=config.bias)
+        self.activation = None if config.activation is None else activation(config.activation)
+        self.skip = config.skip
+        widens = config.skip and config.inner != config.outer
+        self.residual = nn.Linear(config.inner, config.outer, bias=False) if widens else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        if self.activation is not None:
+            y = self.activation(y)
+        if not self.skip:
+            return y
+        return y + (x if self.residual is None else self.residual(x))
+
+
+class SentenceEmbedding(Head):
+    """One vector a text: poolings side by side, projections, and of length 1 if asked.
+
+    The projections and the normalisation stand in any order: ``steps`` holds a `DenseConfig`, or None for the latter.
+    """
+
+    def __init__(self, hidden: int, modes: Sequence[Mode], steps: Sequence[DenseConfig | None] = ()) -> None:
+        super().__init__()
+        self.modes = tuple(modes)
+        self.reads_first_token = "cls" in modes
+        self.steps = nn.ModuleList(Normalised() if step is None else Dense(step) for step in steps)
+        width = next((step.outer for step in reversed(steps) if step is not None), hidden * len(modes))
+        self.outputs = [
+            OutputSpec(name="last_hidden_state", axes=[BATCH, SEQUENCE, hidden]),
+            OutputSpec(name="sentence_embedding", axes=[BATCH, width]),
+        ]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        pooled = [_POOLINGS[mode](x_BTC, mask_BT) for mode in self.modes]
+        y_BC = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
+        for step in self.steps:
+            y_BC = step(y_BC)
+        return x_BTC, y_BC
+
+
+class LastToken(Head):
+    """Scores from the last token of a text: what decoders classify and rank by. A linear projection without a bias."""
+
+    def __init__(self, hidden: int, labels: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(hidden, labels, bias=False)
+        self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        return (self.out(last_token(x_BTC, mask_BT)),)
+
+
+class Normalised(nn.Module):
+    """Vectors of length 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=-1)

@@ -1,0 +1,121 @@
+"""Decoders that score a text or a pair of texts at its last token, and how pairs become scores."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import torch
+
+from posexport.errors import PosexportError
+from posexport.models.decoder import DecoderModel
+from posexport.models.decoder_head import HeadedDecoder
+from posexport.nn.pooling import LastToken
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.families.family import Family
+from posexport.sources.huggingface.plan import Origin, Plan
+from posexport.sources.huggingface.text_rules import SETTINGS, max_length, optional
+from posexport.sources.huggingface.transforms import RowDifference
+from posexport.spec import PairRules
+
+#: of Qwen3-Reranker's model card (Qwen, "Qwen3 Embedding", arXiv:2506.05176, section 2)
+QWEN3 = PairRules(
+    max_length=8192,
+    activation="Sigmoid",
+    template="<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+    before="<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    after="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+)
+ANSWERS = ("yes", "no")
+TEXT_RANKING = "text-ranking"
+
+
+def is_cross_encoder(directory: Directory) -> bool:
+    """Whether sentence-transformers saved it as one; its modules.json then describes no vectors of texts."""
+    settings = optional(directory, SETTINGS)
+    return settings is not None and settings.values.get("model_type") == "CrossEncoder"
+
+
+def built_as(task: str, family: Family) -> str:
+    """The task that the family builds, on which `with_score` puts the head of ``task``."""
+    if task == TEXT_RANKING:
+        return "text-generation"
+    return "features" if task == "sequence-classification" and family.score is not None else task
+
+
+def pair_rules(directory: Directory, config: Config, below: str, task: str) -> PairRules | None:
+    """How pairs of texts become scores; None for other tasks."""
+    if task == TEXT_RANKING:
+        return msgspec.structs.replace(QWEN3, max_length=max_length(directory, below) or QWEN3.max_length)
+    if task != "sequence-classification":
+        return None
+    return PairRules(max_length=max_length(directory, below), activation=_activation(directory, config))
+
+
+def _activation(directory: Directory, config: Config) -> str | None:
+    """The class of torch.nn that the files name, in the places of versions 6, 4 and 2; None where they name none."""
+    settings, nested = optional(directory, SETTINGS), config.values.get("sentence_transformers")
+    stated: list[Any] = [
+        None if settings is None else settings.values.get("activation_fn"),
+        nested.get("activation_fn") if isinstance(nested, dict) else None,
+        config.values.get("sbert_ce_default_activation_function"),
+    ]
+    path = next((path for path in stated if path is not None), None)
+    # code from elsewhere is never run; the library takes its default then
+    return path.rpartition(".")[2] if isinstance(path, str) and path.startswith("torch.nn.") else None
+
+
+def with_score(plan: Plan, directory: Directory, config: Config, below: str, family: Family, task: str) -> Plan:
+    """The plan of a decoder as one that scores a text at its last token; other plans as they are.
+
+    ``text-ranking``: the logit of "yes" less that of "no", whose sigmoid is the softmax of both.
+    """
+    model = plan.model
+    if not isinstance(model, DecoderModel) or built_as(task, family) == task:
+        return plan
+    labels = 1 if task == TEXT_RANKING else config.labels()
+    with torch.device("meta"):
+        head = LastToken(model.decoder.width, labels)
+    origins = {name: source for name, source in plan.origins.items() if not name.startswith("head.")}
+    if task == TEXT_RANKING:
+        origins["head.out.weight"] = _difference(plan, model, directory, config, below)
+    else:
+        origins["head.out.weight"] = Origin((f"{family.score}.weight",))
+    padding = config.values.get("pad_token_id") if task != TEXT_RANKING else None
+    scored = HeadedDecoder(model.decoder, head, padding_is=padding if isinstance(padding, int) else None)
+    return replace(plan, model=scored, origins=origins)
+
+
+def _difference(plan: Plan, model: DecoderModel, directory: Directory, config: Config, below: str) -> Origin:
+    """The row of "yes" less the row of "no" of the projection to the vocabulary."""
+    settings, head = model.decoder.config, model.head
+    plain = head is not None and head.narrow is None and not settings.head.bias and head.scale == 1 and head.cap is None
+    if not plain:
+        raise PosexportError(
+            f"{config.label}: {TEXT_RANKING} reads the logits of {' and '.join(ANSWERS)}, which this model scales, "
+            "caps or shifts; choose --task text-generation"
+        )
+    first, second = (_token(directory, below, answer) for answer in ANSWERS)
+    name = "decoder.token.weight" if settings.head.tied else "head.out.weight"
+    return plan.origins[name].then(RowDifference(first, second, settings.vocab))
+
+
+def _token(directory: Directory, below: str, word: str) -> int:
+    from tokenizers import Tokenizer
+
+    path = directory.find(f"{below}tokenizer.json")
+    if path is None:
+        raise PosexportError(
+            f"{directory.path} has no tokenizer.json, which says the ids of {', '.join(ANSWERS)}: add it"
+        )
+    try:
+        number = Tokenizer.from_buffer(path.read_bytes()).token_to_id(word)
+    except Exception as err:  # the library raises Exception itself
+        raise PosexportError(f"{path} is no tokenizer.json: {err}; download it again") from err
+    if number is None:
+        raise PosexportError(
+            f"{path} has no token {word!r}, whose logit is the score; choose --task text-generation for this model"
+        )
+    return int(number)

@@ -1,0 +1,68 @@
+"""What sentence-transformers does to texts before a model and to vectors behind it, read from its files."""
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.directory import Directory
+from posexport.spec import TextRules
+
+SETTINGS = "config_sentence_transformers.json"
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+#: what transformers writes into tokenizer_config.json for "no limit" is beyond any real one
+_NO_LIMIT = 1 << 30
+
+
+def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> TextRules:
+    """The rules; ``below``: the folder of the transformer. PosexportError for values that are none."""
+    texts = optional(directory, f"{below}sentence_bert_config.json")
+    settings = optional(directory, SETTINGS)
+    prompts = {} if settings is None else _prompts(settings)
+    default = None if settings is None else settings.values.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        assert settings is not None
+        raise PosexportError(
+            f"{settings.label} says default_prompt_name = {default!r:.60}; it must be one of its prompts: "
+            f"{', '.join(prompts) or 'there are none'}"
+        )
+    if default is not None and prompts[default] and not prompt_pooled:
+        raise PosexportError(
+            f"{directory.path} puts the prompt {default!r:.60} before every text and leaves its tokens out of the "
+            "pooling (include_prompt: false), which no graph here computes; use --task features and pool yourself"
+        )
+    similarity = None if settings is None else settings.values.get("similarity_fn_name")
+    if similarity not in (None, *SIMILARITIES):
+        assert settings is not None
+        raise PosexportError(
+            f"{settings.label} says similarity_fn_name = {similarity!r:.60}; known: {', '.join(SIMILARITIES)}"
+        )
+    return TextRules(
+        max_length=max_length(directory, below),
+        lower_case=texts is not None and texts.flag("do_lower_case", False),
+        prompts=prompts,
+        default_prompt=default,
+        prompt_pooled=prompt_pooled,
+        truncate_dim=None if settings is None else settings.size_or_none("truncate_dim"),
+        similarity=similarity or "cosine",
+    )
+
+
+def optional(directory: Directory, name: str) -> Config | None:
+    """A file of settings; None where there is none."""
+    return None if directory.find(name) is None else Config(directory, name)
+
+
+def _prompts(settings: Config) -> dict[str, str]:
+    prompts = settings.values.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise PosexportError(f"{settings.label} says prompts = {prompts!r:.80}; it must map names to texts")
+    return dict(prompts)
+
+
+def max_length(directory: Directory, below: str) -> int | None:
+    """``max_seq_length``, else the tokenizer's own limit and the model's, whichever is smaller."""
+    texts = optional(directory, f"{below}sentence_bert_config.json")
+    if texts is not None and (stated := texts.size_or_none("max_seq_length")) is not None:
+        return stated
+    tokenizer = optional(directory, f"{below}tokenizer_config.json")
+    longest = None if tokenizer is None else tokenizer.values.get("model_max_length")
+    limits = [longest, Config(directory, f"{below}config.json").values.get("max_position_embeddings")]
+    return min((limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT), default=None)
