@@ -81,7 +81,7 @@ def build(
     before = weight_bytes(model)
     if float32 is not None:
         _save(model.clone(), source, float32, lowered.lowerings, recipe)
-    written = written_by(model) if source.kind == "python" else Written()
+    written = written_by(model) if source.by_trial else Written()
     finished = with_precision(source, recipe)
     stored = apply(model, finished, made_for, recipe, calibration)
     _save(model, finished, path, lowered.lowerings, recipe, store)
@@ -117,7 +117,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         clients_have=clients_have,
         keep_float=tuple(recipe.keep_float),
     )
-    recognised = recognition.run(model, source) if source.kind == "python" else {}
+    recognised = recognition.run(model, source) if source.by_trial else {}
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering)}
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)

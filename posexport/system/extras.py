@@ -15,6 +15,7 @@ LIBRARIES = {
     "onnxruntime": ("ONNX Runtime", "onnxruntime"),
     "matplotlib": ("matplotlib", "plots"),
     "huggingface_hub": ("huggingface_hub", "hub"),
+    "transformers": ("transformers", "transformers"),
 }
 #: distributions that all install the import package ``onnxruntime``, over each other
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn")

@@ -1,9 +1,9 @@
 """A Hugging Face checkpoint directory as a source."""
 
-import hashlib
 from pathlib import Path
 
 from posexport.errors import PosexportError
+from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
 from posexport.sources.huggingface import assign, own_code, sentence_transformers
 from posexport.sources.huggingface.config import Config
@@ -15,17 +15,23 @@ from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
 from posexport.sources.huggingface.relatives import relative
 from posexport.sources.huggingface.sentence_transformers import MODULES
-from posexport.sources.huggingface.weights import Weights, open_weights
+from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
 
 
 def checkpoint_source(
-    directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False
+    directory: Path,
+    *,
+    task: str | None,
+    allow_pickle: bool,
+    as_transformers: bool = False,
+    through: Through | None = None,
 ) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
-    ``as_transformers``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
+    ``through``: ``transformers`` takes that library's model also of a type that posexport defines. ``as_transformers``:
+    compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
     Needs little more memory than the float32 weights. Executes nothing from the directory.
 
     Raises:
@@ -40,6 +46,10 @@ def checkpoint_source(
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json", as_transformers=as_transformers, pooling=pooling)
+    if through == "transformers" or _is_foreign(config):
+        from posexport.sources.transformers.checkpoint import through_source
+
+        return through_source(files, config, task=task, allow_pickle=allow_pickle)
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -61,10 +71,15 @@ def checkpoint_source(
         kind="huggingface",
         task=chosen,
         longest=plan.longest,
-        sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
+        sha256=sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
         files=copied(files, below),
         remarks=remarks + (pooling.remarks if pooling else []),
     )
+
+
+def _is_foreign(config: Config) -> bool:
+    """Whether the type is none that posexport defines."""
+    return isinstance(kind := config.values.get("model_type"), str) and kind not in FAMILIES
 
 
 def _family(config: Config) -> Family:
@@ -114,16 +129,3 @@ def _task_of_class(config: Config, family: Family, known: list[str]) -> tuple[st
         )
     task = family.architectures[end]
     return task, [f"{architecture} is taken for the task {task}"] if end == "ForPreTraining" else []
-
-
-def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
-    paths = dict(weights.files)
-    for name in configurations:
-        path = files.find(name)
-        if path is not None:
-            paths[name] = path
-    digest = hashlib.sha256()
-    for name, path in sorted(paths.items()):
-        with path.open("rb") as file:
-            digest.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
-    return digest.hexdigest()

@@ -1,0 +1,58 @@
+"""Whether a model of transformers computes the same with our attention and experts as with its own."""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from posexport.errors import PosexportError
+from posexport.sources import mapped
+from posexport.sources.example import example
+from posexport.sources.in_parts import ROUNDING
+from posexport.sources.transformers.wrapped import MASK, Wrapped
+from posexport.sources.user_module import default_dtype, in_precision
+from posexport.spec import BATCH, SEQUENCE
+
+#: rows and tokens; of them, padded ones
+_SIZES, _PADDED = {BATCH: 2, SEQUENCE: 19}, 4
+
+
+class Before:
+    """The outputs of a module at the time, in float64 where there is memory for a copy."""
+
+    def __init__(self, module: Wrapped) -> None:
+        self.module = module
+        small = mapped.size_of(module.parameters()) <= mapped.LARGE
+        self.dtype = torch.float64 if small else torch.float32
+        self.outputs = self._run()
+
+    def check(self, label: str) -> None:
+        """PosexportError where the module computes something else now."""
+        for name, now in self._run().items():
+            was = self.outputs[name]
+            kept = self._real(was)
+            most = float(was[kept].abs().max())
+            if not float((now[kept] - was[kept]).abs().max()) <= ROUNDING[self.dtype] * most:
+                raise PosexportError(
+                    f"{label}: {type(self.module.model).__name__} gives another {name} with posexport's attention than "
+                    "with its own, so that it does more with its scores than posexport sees; it is not converted "
+                    "through transformers"
+                )
+
+    def _real(self, output: Tensor) -> Tensor:
+        """Where an output is compared: not at padded tokens."""
+        kept = torch.ones(output.shape[: min(2, output.ndim)], dtype=torch.bool)
+        if output.ndim > 2 and output.shape[1] == _SIZES[SEQUENCE]:
+            kept[0, -_PADDED:] = False
+        return kept
+
+    def _run(self) -> dict[str, Tensor]:
+        wide = self.dtype == torch.float64
+        module = in_precision(copy.deepcopy(self.module), self.dtype) if wide else self.module
+        tensors = example(self.module.inputs, _SIZES)
+        if MASK in tensors:
+            tensors[MASK][0, -_PADDED:] = 0
+        given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+        with torch.no_grad(), default_dtype(self.dtype):
+            outputs: dict[str, Tensor] = module(**given)
+        return outputs

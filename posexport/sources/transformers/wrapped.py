@@ -1,0 +1,83 @@
+"""A model of transformers, called by the names of its inputs; its answer is what its task is for.
+
+Shape letters: B batch, T tokens.
+"""
+
+import inspect
+from typing import Any
+
+from torch import Tensor, nn
+
+from posexport.errors import PosexportError
+from posexport.sources.transformers.tasks import Task
+from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec
+
+IDS, MASK, TYPES, PIXELS, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids"
+_TEXT: list[Axis] = [BATCH, SEQUENCE]
+
+
+class Wrapped(nn.Module):
+    """``model``; ``inputs`` say what it takes (`posexport.sources.live_module`).
+
+    ``numbered``: it is given positions, counted by the mask where the caller has none.
+    """
+
+    def __init__(self, model: Any, outputs: tuple[str, ...], inputs: list[InputSpec], *, numbered: bool) -> None:
+        super().__init__()
+        self.model, self.inputs = model, inputs
+        self._outputs, self._numbered = outputs, numbered
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        if self._numbered and POSITIONS not in tensors:
+            tensors[POSITIONS] = (tensors[MASK].cumsum(1) - 1).clamp(min=0)
+        answer = self.model(**tensors, return_dict=True)
+        return {name: answer[name] for name in self._outputs if answer.get(name) is not None}
+
+
+def taken(model: Any) -> set[str]:
+    """The names of the parameters of its forward."""
+    return set(inspect.signature(model.forward).parameters)
+
+
+def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
+    """``model`` for ``task``; ``label`` names the checkpoint in messages.
+
+    Raises:
+        PosexportError: it takes what posexport cannot give it.
+    """
+    names = taken(model)
+    inputs = []
+    if IDS in names:
+        inputs += _text(model, names)
+    if PIXELS in names:
+        inputs.append(_pixels(label, model.config))
+    if not inputs:
+        raise PosexportError(
+            f"{label}: {type(model).__name__} takes {model.main_input_name}; posexport converts models of text and "
+            "images through transformers"
+        )
+    return Wrapped(model, task.outputs, inputs, numbered=numbered)
+
+
+def _text(model: Any, names: set[str]) -> list[InputSpec]:
+    config = model.config.get_text_config()
+    vocab = model.get_input_embeddings().num_embeddings
+    padding = config.pad_token_id if isinstance(config.pad_token_id, int) else 0
+    specs = [InputSpec(name=IDS, dtype="int64", axes=_TEXT, role="tokens", size=vocab, padding=padding)]
+    if MASK in names:
+        specs.append(InputSpec(name=MASK, dtype="int64", axes=_TEXT, role="mask"))
+    types = getattr(config, "type_vocab_size", 0) or 0
+    if TYPES in names and types > 1:
+        specs.append(InputSpec(name=TYPES, dtype="int64", axes=_TEXT, role="types", size=types))
+    return specs
+
+
+def _pixels(label: str, config: Any) -> InputSpec:
+    """Images of the size that the model was trained for."""
+    vision = getattr(config, "vision_config", config)
+    side = getattr(vision, "image_size", None)
+    height, width = side if isinstance(side, list | tuple) else (side, side)
+    channels = getattr(vision, "num_channels", 3)
+    if not isinstance(height, int) or not isinstance(width, int):
+        raise PosexportError(f"{label} says image_size = {side!r:.60}; it must say the sides of an image in pixels")
+    return InputSpec(name=PIXELS, dtype="float32", axes=[BATCH, channels, height, width], role="values")
