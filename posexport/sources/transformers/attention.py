@@ -72,17 +72,22 @@ def noting() -> Iterator[list[Layer]]:
         _NOTED.reset(token)
 
 
-def use(model: Any) -> None:
-    """Make ``model`` compute its attention, masks and experts by what is here, known to transformers as `NAME`."""
+def register() -> None:
+    """Make `NAME` known to transformers: attention, its masks, and experts."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts.all_of_them)
+
+
+def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
+    """Make ``model`` compute attention, masks and experts by these names of transformers' registries."""
     for part in model.modules():
         if (config := getattr(part, "config", None)) is not None:
-            config._attn_implementation = config._experts_implementation = NAME  # noqa: SLF001 (as from_pretrained does)
+            # as from_pretrained does
+            config._attn_implementation, config._experts_implementation = attention, experts  # noqa: SLF001
 
 
 def mask(*args: Any, mask_function: Callable[..., Tensor], **given: Any) -> Tensor:

@@ -33,7 +33,7 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     with library.quiet(transformers):
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
-        module = _module(config, model, chosen)
+        module, own = _module(config, model, chosen)
     found = source_of_module(str(files.path), module, label=kind, fingerprint=b"")
     trained = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     source = msgspec.structs.replace(
@@ -43,7 +43,7 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
         limits=msgspec.structs.replace(found.limits, trained_length=trained if isinstance(trained, int) else None),
         sha256=sha256(files, weights, ["config.json"]),
         files=copied(files, ""),
-        remarks=[*remarks, *library.remarks(transformers.__version__), *found.remarks],
+        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *found.remarks],
         tools={"transformers": transformers.__version__},
     )
     if chosen is GENERATION:
@@ -88,6 +88,7 @@ def _load(transformers: Any, files: Directory, config: Config, task: Task) -> An
             config=settings,
             dtype=torch.float32,
             attn_implementation="eager",
+            experts_implementation="eager",
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
@@ -130,8 +131,11 @@ def _without_pooler(model: nn.Module) -> None:
             part.pooler = None
 
 
-def _module(config: Config, model: Any, task: Task) -> nn.Module:
-    """The model with `attention` and `experts` of posexport, by its inputs; it computes what it did before."""
+def _module(config: Config, model: Any, task: Task) -> tuple[nn.Module, list[str]]:
+    """The model with `attention` and `experts` of posexport, by its inputs; it computes what it did before.
+
+    And a remark where it has attention of its own.
+    """
     model.config.use_cache = model.config.get_text_config().use_cache = False
     numbered = task is GENERATION
     if numbered and POSITIONS not in taken(model):
@@ -140,6 +144,15 @@ def _module(config: Config, model: Any, task: Task) -> nn.Module:
         )
     module = wrapped(config.label, model, task, numbered=numbered).eval()
     before = Before(module)
+    attention.register()
     attention.use(model)
-    before.check(config.label)
-    return module
+    if not before.changed():
+        return module, []
+    attention.use(model, attention="eager")
+    name = type(model).__name__
+    if changed := before.changed():
+        raise PosexportError(
+            f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
+            "converted through transformers"
+        )
+    return module, [f"{name} computes attention by code of its own, of which posexport sees what is in the graph"]

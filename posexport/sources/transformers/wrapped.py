@@ -62,7 +62,8 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
 def _text(model: Any, names: set[str]) -> list[InputSpec]:
     config = model.config.get_text_config()
     vocab = model.get_input_embeddings().num_embeddings
-    padding = config.pad_token_id if isinstance(config.pad_token_id, int) else 0
+    pad = getattr(config, "pad_token_id", None)
+    padding = pad if isinstance(pad, int) and 0 <= pad < vocab else 0
     specs = [InputSpec(name=IDS, dtype="int64", axes=_TEXT, role="tokens", size=vocab, padding=padding)]
     if MASK in names:
         specs.append(InputSpec(name=MASK, dtype="int64", axes=_TEXT, role="mask"))
