@@ -90,12 +90,14 @@ def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
             config._attn_implementation, config._experts_implementation = attention, experts  # noqa: SLF001
 
 
-def mask(*args: Any, mask_function: Callable[..., Tensor], **given: Any) -> Tensor:
-    """Bool [B, 1, T, S], True keeps; never left out, so that a graph has it for any padding."""
-    from transformers.masking_utils import sdpa_mask
+def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor | None:
+    """Bool [B, 1, T, S], True keeps; left out for the padding of no call, so that a graph has it for any."""
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
+    if given.get("attention_mask") is None and mask_function is bidirectional_mask_function:
+        return None
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    made: Tensor = sdpa_mask(*args, mask_function=mask_function, **{**given, **skips})
+    made: Tensor = sdpa_mask(mask_function=mask_function, **{**given, **skips})
     if _NOTED.get() is not None:
         setattr(made, _ORDER, _order(mask_function))
     return made

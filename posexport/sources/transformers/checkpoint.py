@@ -16,8 +16,8 @@ from posexport.sources.source import Source
 from posexport.sources.transformers import attention, library, refusals
 from posexport.sources.transformers.agreement import Before
 from posexport.sources.transformers.decoder import decoder_source
-from posexport.sources.transformers.tasks import FEATURES, GENERATION, TASKS, Task, task_named, task_of
-from posexport.sources.transformers.wrapped import POSITIONS, taken, wrapped
+from posexport.sources.transformers.tasks import FEATURES, GENERATION, TASKS, ZERO_SHOT, Task, task_named, task_of
+from posexport.sources.transformers.wrapped import POSITIONS, Wrapped, taken, wrapped
 
 
 def through_source(files: Directory, config: Config, *, task: str | None, allow_pickle: bool) -> Source:
@@ -34,13 +34,12 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
         module, own = _module(config, model, chosen)
-    found = source_of_module(str(files.path), module, label=kind, fingerprint=b"")
-    trained = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    found = source_of_module(str(files.path), module, *module.told, label=kind, fingerprint=b"")
     source = msgspec.structs.replace(
         found,
         kind="transformers",
         task=chosen.name,
-        limits=msgspec.structs.replace(found.limits, trained_length=trained if isinstance(trained, int) else None),
+        limits=msgspec.structs.replace(found.limits, trained_length=_trained(model.config, found.limits.max_length)),
         sha256=sha256(files, weights, ["config.json"]),
         files=copied(files, ""),
         remarks=[*remarks, *own, *library.remarks(transformers.__version__), *found.remarks],
@@ -49,6 +48,12 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     if chosen is GENERATION:
         source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
     return source
+
+
+def _trained(settings: Any, limit: int | None) -> int | None:
+    """Tokens of the longest text that it was trained for; rows of a table that no token gets do not count."""
+    stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    return min(stated, limit or stated) if isinstance(stated, int) else None
 
 
 def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
@@ -63,7 +68,8 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
         return of_class if of_class is not None and of_class.name == named else task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
-    task = task_of(architecture)
+    towers = {"text_config", "vision_config"} <= set(config.values)
+    task = ZERO_SHOT if towers and architecture.endswith("Model") else task_of(architecture)
     if task is None:
         raise PosexportError(
             f"{config.label} says architectures = {architecture}, which is no task here; choose --task out of {known}"
@@ -131,7 +137,7 @@ def _without_pooler(model: nn.Module) -> None:
             part.pooler = None
 
 
-def _module(config: Config, model: Any, task: Task) -> tuple[nn.Module, list[str]]:
+def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:
     """The model with `attention` and `experts` of posexport, by its inputs; it computes what it did before.
 
     And a remark where it has attention of its own.

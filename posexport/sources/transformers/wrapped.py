@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sources.example import axis_sizes, example
 from posexport.sources.transformers.tasks import Task
 from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec
 
@@ -26,6 +27,13 @@ class Wrapped(nn.Module):
         super().__init__()
         self.model, self.inputs = model, inputs
         self._outputs, self._numbered = outputs, numbered
+
+    @property
+    def told(self) -> tuple[dict[str, Tensor], dict[str, list[Axis]]] | tuple[()]:
+        """An example and its axes, where axes beside batch and tokens are to be found by trial; nothing else."""
+        if all(axis in (BATCH, SEQUENCE) for spec in self.inputs for axis in spec.axes if isinstance(axis, str)):
+            return ()
+        return example(self.inputs, axis_sizes(self.inputs)), {spec.name: spec.axes for spec in self.inputs}
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         if self._numbered and POSITIONS not in tensors:
@@ -61,7 +69,7 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
 
 def _text(model: Any, names: set[str]) -> list[InputSpec]:
     config = model.config.get_text_config()
-    vocab = model.get_input_embeddings().num_embeddings
+    vocab = config.vocab_size
     pad = getattr(config, "pad_token_id", None)
     padding = pad if isinstance(pad, int) and 0 <= pad < vocab else 0
     specs = [InputSpec(name=IDS, dtype="int64", axes=_TEXT, role="tokens", size=vocab, padding=padding)]
@@ -81,4 +89,6 @@ def _pixels(label: str, config: Any) -> InputSpec:
     channels = getattr(vision, "num_channels", 3)
     if not isinstance(height, int) or not isinstance(width, int):
         raise PosexportError(f"{label} says image_size = {side!r:.60}; it must say the sides of an image in pixels")
-    return InputSpec(name=PIXELS, dtype="float32", axes=[BATCH, channels, height, width], role="values")
+    # the texts of a zero-shot model are as many as they are
+    batch = f"image_{BATCH}" if vision is not config else BATCH
+    return InputSpec(name=PIXELS, dtype="float32", axes=[batch, channels, height, width], role="values")
