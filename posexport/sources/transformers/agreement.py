@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posexport.sources import mapped
-from posexport.sources.example import axis_sizes, example
+from posexport.sources.example import example
 from posexport.sources.transformers.wrapped import MASK, Wrapped
 from posexport.sources.user_module import default_dtype, in_precision
 from posexport.spec import BATCH, SEQUENCE
@@ -48,7 +48,7 @@ class Before:
     def _run(self) -> dict[str, Tensor]:
         wide = self.dtype == torch.float64
         module = in_precision(copy.deepcopy(self.module), self.dtype) if wide else self.module
-        tensors = example(self.module.inputs, axis_sizes(self.module.inputs, _SIZES))
+        tensors = example(self.module.inputs, self.module.sizes(_SIZES))
         if MASK in tensors:
             tensors[MASK][0, -_PADDED:] = 0
         given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors.items()}

@@ -16,8 +16,12 @@ from posexport.sources.source import Source
 from posexport.sources.transformers import attention, library, refusals
 from posexport.sources.transformers.agreement import Before
 from posexport.sources.transformers.decoder import decoder_source
-from posexport.sources.transformers.tasks import FEATURES, GENERATION, TASKS, ZERO_SHOT, Task, task_named, task_of
-from posexport.sources.transformers.wrapped import POSITIONS, Wrapped, taken, wrapped
+from posexport.sources.transformers.tasks import AUDIO, FEATURES, GENERATION, TASKS, ZERO_SHOT, Task, task_named, task_of
+from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
+from posexport.spec import SAMPLES, Limits
+
+#: tokens of sound, so many that attention is tiled
+_LONG = 600
 
 
 def through_source(files: Directory, config: Config, *, task: str | None, allow_pickle: bool) -> Source:
@@ -38,8 +42,8 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     source = msgspec.structs.replace(
         found,
         kind="transformers",
-        task=chosen.name,
-        limits=msgspec.structs.replace(found.limits, trained_length=_trained(model.config, found.limits.max_length)),
+        task=AUDIO.name if chosen.name == "sequence-classification" and SOUND in taken(model) else chosen.name,
+        limits=_limits(found, module),
         sha256=sha256(files, weights, ["config.json"]),
         files=copied(files, ""),
         remarks=[*remarks, *own, *library.remarks(transformers.__version__), *found.remarks],
@@ -50,10 +54,17 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     return source
 
 
-def _trained(settings: Any, limit: int | None) -> int | None:
-    """Tokens of the longest text that it was trained for; rows of a table that no token gets do not count."""
+def _limits(source: Source, module: Wrapped) -> Limits:
+    """Those found, with the longest text that the model was trained for, and proven with sound long enough for tiles.
+
+    Rows of a table of positions that no token gets do not count.
+    """
+    limits, settings = source.limits, module.model.config
     stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
-    return min(stated, limit or stated) if isinstance(stated, int) else None
+    if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
+        return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
+    long = [sizes for sizes in (module.sizes({}, tokens=_LONG),) if SAMPLES in sizes]
+    return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, *({SAMPLES: s[SAMPLES]} for s in long)])
 
 
 def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:

@@ -31,6 +31,8 @@ EMBEDDINGS = Task(
     "features", ("ModelWithProjection",), "AutoModel", ("text_embeds", "image_embeds", "last_hidden_state")
 )
 GENERATION = Task("text-generation", ("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM")
+#: its classes are called as those of texts are
+AUDIO = Task("audio-classification", ("ForAudioClassification",), "AutoModelForAudioClassification")
 #: the first whose end fits is taken
 TASKS = (
     Task("fill-mask", ("ForMaskedLM",), "AutoModelForMaskedLM"),
@@ -45,7 +47,7 @@ TASKS = (
     ),
     Task("image-classification", ("ForImageClassification",), "AutoModelForImageClassification"),
     Task("ctc", ("ForCTC",), "AutoModelForCTC"),
-    Task("audio-classification", ("ForAudioClassification",), "AutoModelForAudioClassification"),
+    AUDIO,
     ZERO_SHOT,
     EMBEDDINGS,
     FEATURES,

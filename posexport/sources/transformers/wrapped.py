@@ -4,6 +4,7 @@ Shape letters: B batch, T tokens.
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,9 +12,12 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.transformers.tasks import Task
-from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec
+from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, samples
 
-IDS, MASK, TYPES, PIXELS, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "pixel_values", "position_ids"
+IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
+PIXELS, SOUND = "pixel_values", "input_values"
+#: tokens of an example of sound
+_FRAMES = 16
 _TEXT: list[Axis] = [BATCH, SEQUENCE]
 
 
@@ -33,7 +37,13 @@ class Wrapped(nn.Module):
         """An example and its axes, where axes beside batch and tokens are to be found by trial; nothing else."""
         if all(axis in (BATCH, SEQUENCE) for spec in self.inputs for axis in spec.axes if isinstance(axis, str)):
             return ()
-        return example(self.inputs, axis_sizes(self.inputs)), {spec.name: spec.axes for spec in self.inputs}
+        return example(self.inputs, self.sizes({})), {spec.name: spec.axes for spec in self.inputs}
+
+    def sizes(self, chosen: Mapping[str, int], tokens: int = _FRAMES) -> dict[str, int]:
+        """A size of every axis that varies, of sound enough for ``tokens``; ``chosen``: some of them."""
+        convolutions = _convolutions(self.model.config)
+        of_sound = {SAMPLES: samples(tokens, convolutions)} if convolutions else {}
+        return axis_sizes(self.inputs, {**of_sound, **chosen})
 
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         if self._numbered and POSITIONS not in tensors:
@@ -59,10 +69,12 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
         inputs += _text(model, names)
     if PIXELS in names:
         inputs.append(_pixels(label, model.config))
+    if SOUND in names:
+        inputs.append(_sound(label, model.config))
     if not inputs:
         raise PosexportError(
-            f"{label}: {type(model).__name__} takes {model.main_input_name}; posexport converts models of text and "
-            "images through transformers"
+            f"{label}: {type(model).__name__} takes {model.main_input_name}; posexport converts models of text, images "
+            "and raw sound through transformers"
         )
     return Wrapped(model, task.outputs, inputs, numbered=numbered)
 
@@ -92,3 +104,19 @@ def _pixels(label: str, config: Any) -> InputSpec:
     # the texts of a zero-shot model are as many as they are
     batch = f"image_{BATCH}" if vision is not config else BATCH
     return InputSpec(name=PIXELS, dtype="float32", axes=[batch, channels, height, width], role="values")
+
+
+def _sound(label: str, config: Any) -> InputSpec:
+    """Raw samples, as many in every row; or a spectrogram of the one length that its table of positions has."""
+    if _convolutions(config):
+        return InputSpec(name=SOUND, dtype="float32", axes=[BATCH, SAMPLES], role="values")
+    length, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
+    if not isinstance(length, int) or not isinstance(bins, int):
+        raise PosexportError(f"{label} has neither conv_kernel and conv_stride nor max_length and num_mel_bins")
+    return InputSpec(name=SOUND, dtype="float32", axes=[BATCH, length, bins], role="values")
+
+
+def _convolutions(config: Any) -> list[tuple[int, int]]:
+    """Kernel and stride of those between samples and tokens; none where there are none."""
+    steps = [getattr(config, name, None) for name in ("conv_kernel", "conv_stride")]
+    return list(zip(*steps, strict=True)) if all(isinstance(each, list | tuple) for each in steps) else []
