@@ -7,7 +7,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from posexport.bounds import bounds_of
-from posexport.export import functions, guard, metadata, provenance, recognition, unknown_sizes
+from posexport.export import functions, guard, metadata, provenance, recognition, rotary_rows, unknown_sizes
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
@@ -107,6 +107,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     model = trace(source, recipe.opset)
     model.ir_version = IR_VERSION
     unknown_sizes.settle(model, source.inputs)
+    rotary_rows.settle(model)
     made_for = Target(
         recipe.target,
         recipe.opset,

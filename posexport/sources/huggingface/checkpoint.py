@@ -13,7 +13,6 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
-from posexport.sources.huggingface.relatives import relative
 from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.of_definition import source_of
@@ -40,6 +39,7 @@ def checkpoint_source(
     files = Directory(directory)
     if task is not None and task not in TASKS:
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
+    _refuse_adapter(files)
     pooling = None
     below = ""
     if files.find(MODULES) is not None and task in (None, "sentence-embedding"):
@@ -77,6 +77,18 @@ def checkpoint_source(
     )
 
 
+def _refuse_adapter(files: Directory) -> None:
+    """PosexportError where there is an adapter and no model, as LoRA's training saves it."""
+    if files.find("config.json") is not None or files.find("adapter_config.json") is None:
+        return
+    settings = files.json("adapter_config.json")
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    raise PosexportError(
+        f"{files.path} holds an adapter alone (adapter_config.json), whose model is {base!r:.80}; merge them with peft, "
+        "merge_and_unload() and save_pretrained(DIR), and convert DIR"
+    )
+
+
 def _is_foreign(config: Config) -> bool:
     """Whether the type is none that posexport defines."""
     return isinstance(kind := config.values.get("model_type"), str) and kind not in FAMILIES
@@ -86,13 +98,7 @@ def _family(config: Config) -> Family:
     known = ", ".join(FAMILIES)
     if "model_type" not in config.values:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
-    name = config.text("model_type")
-    if name not in FAMILIES:
-        match = relative(name)
-        hint = f"; the closest is {match}" if match else ""
-        code = "; the code that its auto_map names is never run" if config.values.get("auto_map") else ""
-        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}{code}")
-    return FAMILIES[name]
+    return FAMILIES[config.text("model_type")]
 
 
 def _task(task: str | None, config: Config, family: Family) -> tuple[str, list[str]]:

@@ -8,10 +8,11 @@ import copy
 import torch
 from torch import Tensor
 
+from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.example import example
 from posexport.sources.transformers.wrapped import MASK, Wrapped
-from posexport.sources.user_module import default_dtype, in_precision
+from posexport.sources.user_module import default_dtype, in_precision, not_the_module_s, raised
 from posexport.spec import BATCH, SEQUENCE
 
 #: rows and tokens; of them, padded ones
@@ -21,10 +22,10 @@ _ROUNDING = 1e-4
 
 
 class Before:
-    """The outputs of a module at the time, in float64 where there is memory for a copy."""
+    """The outputs of a module at the time, in float64 where there is memory for a copy; ``label`` names it."""
 
-    def __init__(self, module: Wrapped) -> None:
-        self.module = module
+    def __init__(self, label: str, module: Wrapped) -> None:
+        self.label, self.module = label, module
         small = mapped.size_of(module.parameters()) <= mapped.LARGE
         self.dtype = torch.float64 if small else torch.float32
         self.outputs = self._run()
@@ -52,6 +53,14 @@ class Before:
         if MASK in tensors:
             tensors[MASK][0, -_PADDED:] = 0
         given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors.items()}
-        with torch.no_grad(), default_dtype(self.dtype):
-            outputs: dict[str, Tensor] = module(**given)
+        try:
+            with torch.no_grad(), default_dtype(self.dtype):
+                outputs: dict[str, Tensor] = module(**given)
+        except Exception as err:
+            if not_the_module_s(err):
+                raise
+            raise PosexportError(
+                f"{self.label}: {type(self.module.model).__name__} cannot be called with {', '.join(given)} alone: it "
+                f"raised {raised(err)}; it is not converted through transformers for this task"
+            ) from err
         return outputs

@@ -30,15 +30,14 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
     """
-    kind = config.text("model_type")
     refusals.check(config)
-    transformers = library.library(f"{config.label} says model_type = {kind!r:.60}, which")
+    transformers = library.library(f"{refusals.says_type(config)}, which")
     chosen, remarks = _task(config, task)
     with library.quiet(transformers):
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
         module, own = _module(config, model, chosen)
-    found = source_of_module(str(files.path), module, *module.told, label=kind, fingerprint=b"")
+    found = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
     source = msgspec.structs.replace(
         found,
         kind="transformers",
@@ -160,7 +159,7 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
     module = wrapped(config.label, model, task, numbered=numbered).eval()
-    before = Before(module)
+    before = Before(config.label, module)
     attention.register()
     attention.use(model)
     if not before.changed():

@@ -6,20 +6,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.system.extras import require
 
 #: the version that ci/through converts its checkpoints with
 TESTED = "5.24.0"
 
 
 def library(purpose: str) -> Any:
-    """The module ``transformers``.
+    """The module ``transformers``, which is installed.
 
     Raises:
-        PosexportError: it is not installed, or is of another major version than the one tested; ``purpose`` begins the
-            sentence.
+        PosexportError: it is of another major version than the one tested; ``purpose`` begins the sentence.
     """
-    require(purpose, "transformers")
     import transformers
 
     if _major(transformers.__version__) != _major(TESTED):
