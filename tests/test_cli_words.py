@@ -185,7 +185,9 @@ def test_families_stand_by_task_and_models_by_kind() -> None:
     families = json.loads(CliRunner().invoke(group, ["list", "families", "--json"]).output)
     order = ["defined", "through transformers", "refused"]
     assert list(dict.fromkeys(row["how"] for row in families)) == order
-    assert families == sorted(families, key=lambda row: (order.index(row["how"]), row["tasks"], row["what"], row["name"]))
+    assert families == sorted(
+        families, key=lambda row: (order.index(row["how"]), row["tasks"], row["what"], row["name"])
+    )
     lines = CliRunner().invoke(group, ["list", "models"]).output.splitlines()
     heads = [line for line in lines if line and not line.startswith(" ")]
     assert len(heads) == len(set(heads)) < 10

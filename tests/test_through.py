@@ -1,4 +1,7 @@
-"""Checkpoints of types that posexport does not define: what is decided without transformers; ci/through/run has the rest."""
+"""Checkpoints of types that posexport does not define: what is decided without transformers.
+
+The conversions themselves are in ci/through/run.
+"""
 
 import json
 import os
@@ -6,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from posexport.catalogue.registries import TABLES
 from posexport.errors import PosexportError
@@ -53,6 +57,7 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
         ({"model_type": "zzz", "auto_map": {"AutoModel": "x.X"}}, "auto_map names is never run"),
         ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "the closest is mistral"),
         ({"model_type": "mixtral", "quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),
+        ({"model_type": "big_bird"}, "only attention_type = original_full"),
         ({"model_type": "mixtral", "rope_scaling": {"type": "dynamic"}}, "rope_type = dynamic"),
         ({"model_type": "olmo3", "rope_parameters": {"a": {"rope_type": "longrope"}}}, "rope_type = longrope"),
     ],
@@ -63,7 +68,7 @@ def test_what_config_json_alone_refuses(tmp_path: Path, config: dict[str, object
 
 def test_an_adapter_alone_names_its_model(tmp_path: Path) -> None:
     tmp_path.joinpath("adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
-    with pytest.raises(PosexportError, match="holds an adapter alone .*'org/base'; merge them with peft"):
+    with pytest.raises(PosexportError, match=r"holds an adapter alone .*'org/base'; merge them with peft"):
         checkpoint_source(tmp_path, task=None, allow_pickle=False)
 
 
@@ -97,7 +102,9 @@ def test_a_class_says_its_task(architecture: str, task: str | None) -> None:
 
 def test_other_versions_than_the_tested_one_are_said() -> None:
     assert library.remarks(library.TESTED) == []
-    assert library.remarks("5.99.0") == [f"transformers 5.99.0 is installed; posexport was tested with {library.TESTED}"]
+    assert library.remarks("5.99.0") == [
+        f"transformers 5.99.0 is installed; posexport was tested with {library.TESTED}"
+    ]
 
 
 def test_types_are_defined_through_transformers_or_refused_and_only_one_of_these() -> None:
@@ -111,6 +118,19 @@ def test_types_are_defined_through_transformers_or_refused_and_only_one_of_these
     assert REFUSED["mamba"] in rows["mamba"]["what"]
 
 
+def test_the_list_is_what_ci_through_converts() -> None:
+    """Its other rows, with a dash behind a type, are of types that are listed, or defined."""
+    groups = yaml.safe_load((ROOT / "ci/through/checkpoints.yaml").read_text()).values()
+    rows = {name: row for group in groups for name, row in group["checkpoints"].items()}
+    assert {name for name, row in rows.items() if "refused" not in row} == set(PROVEN)
+    assert {task for proven in PROVEN.values() for task in proven} <= {task.name for task in tasks.TASKS}
+    for name, row in rows.items():
+        task = tasks.task_of(row["class"])
+        if "refused" not in row and name not in ("clip", "siglip", "hubert"):  # by their inputs, not by their classes
+            assert task is not None
+            assert PROVEN[name] == (task.name,)
+
+
 def test_relatives_of_refused_types_are_families() -> None:
     assert {relative(kind) for kind in REFUSED} - {None} <= set(FAMILIES)
 
@@ -118,7 +138,5 @@ def test_relatives_of_refused_types_are_families() -> None:
 @pytest.mark.all
 def test_small_checkpoints_are_converted_through_transformers(tmp_path: Path) -> None:
     """ci/through/run, in the environment that it makes: every row is proven, or refused as its table says."""
-    done = subprocess.run(
-        [ROOT / "ci/through/run"], env={**os.environ, "THROUGH_INTO": str(tmp_path)}, check=False
-    )
+    done = subprocess.run([ROOT / "ci/through/run"], env={**os.environ, "THROUGH_INTO": str(tmp_path)}, check=False)
     assert done.returncode == 0

@@ -1,7 +1,6 @@
 """Converts small random checkpoints through transformers, as checkpoints.yaml says, and prints a line for each.
 
-Run by `ci/through/run`. A checkpoint that exists is not made again, so a command that ended is resumed by the same
-one. Exit 1: one was not proven, or was not refused as it must be.
+Run by `ci/through/run`. A checkpoint that exists is made again only where its entry changed. Exit 1: one was not proven, or was not refused as it must be.
 """
 
 import argparse
@@ -43,13 +42,14 @@ def make(target: Path, entry: dict[str, Any]) -> None:
     model.save_pretrained(target)
 
 
-def outcome(source: Path, target: Path, entry: dict[str, Any]) -> tuple[bool, str]:
+def outcome(name: str, source: Path, target: Path, entry: dict[str, Any]) -> tuple[bool, str]:
     """Whether it is as the table says, and how it ended."""
     through = "transformers" if entry.get("through") else None
     try:
         result = posexport.convert(str(source), target, target="cpu", through=through, force=True)
     except PosexportError as err:
-        return entry.get("refused", "\0") in str(err), f"refused: {err}".replace(f"{source}/", "").replace(str(source), "")
+        said = str(err).replace(f"{source}/", "").replace(str(source), name)
+        return entry.get("refused", "\0") in said, f"refused: {said}"
     except Exception as err:  # noqa: BLE001 (a defect, which must not end the other rows)
         return False, f"defect: {type(err).__name__}: {err}"[:500]
     return result.good and "refused" not in entry, "proven" if result.good else f"missed: {result}"[:200]
@@ -65,9 +65,11 @@ def main() -> None:
     plan, bad = table(), []
     for name in options.names or plan:
         source, began = options.into / "checkpoints" / name, time.monotonic()
-        if not (source / "config.json").exists():
+        entry = source.with_suffix(".json")
+        if not entry.exists() or json.loads(entry.read_text()) != plan[name]:
             make(source, plan[name])
-        right, text = outcome(source, options.into / "bundles" / name, plan[name])
+            entry.write_text(json.dumps(plan[name]))
+        right, text = outcome(name, source, options.into / "bundles" / name, plan[name])
         bad += [] if right else [name]
         row = {"name": name, "right": right, "outcome": text, "seconds": round(time.monotonic() - began)}
         print(json.dumps(row), flush=True)

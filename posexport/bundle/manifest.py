@@ -13,7 +13,7 @@ Files that are not listed are no part of the bundle: nothing reads them.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 

@@ -80,9 +80,12 @@ def families() -> list[dict[str, Any]]:
         of = sorted(set(tasks))
         return {"name": name, "what": f"{what}{': ' if of else ''}{', '.join(of)}", "how": how, "tasks": of}
 
-    through = f"Through transformers (tested with {TESTED}; so are types that are not listed)"
+    through = f"Through transformers (tested with {TESTED}; types that are not listed are tried)"
     rows = [
-        *(row(name, "defined", "Hugging Face checkpoint directory", FAMILIES[name].architectures.values()) for name in FAMILIES),
+        *(
+            row(name, "defined", "Hugging Face checkpoint directory", FAMILIES[name].architectures.values())
+            for name in FAMILIES
+        ),
         *(row(name, "through transformers", through, tasks) for name, tasks in PROVEN.items()),
         *(row(name, "refused", f"Refused, {reason}") for name, reason in REFUSED.items()),
     ]

@@ -16,7 +16,9 @@ def settle(model: ir.Model) -> None:
         if not all(_of_all_rows(each) for each in angles):
             continue
         rows = ir.node("Shape", [x], {"start": 0, "end": 1}, name=f"{node.name}_rows")
-        sizes = ir.node("Concat", [rows.outputs[0], integers(model.graph, [1, 1])], {"axis": 0}, name=f"{node.name}_sizes")
+        sizes = ir.node(
+            "Concat", [rows.outputs[0], integers(model.graph, [1, 1])], {"axis": 0}, name=f"{node.name}_sizes"
+        )
         put(rows, node, [node])
         put(sizes, node, [node])
         for index, each in enumerate(angles, 1):

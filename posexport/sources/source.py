@@ -40,7 +40,7 @@ class Source(ModelSpec, frozen=True, kw_only=True):
     files: dict[str, Path] = msgspec.field(default_factory=dict)
     remarks: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
-    tools: dict[str, str] = {}
+    tools: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def by_trial(self) -> bool:

@@ -84,8 +84,8 @@ def _refuse_adapter(files: Directory) -> None:
     settings = files.json("adapter_config.json")
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     raise PosexportError(
-        f"{files.path} holds an adapter alone (adapter_config.json), whose model is {base!r:.80}; merge them with peft, "
-        "merge_and_unload() and save_pretrained(DIR), and convert DIR"
+        f"{files.path} holds an adapter alone (adapter_config.json), whose model is {base!r:.80}; merge them with "
+        "peft, merge_and_unload() and save_pretrained(DIR), and convert DIR"
     )
 
 

@@ -16,7 +16,16 @@ from posexport.sources.source import Source
 from posexport.sources.transformers import attention, library, refusals
 from posexport.sources.transformers.agreement import Before
 from posexport.sources.transformers.decoder import decoder_source
-from posexport.sources.transformers.tasks import AUDIO, FEATURES, GENERATION, TASKS, ZERO_SHOT, Task, task_named, task_of
+from posexport.sources.transformers.tasks import (
+    AUDIO,
+    FEATURES,
+    GENERATION,
+    TASKS,
+    ZERO_SHOT,
+    Task,
+    task_named,
+    task_of,
+)
 from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
 from posexport.spec import SAMPLES, Limits
 
@@ -73,7 +82,9 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
     if named is not None:
         task = task_named(named)
         if task is None:
-            raise PosexportError(f"{config.label}: {kind} is not converted for {named} through transformers; it is for {known}")
+            raise PosexportError(
+                f"{config.label}: {kind} is not converted for {named} through transformers; it is for {known}"
+            )
         of_class = None if architecture is None else task_of(architecture)
         return of_class if of_class is not None and of_class.name == named else task, []
     if architecture is None:
@@ -129,7 +140,9 @@ def _class(transformers: Any, settings: Any, config: Config, task: Task) -> Any:
         return getattr(transformers, architecture)
     auto = getattr(transformers, task.auto)
     if type(settings) not in auto._model_mapping:  # noqa: SLF001 (the public way raises a list of all types)
-        raise PosexportError(f"{config.label}: transformers has no model of {config.text('model_type')} for {task.name}")
+        raise PosexportError(
+            f"{config.label}: transformers has no model of {config.text('model_type')} for {task.name}"
+        )
     return auto
 
 
@@ -144,7 +157,7 @@ def _without_pooler(model: nn.Module) -> None:
     """A pooler that the checkpoint has no weights for is not computed."""
     for part in [*model.modules()]:
         if getattr(part, "pooler", None) is not None:
-            part.pooler = None
+            setattr(part, "pooler", None)  # noqa: B010 (no type knows it)
 
 
 def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:

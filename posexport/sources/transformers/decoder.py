@@ -63,6 +63,8 @@ def decoder_source(source: Source, depth: int) -> Source:
     assert isinstance(user, UserModule)
     try:
         layers = _layers(user, source)
+        if not layers:
+            raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
         if len(layers) < depth:
             raise NotCachedError(
                 f"posexport saw the attention of {len(layers)} of its {depth} layers; a layer without "

@@ -33,6 +33,11 @@ def check(config: Config) -> None:
         raise PosexportError(
             f"{says}, an encoder-decoder, which is converted of types that posexport defines alone{closest(kind)}"
         )
+    if config.values.get("attention_type", "block_sparse") == "block_sparse" and kind == "big_bird":
+        raise PosexportError(
+            f"{config.label} says attention_type = block_sparse, which transformers leaves for full attention at the "
+            "first short text; only attention_type = original_full is converted"
+        )
     _check_rotation(config)
     if not is_installed("transformers"):
         _missing(config)

@@ -16,6 +16,8 @@ from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, samples
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 PIXELS, SOUND = "pixel_values", "input_values"
+#: inputs that a model does not need and that change what it is for: where a word stands on a page
+_MORE = {"bbox"}
 #: tokens of an example of sound
 _FRAMES = 16
 _TEXT: list[Axis] = [BATCH, SEQUENCE]
@@ -65,6 +67,11 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
     """
     names = taken(model)
     inputs = []
+    if more := names & _MORE:
+        raise PosexportError(
+            f"{label}: {type(model).__name__} also takes {', '.join(sorted(more))}, which posexport does not give it; "
+            "it is not converted through transformers"
+        )
     if IDS in names:
         inputs += _text(model, names)
     if PIXELS in names:
