@@ -49,10 +49,15 @@ def encodings() -> str:
     return "\n".join(lines)
 
 
+def defined() -> list[dict[str, Any]]:
+    """The families of checkpoints that posexport defines."""
+    return [row for row in catalogue("families") if row["how"] == "defined"]
+
+
 def families() -> str:
     """Every family of checkpoints with its tasks, those of the same tasks in one row."""
     by_tasks: dict[str, list[str]] = {}
-    for row in catalogue("families"):
+    for row in defined():
         by_tasks.setdefault(", ".join(sorted(row["tasks"])), []).append(row["name"])
     lines = ["| `model_type` | tasks |", "|---|---|"]
     rows = sorted((", ".join(sorted(names)), tasks) for tasks, names in by_tasks.items())
@@ -147,7 +152,7 @@ _GROUPS = {
 def family_names() -> str:
     """Every checkpoint family's ``model_type``, grouped by what it is for."""
     groups: dict[str, list[str]] = {}
-    for row in catalogue("families"):
+    for row in defined():
         what = next(text for task, text in _KINDS.items() if task in row["tasks"])
         groups.setdefault(what, []).append(row["name"])
     order = ("text encoders", "decoders", "encoder-decoders", "images", "audio")

@@ -39,6 +39,9 @@ TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
 PRESENT = (TOTAL, CAPACITY)
 
 Axis = str | int
+#: where a model comes from; of some, posexport knows what it found by running them
+SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
+BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
 Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions"]
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,

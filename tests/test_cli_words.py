@@ -183,7 +183,11 @@ def test_lists_are_plain_text(kind: str) -> None:
 
 def test_families_stand_by_task_and_models_by_kind() -> None:
     families = json.loads(CliRunner().invoke(group, ["list", "families", "--json"]).output)
-    assert families == sorted(families, key=lambda row: (row["tasks"], row["name"]))
+    order = ["defined", "through transformers", "refused"]
+    assert list(dict.fromkeys(row["how"] for row in families)) == order
+    assert families == sorted(
+        families, key=lambda row: (order.index(row["how"]), row["tasks"], row["what"], row["name"])
+    )
     lines = CliRunner().invoke(group, ["list", "models"]).output.splitlines()
     heads = [line for line in lines if line and not line.startswith(" ")]
     assert len(heads) == len(set(heads)) < 10

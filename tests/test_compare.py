@@ -423,7 +423,7 @@ def test_a_directory_with_other_things_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_nothing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posexport.system.extras._is_installed", lambda module: module != "matplotlib")
+    monkeypatch.setattr("posexport.system.extras.is_installed", lambda module: module != "matplotlib")
     with pytest.raises(PosexportError, match=r"posexport compare needs matplotlib.*posexport\[plots\]"):
         compare(tmp_path / "out", ["nope"], TINY)
     assert not (tmp_path / "out").exists()

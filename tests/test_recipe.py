@@ -136,6 +136,7 @@ def test_the_recipe_stands_in_manifest_and_graph(tmp_path: Path) -> None:
         "task": "text-generation",
         "settings": {"layers": "1"},
         "as_transformers": False,
+        "through": None,
         "max_length": None,
         "beyond": "error",
         "cache": "static",

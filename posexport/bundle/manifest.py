@@ -13,13 +13,13 @@ Files that are not listed are no part of the bundle: nothing reads them.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
-from posexport.spec import ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, is_cache_output
+from posexport.spec import ENCODER_PAST, Axis, InputSpec, ModelSpec, PartSpec, SourceKind, is_cache_output
 from posexport.spec import MODEL as MODEL
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.precisions import PrecisionName
@@ -64,7 +64,7 @@ class SourceInfo(_Strict, frozen=True, kw_only=True):
     """
 
     name: str
-    kind: Literal["builtin", "python", "huggingface"]
+    kind: SourceKind
     sha256: Sha256
     revision: str | None = None
 

@@ -3,7 +3,7 @@
 Every row has ``name`` and ``what``, and more for some kinds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +18,8 @@ from posexport.sources import builtin
 from posexport.sources.definitions import KINDS
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.family import TASKS
+from posexport.sources.transformers.library import TESTED
+from posexport.sources.transformers.types import PROVEN, REFUSED
 
 #: sizes of the model that the limits of encodings are told for
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
@@ -26,6 +28,8 @@ _CHECKPOINT_TASKS = {
     "text-ranking": "a score of a pair of texts, by a decoder's logits of yes and no",
     "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
     "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
+    "audio-classification": "logits over labels of a whole sound",
+    "zero-shot-image-classification": "how well every image fits every text, and the vectors of both",
 }
 
 
@@ -68,13 +72,26 @@ def tasks() -> list[dict[str, str]]:
 
 
 def families() -> list[dict[str, Any]]:
-    """Families of Hugging Face checkpoints by ``model_type``, those of the same tasks together."""
+    """Families of Hugging Face checkpoints by ``model_type``, those of the same tasks together.
 
-    def row(name: str) -> dict[str, Any]:
-        here = sorted(set(FAMILIES[name].architectures.values()))
-        return {"name": name, "what": f"Hugging Face checkpoint directory: {', '.join(here)}", "tasks": here}
+    ``how``: ``defined`` by posexport, converted ``through transformers``, or ``refused``, for the reason in ``what``.
+    """
 
-    return sorted(map(row, FAMILIES), key=lambda row: (row["tasks"], row["name"]))
+    def row(name: str, how: str, what: str, tasks: Iterable[str] = ()) -> dict[str, Any]:
+        of = sorted(set(tasks))
+        return {"name": name, "what": f"{what}{': ' if of else ''}{', '.join(of)}", "how": how, "tasks": of}
+
+    through = f"Through transformers (tested with {TESTED}; types that are not listed are tried)"
+    rows = [
+        *(
+            row(name, "defined", "Hugging Face checkpoint directory", FAMILIES[name].architectures.values())
+            for name in FAMILIES
+        ),
+        *(row(name, "through transformers", through, tasks) for name, tasks in PROVEN.items()),
+        *(row(name, "refused", f"Refused, {reason}") for name, reason in REFUSED.items()),
+    ]
+    order = ("defined", "through transformers", "refused")
+    return sorted(rows, key=lambda row: (order.index(row["how"]), row["tasks"], row["what"], row["name"]))
 
 
 def lowerings() -> list[dict[str, str]]:

@@ -88,7 +88,7 @@ def manifest_of(
         lowerings=_lowerings(built),
         passes=_passes(built),
         files={},
-        tools=_tools(),
+        tools=_tools() | source.tools,
         parity=None if report is None else report.summary(),
         proven=proven,
         proven_on=[report.provider] if report is not None and proven and not report.emulated else [],

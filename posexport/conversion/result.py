@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from posexport.bundle.manifest import Manifest
-from posexport.spec import SEQUENCE
+from posexport.spec import BY_TRIAL, SEQUENCE
 from posexport.system.files import size_text
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _up_to(manifest: Manifest) -> str:
     longest, limits = manifest.parity and manifest.parity.longest_passed, manifest.limits
     end = limits.max_length if SEQUENCE in limits.limited_axes else None
     long = any(SEQUENCE in spec.axes for spec in manifest.inputs)
-    unlimited = manifest.source.kind == "python" and long and longest != end
+    unlimited = manifest.source.kind in BY_TRIAL and long and longest != end
     if not manifest.proven or longest is None or not unlimited:
         return ""
     return f" up to {longest} tokens"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from posexport.bounds import bounds_of
-from posexport.export import functions, guard, metadata, provenance, recognition, unknown_sizes
+from posexport.export import functions, guard, metadata, provenance, recognition, rotary_rows, unknown_sizes
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
@@ -81,7 +81,7 @@ def build(
     before = weight_bytes(model)
     if float32 is not None:
         _save(model.clone(), source, float32, lowered.lowerings, recipe)
-    written = written_by(model) if source.kind == "python" else Written()
+    written = written_by(model) if source.by_trial else Written()
     finished = with_precision(source, recipe)
     stored = apply(model, finished, made_for, recipe, calibration)
     _save(model, finished, path, lowered.lowerings, recipe, store)
@@ -107,6 +107,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     model = trace(source, recipe.opset)
     model.ir_version = IR_VERSION
     unknown_sizes.settle(model, source.inputs)
+    rotary_rows.settle(model)
     made_for = Target(
         recipe.target,
         recipe.opset,
@@ -117,7 +118,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         clients_have=clients_have,
         keep_float=tuple(recipe.keep_float),
     )
-    recognised = recognition.run(model, source) if source.kind == "python" else {}
+    recognised = recognition.run(model, source) if source.by_trial else {}
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering)}
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)

@@ -58,7 +58,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     except torch.onnx.errors.OnnxExporterError as err:
         raise cannot_trace(source.name, err) from err
     except BaseException as err:  # what a user's module does while it is traced is the user's to mend
-        if source.kind != "python" or isinstance(err, PosexportError) or not_the_module_s(err):
+        if not source.by_trial or isinstance(err, PosexportError) or not_the_module_s(err):
             raise
         raise cannot_trace(source.name, err) from err
     if program is None:

@@ -15,6 +15,8 @@ from posexport.targets.target import PORTABLE, TargetName
 
 CacheName = Literal["dynamic", "static"]
 RotationName = Literal["at-write", "at-read"]
+#: whose model of a checkpoint is converted, where it is not posexport's definition
+Through = Literal["transformers"]
 #: what the directory looks like (`posexport.export.layouts`)
 LayoutName = Literal["bundle", "genai", "optimum", "transformers.js"]
 
@@ -40,6 +42,13 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         bool,
         Option(group=SOURCE, help="Where transformers and the paper differ, compute what transformers computes."),
     ] = False
+    through: Annotated[
+        Through | None,
+        Option(
+            group=SOURCE,
+            help="Convert transformers' own model, also of a type that posexport defines; it does so for all others.",
+        ),
+    ] = None
     max_length: Annotated[
         int | None, Option(group=LENGTHS, metavar="N", least=1, help="The longest input, in tokens.")
     ] = None

@@ -41,7 +41,7 @@ def _limit(source: Source, max_length: int | None) -> int | None:
     limit = source.limits.max_length
     if max_length is None or limit is None or max_length <= limit:
         return max_length or limit
-    if source.kind == "python":
+    if source.by_trial:
         raise PosexportError(
             f"--max-length {max_length} is beyond the {limit} tokens that {source.name} takes; give at "
             "most that, or make its tables longer"

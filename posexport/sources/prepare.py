@@ -44,6 +44,7 @@ def again(
     same = {
         "builtin": named == name,
         "huggingface": Path(named).is_dir() or hub.parse(named) is not None,
+        "transformers": Path(named).is_dir() or hub.parse(named) is not None,
         "python": not named or named.rpartition(":")[0].endswith(".py"),
     }
     if not same[kind]:

@@ -12,6 +12,7 @@ from posexport.errors import PosexportError
 if TYPE_CHECKING:
     from torch import nn
 
+    from posexport.options.recipe import Through
     from posexport.sources.hub import HubId
     from posexport.sources.source import Source
     from posexport.spec import InputSpec
@@ -22,6 +23,7 @@ class LoadOptions:
     """What a user may say about a source. ``settings`` are the ``--set`` pairs.
 
     ``as_transformers``: of a checkpoint, compute what transformers' code does where it differs from the paper.
+    ``through``: whose model of a checkpoint, where posexport defines its type too.
     ``example_inputs`` and ``axes`` tell the inputs of a module in memory (`posexport.sources.live_module`);
     ``bundle_inputs``, those of a bundle to compare with, tell them where the user does not.
     """
@@ -30,6 +32,7 @@ class LoadOptions:
     settings: tuple[str, ...] = ()
     allow_pickle: bool = False
     as_transformers: bool = False
+    through: "Through | None" = None
     example_inputs: Any = None
     axes: Any = None
     bundle_inputs: Sequence["InputSpec"] = ()
@@ -48,8 +51,12 @@ def load_source(argument: "str | nn.Module", options: LoadOptions) -> "Source":
     if options.example_inputs is not None or options.axes is not None:
         raise PosexportError(f"example_inputs and axes are for modules in memory; {argument} names its own inputs")
     hub_id, path = hub.parse(argument), Path(argument)
-    if options.as_transformers and hub_id is None and not path.is_dir():
-        raise PosexportError(f"--as-transformers is for checkpoint directories; {argument} is none: leave it out")
+    if hub_id is None and not path.is_dir():
+        for flag in ("as_transformers", "through"):
+            if getattr(options, flag):
+                raise PosexportError(
+                    f"--{flag.replace('_', '-')} is for checkpoint directories; {argument} is none: leave it out"
+                )
     if argument.endswith(".py") or _factory(argument):
         return _python_file(argument, options)
     if path.is_dir() or hub_id is not None:
@@ -70,8 +77,10 @@ def _module(module: "nn.Module", options: LoadOptions) -> "Source":
     from posexport.sources import live_module
     from posexport.sources.with_cache import with_cache
 
-    if options.settings or options.as_transformers:
-        raise PosexportError("settings are for built-in models, as_transformers is for checkpoints, not modules")
+    if options.settings or options.as_transformers or options.through:
+        raise PosexportError(
+            "settings are for built-in models, as_transformers and through are for checkpoints, not modules"
+        )
     source = live_module.module_source(module, options.example_inputs, options.axes, options.bundle_inputs)
     return with_cache(source, options.task)
 
@@ -104,6 +113,7 @@ def _checkpoint(place: "Path | HubId", argument: str, options: LoadOptions) -> "
         "task": options.task,
         "allow_pickle": options.allow_pickle,
         "as_transformers": options.as_transformers,
+        "through": options.through,
     }
     if isinstance(place, Path):
         return checkpoint_source(place, **chosen)

@@ -1,13 +1,12 @@
 """What every kind of source loads to: a module with everything that export and proof need to know about it."""
 
 from pathlib import Path, PurePath
-from typing import Literal
 
 import msgspec
 from torch import nn
 
 from posexport.definition.definition import Part
-from posexport.spec import MODEL, ModelSpec, Promises
+from posexport.spec import BY_TRIAL, MODEL, ModelSpec, Promises, SourceKind
 
 
 class Source(ModelSpec, frozen=True, kw_only=True):
@@ -26,12 +25,13 @@ class Source(ModelSpec, frozen=True, kw_only=True):
         files: tokenizer and configuration files to copy into the bundle, by the name they get there.
         remarks: sentences for the user (unused heads, what was assumed).
         notes: sentences for who asks for every step.
+        tools: versions of libraries that its module is made with, beside those of every conversion.
     """
 
     name: str
     label: str | None = None
     revision: str | None = None
-    kind: Literal["builtin", "python", "huggingface"]
+    kind: SourceKind
     module: nn.Module
     sha256: str
     further: list[int] = msgspec.field(default_factory=list)
@@ -40,6 +40,12 @@ class Source(ModelSpec, frozen=True, kw_only=True):
     files: dict[str, Path] = msgspec.field(default_factory=dict)
     remarks: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+    tools: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def by_trial(self) -> bool:
+        """Whether its module is none of posexport's, and what is known of it was found by running it."""
+        return self.kind in BY_TRIAL
 
     @property
     def public_name(self) -> str:

@@ -113,7 +113,7 @@ def _rows(module: nn.Module) -> set[int]:
 
 def _called(user: UserModule) -> list[str]:
     """The paths of the attention layers, in the order in which forward calls them."""
-    module = copy.deepcopy(user.module) if _small(user) else user.module
+    module = copy.deepcopy(user.module) if small(user) else user.module
     mask_11 = torch.ones((1, 1), dtype=torch.int64)
     call = CachedCall(Reach.by_mask(mask_11, 1, Caching()), mask_11, None)
     tensors = {IDS: torch.zeros_like(mask_11), MASK: mask_11, POSITIONS: call.at.queries.ids_BT}
@@ -125,7 +125,7 @@ def _called(user: UserModule) -> list[str]:
     return [paths[id(layer)] for layer in call.layers]
 
 
-def _small(module: nn.Module) -> bool:
+def small(module: nn.Module) -> bool:
     """Whether there is memory for a copy in float64 without asking."""
     return mapped.size_of(module.parameters()) <= mapped.LARGE
 
@@ -133,20 +133,20 @@ def _small(module: nn.Module) -> bool:
 def _decoder(source: Source, user: UserModule) -> tuple[Source, str]:
     """A module made of `posexport.nn.Attention`, and what the cache goes through."""
     paths = _called(user)
-    tokens, vocab = _tokens(source, user)
-    decoder, remarks = _limited(source, lambda limits: OwnDecoder(user, paths, tokens, vocab, limits).eval())
+    tokens, vocab = tokens_of(source, user)
+    decoder, remarks = limited(source, lambda limits: OwnDecoder(user, paths, tokens, vocab, limits).eval())
     if reason := _misfit(decoder):
         raise PosexportError(
             f"{source.name} cannot have a KV cache: {reason}; or convert it for the task features, without a cache"
         )
-    return _as_source(source, decoder, remarks), f"{len(paths)} causal attention layers"
+    return as_source(source, decoder, remarks), f"{len(paths)} causal attention layers"
 
 
 def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     """A module of PyTorch's own operations, and what the cache goes through."""
-    tokens, vocab = _tokens(source, user)
+    tokens, vocab = tokens_of(source, user)
     assert tokens.size is not None
-    wide = _small(user)
+    wide = small(user)
     trial, dtype = user, torch.float64 if wide else torch.float32
     if wide:
         trial = copy.deepcopy(user)
@@ -164,15 +164,19 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
             "x[:, -1:] or x[:, [-1]]; pick it so, or return the logits of all tokens"
         )
     tokens = msgspec.structs.replace(tokens, name=IDS)
-    decoder, remarks = _limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
+    decoder, remarks = limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
     check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
+<<<<<<< HEAD
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
     found = msgspec.structs.replace(_as_source(source, decoder, remarks), encoding=None)
+=======
+    found = msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
+>>>>>>> through
     return found, f"{len(plan.shapes)} causal attentions"
 
 
-def _tokens(source: Source, user: UserModule) -> tuple[InputSpec, int]:
+def tokens_of(source: Source, user: UserModule) -> tuple[InputSpec, int]:
     """The input of ids, and the size of the vocabulary."""
     vocab = source.outputs[0].axes[-1]
     assert isinstance(vocab, int)
@@ -182,7 +186,7 @@ def _tokens(source: Source, user: UserModule) -> tuple[InputSpec, int]:
     return tokens, vocab
 
 
-def _limited(source: Source, make: Callable[[LengthContract], _D]) -> tuple[_D, list[str]]:
+def limited(source: Source, make: Callable[[LengthContract], _D]) -> tuple[_D, list[str]]:
     """A decoder within its limits, and the source's remarks, with one where position_ids end before the inputs do."""
     decoder, remarks = make(source.limits), list(source.remarks)
     if any(spec.name == POSITIONS for spec in source.inputs):
@@ -191,7 +195,7 @@ def _limited(source: Source, make: Callable[[LengthContract], _D]) -> tuple[_D, 
     return decoder, remarks
 
 
-def _as_source(source: Source, decoder: "OwnDecoder | PlainDecoder", remarks: list[str]) -> Source:
+def as_source(source: Source, decoder: "OwnDecoder | PlainDecoder", remarks: list[str]) -> Source:
     limit = decoder.limits.max_length
     return msgspec.structs.replace(
         source,
@@ -235,7 +239,7 @@ def _misfit(decoder: OwnDecoder) -> str:
     limit, size = decoder.limits.max_length or _LENGTH, decoder.inputs[0].size or 1
     length = min(_LENGTH, limit)
     trial, dtype = decoder, torch.float32
-    if _small(decoder):
+    if small(decoder):
         trial, dtype = copy.deepcopy(decoder), torch.float64
         in_precision(trial, torch.float64)
     ids_BT = torch.randint(0, size, (_ROWS, length), generator=torch.Generator().manual_seed(0))

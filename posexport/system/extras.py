@@ -15,6 +15,7 @@ LIBRARIES = {
     "onnxruntime": ("ONNX Runtime", "onnxruntime"),
     "matplotlib": ("matplotlib", "plots"),
     "huggingface_hub": ("huggingface_hub", "hub"),
+    "transformers": ("transformers", "transformers"),
 }
 #: distributions that all install the import package ``onnxruntime``, over each other
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn")
@@ -28,14 +29,14 @@ def require(purpose: str, *modules: str) -> None:
     Example:
         require("convert", "torch", "onnxscript", "onnxruntime")
     """
-    if absent := [module for module in modules if not _is_installed(module)]:
+    if absent := [module for module in modules if not is_installed(module)]:
         raise PosexportError(_sentence(purpose, absent))
 
 
 def explain_missing(err: ModuleNotFoundError, purpose: str) -> str | None:
     """The sentence of `require` for a failed import; None where no extra of posexport brings that module."""
     module = err.name or ""
-    return _sentence(purpose, [module]) if module in LIBRARIES and not _is_installed(module) else None
+    return _sentence(purpose, [module]) if module in LIBRARIES and not is_installed(module) else None
 
 
 def installed_runtimes() -> list[str]:
@@ -54,7 +55,8 @@ def runtime_conflict() -> str | None:
     )
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Whether ``module`` can be imported, found without importing it."""
     try:
         spec = importlib.util.find_spec(module)
     except ValueError:  # a module without a spec, put into sys.modules by hand

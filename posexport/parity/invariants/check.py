@@ -44,7 +44,7 @@ class Invariants:
         wide = proof.judge.precision in HALVES or PRECISIONS[proof.about.precision].quantized
         # where the source cannot say whether it has positions, or the tolerance cannot show it, the definition in
         # float64 does
-        asked = source.kind == "python" or wide
+        asked = source.by_trial or wide
         promise = Promise(
             run=whole(proof.subject, source),
             definition=self.reference.whole_baseline,

@@ -111,7 +111,7 @@ class DefinitionReference:
             Computed(spec, y64, keep_BT, measure(y, y64, spec.axes, keep_BT), dtype)
             for spec, y, y64, keep_BT in computed
         ]
-        if source.kind == "python":
+        if source.by_trial:
             _check_finite(source, point, truths)
         if self._sample is not None:
             self._sample.add(point, feeds, y64s, keeps)

@@ -1,9 +1,9 @@
 """A Hugging Face checkpoint directory as a source."""
 
-import hashlib
 from pathlib import Path
 
 from posexport.errors import PosexportError
+from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
 from posexport.sources.huggingface import assign, own_code, scoring, sentence_transformers
 from posexport.sources.huggingface.config import Config
@@ -13,20 +13,29 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
+<<<<<<< HEAD
 from posexport.sources.huggingface.pooling import Pooling, with_pooling
 from posexport.sources.huggingface.relatives import relative
+=======
+>>>>>>> through
 from posexport.sources.huggingface.sentence_transformers import MODULES
-from posexport.sources.huggingface.weights import Weights, open_weights
+from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
 
 
 def checkpoint_source(
-    directory: Path, *, task: str | None, allow_pickle: bool, as_transformers: bool = False
+    directory: Path,
+    *,
+    task: str | None,
+    allow_pickle: bool,
+    as_transformers: bool = False,
+    through: Through | None = None,
 ) -> Source:
     """The checkpoint in ``directory``, for ``task`` or the one that its files name.
 
-    ``as_transformers``: compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
+    ``through``: ``transformers`` takes that library's model also of a type that posexport defines. ``as_transformers``:
+    compute what transformers' code does where it differs from the paper (docs/papers-and-code.md).
     Needs little more memory than the float32 weights. Executes nothing from the directory.
 
     Raises:
@@ -35,13 +44,22 @@ def checkpoint_source(
     files = Directory(directory)
     if task is not None and task not in TASKS:
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
+    _refuse_adapter(files)
     pooling = None
     below = ""
     embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
     if embeds and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
+<<<<<<< HEAD
     config = Config(files, f"{below}config.json", as_transformers=as_transformers)
+=======
+    config = Config(files, f"{below}config.json", as_transformers=as_transformers, pooling=pooling)
+    if through == "transformers" or _is_foreign(config):
+        from posexport.sources.transformers.checkpoint import through_source
+
+        return through_source(files, config, task=task, allow_pickle=allow_pickle)
+>>>>>>> through
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -68,7 +86,7 @@ def checkpoint_source(
         kind="huggingface",
         task=chosen,
         longest=plan.longest,
-        sha256=_sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
+        sha256=sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
         files=copied(files, below),
         remarks=remarks,
         text_rules=None if pooling is None else pooling.rules,
@@ -76,17 +94,28 @@ def checkpoint_source(
     )
 
 
+def _refuse_adapter(files: Directory) -> None:
+    """PosexportError where there is an adapter and no model, as LoRA's training saves it."""
+    if files.find("config.json") is not None or files.find("adapter_config.json") is None:
+        return
+    settings = files.json("adapter_config.json")
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    raise PosexportError(
+        f"{files.path} holds an adapter alone (adapter_config.json), whose model is {base!r:.80}; merge them with "
+        "peft, merge_and_unload() and save_pretrained(DIR), and convert DIR"
+    )
+
+
+def _is_foreign(config: Config) -> bool:
+    """Whether the type is none that posexport defines."""
+    return isinstance(kind := config.values.get("model_type"), str) and kind not in FAMILIES
+
+
 def _family(config: Config) -> Family:
     known = ", ".join(FAMILIES)
     if "model_type" not in config.values:
         raise PosexportError(f"{config.label} has no model_type; it must be one of {known}")
-    name = config.text("model_type")
-    if name not in FAMILIES:
-        match = relative(name)
-        hint = f"; the closest is {match}" if match else ""
-        code = "; the code that its auto_map names is never run" if config.values.get("auto_map") else ""
-        raise PosexportError(f"{config.label} says model_type = {name!r:.60}; supported are {known}{hint}{code}")
-    return FAMILIES[name]
+    return FAMILIES[config.text("model_type")]
 
 
 def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str]]:
@@ -119,16 +148,3 @@ def _task_of_class(config: Config, family: Family, known: list[str]) -> tuple[st
         )
     task = family.architectures[end]
     return task, [f"{architecture} is taken for the task {task}"] if end == "ForPreTraining" else []
-
-
-def _sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
-    paths = dict(weights.files)
-    for name in configurations:
-        path = files.find(name)
-        if path is not None:
-            paths[name] = path
-    digest = hashlib.sha256()
-    for name, path in sorted(paths.items()):
-        with path.open("rb") as file:
-            digest.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
-    return digest.hexdigest()

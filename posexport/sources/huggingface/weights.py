@@ -6,6 +6,7 @@ parameter. Of a checkpoint that is large the float32 tensors are not read but ma
 """
 
 import functools
+import hashlib
 import json
 import math
 import mmap
@@ -282,3 +283,17 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) or "none") + more
+
+
+def sha256(files: Directory, weights: Weights, configurations: list[str]) -> str:
+    """Of the files of weights and of ``configurations``, by name."""
+    paths = dict(weights.files)
+    for name in configurations:
+        path = files.find(name)
+        if path is not None:
+            paths[name] = path
+    digest = hashlib.sha256()
+    for name, path in sorted(paths.items()):
+        with path.open("rb") as file:
+            digest.update(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n".encode())
+    return digest.hexdigest()

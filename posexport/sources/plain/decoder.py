@@ -4,6 +4,7 @@ Shape letters: B batch, T new tokens, S past and new tokens.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 import torch
@@ -66,9 +67,13 @@ class PlainDecoder(CachedDecoder):
         mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
         at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
         call = CachedCall(at, mask_BS, past)
-        with entered.chosen(self.mode(call)):
+        with self.calling(call):
             logits = self.logits(ids_BT, mask_BS[:, at.queries.slots_T], at)
         return logits, call.present
+
+    def calling(self, call: CachedCall) -> AbstractContextManager[object]:
+        """Inside the block, the module's attention and positions are those of ``call``."""
+        return entered.chosen(self.mode(call))
 
     def mode(self, call: CachedCall) -> CachedMode:
         """What the module's operations do in one call."""

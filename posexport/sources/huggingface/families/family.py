@@ -19,6 +19,8 @@ TASKS = (
     "question-answering",
     "image-classification",
     "ctc",
+    "audio-classification",
+    "zero-shot-image-classification",
 )
 
 

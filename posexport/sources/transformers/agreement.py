@@ -1,0 +1,66 @@
+"""Whether a model of transformers computes the same with our attention and experts as with its own.
+
+Its own way is the eager one, whose softmax is of float32 in any precision.
+"""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from posexport.errors import PosexportError
+from posexport.sources import mapped
+from posexport.sources.example import example
+from posexport.sources.transformers.wrapped import MASK, Wrapped
+from posexport.sources.user_module import default_dtype, in_precision, not_the_module_s, raised
+from posexport.spec import BATCH, SEQUENCE
+
+#: rows and tokens; of them, padded ones
+_SIZES, _PADDED = {BATCH: 2, SEQUENCE: 19}, 4
+#: of the largest element: what two ways to compute an output may differ by
+_ROUNDING = 1e-4
+
+
+class Before:
+    """The outputs of a module at the time, in float64 where there is memory for a copy; ``label`` names it."""
+
+    def __init__(self, label: str, module: Wrapped) -> None:
+        self.label, self.module = label, module
+        small = mapped.size_of(module.parameters()) <= mapped.LARGE
+        self.dtype = torch.float64 if small else torch.float32
+        self.outputs = self._run()
+
+    def changed(self) -> str:
+        """The first output that is another one now; nothing where none is."""
+        for name, now in self._run().items():
+            was = self.outputs[name]
+            kept = self._real(was)
+            if not float((now[kept] - was[kept]).abs().max()) <= _ROUNDING * float(was[kept].abs().max()):
+                return name
+        return ""
+
+    def _real(self, output: Tensor) -> Tensor:
+        """Where an output is compared: not at padded tokens."""
+        kept = torch.ones(output.shape[: min(2, output.ndim)], dtype=torch.bool)
+        if output.ndim > 2 and output.shape[1] == _SIZES[SEQUENCE]:
+            kept[0, -_PADDED:] = False
+        return kept
+
+    def _run(self) -> dict[str, Tensor]:
+        wide = self.dtype == torch.float64
+        module = in_precision(copy.deepcopy(self.module), self.dtype) if wide else self.module
+        tensors = example(self.module.inputs, self.module.sizes(_SIZES))
+        if MASK in tensors:
+            tensors[MASK][0, -_PADDED:] = 0
+        given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+        try:
+            with torch.no_grad(), default_dtype(self.dtype):
+                outputs: dict[str, Tensor] = module(**given)
+        except Exception as err:
+            if not_the_module_s(err):
+                raise
+            raise PosexportError(
+                f"{self.label}: {type(self.module.model).__name__} cannot be called with {', '.join(given)} alone: it "
+                f"raised {raised(err)}; it is not converted through transformers for this task"
+            ) from err
+        return outputs

@@ -1,0 +1,230 @@
+"""Attention as transformers' layers ask for it, and their masks: functions that its registries know as `NAME`.
+
+Without a cache a layer gets PyTorch's ``F.scaled_dot_product_attention`` with its own mask, of which
+`posexport.sources.recognise` makes a node. In a `PlannedCall` it gets our attention behind our KV cache: what its mask
+drops beside padding is then causality and a window, found once by `noting`.
+
+Shape letters: B batch, H heads, G KV heads, T queries, S keys, D head size.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posexport.encodings.local_window import LocalWindow
+from posexport.encodings.nope import NoPE
+from posexport.encodings.positions import Positions
+from posexport.nn.attention import additive, attend
+from posexport.nn.cached_call import CachedCall, NotCachedError, current
+from posexport.nn.scoring import SoftCapped
+from posexport.sources.plain.plan import NotCausalError
+from posexport.sources.recognise import masks
+from posexport.sources.transformers import experts
+
+#: in transformers' registries
+NAME = "posexport"
+_ORDER = "_posexport_order"
+#: tokens that masks are asked about, far beyond any window, and keys after the last of them
+_ASKED, _AFTER = (5, 1 << 16, 1 << 18), 64
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a mask drops beside padding: keys after the query, and those ``window`` tokens before it and further."""
+
+    window: int | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention: KV heads, what keys and values are padded to, and its window."""
+
+    kv_heads: int
+    size: int
+    window: int | None
+
+
+@dataclass
+class PlannedCall(CachedCall):
+    """A call of a decoder of transformers. ``plan``: its attentions, in the order of their calls."""
+
+    plan: Sequence[Layer] = ()
+
+
+_NOTED: ContextVar[list[Layer] | None] = ContextVar("posexport_noted", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Layer]]:
+    """Inside the block, which is no cached call, every attention adds what it is; NotCachedError where none fits."""
+    layers: list[Layer] = []
+    token = _NOTED.set(layers)
+    try:
+        yield layers
+    finally:
+        _NOTED.reset(token)
+
+
+def register() -> None:
+    """Make `NAME` known to transformers: attention, its masks, and experts."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, mask)
+    ALL_EXPERTS_FUNCTIONS.register(NAME, experts.all_of_them)
+
+
+def use(model: Any, *, attention: str = NAME, experts: str = NAME) -> None:
+    """Make ``model`` compute attention, masks and experts by these names of transformers' registries."""
+    for part in model.modules():
+        if (config := getattr(part, "config", None)) is not None:
+            # as from_pretrained does
+            config._attn_implementation, config._experts_implementation = attention, experts  # noqa: SLF001
+
+
+def mask(*, mask_function: Callable[..., Tensor], **given: Any) -> Tensor | None:
+    """Bool [B, 1, T, S], True keeps; left out for the padding of no call, so that a graph has it for any."""
+    from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
+
+    if given.get("attention_mask") is None and mask_function is bidirectional_mask_function:
+        return None
+    skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    made: Tensor = sdpa_mask(mask_function=mask_function, **{**given, **skips})
+    if _NOTED.get() is not None:
+        setattr(made, _ORDER, _order(mask_function))
+    return made
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """[B, T, H, D], as transformers' own functions answer; ``s_aux``: a sink of every head."""
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
+    cap, sink = None if softcap is None else SoftCapped(softcap), s_aux
+    call, noted = current(), _NOTED.get()
+    if isinstance(call, PlannedCall):
+        context = _cached(call, query, key, value, scale, cap, sink)
+        return context.transpose(1, 2).contiguous(), None
+    if noted is not None:
+        if position_bias is not None:
+            raise NotCachedError("it adds a bias to its scores, which a cache does not have")
+        noted.append(_layer(key, value, attention_mask, causal=causal))
+    given = [each for each in (attention_mask, position_bias) if each is not None]
+    causal = causal and attention_mask is None
+    if cap is None and sink is None and len(given) < 2:
+        grouped = key.shape[1] != query.shape[1]
+        bias = given[0] if given else None
+        context = F.scaled_dot_product_attention(
+            query, key, value, bias, dropout, causal, scale=scale, enable_gqa=grouped
+        )
+    else:
+        context = _with_more(query, key, value, given, scale, cap, sink, causal=causal)
+    return context.transpose(1, 2).contiguous(), None
+
+
+def _with_more(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    given: Sequence[Tensor],
+    scale: float,
+    cap: SoftCapped | None,
+    sink: Tensor | None,
+    *,
+    causal: bool,
+) -> Tensor:
+    """What PyTorch's function has no argument for."""
+    queries, keys = Positions.counted(q.shape[2]), Positions.counted(k.shape[2])
+    added = masks.added(given, q, k.shape[2])
+    return attend(
+        q,
+        k,
+        v,
+        scale=scale,
+        mask=None if added is None else added.mask,
+        base=None if cap is None else cap.base(k, queries, keys),
+        causal=(queries, keys) if causal else None,
+        sink=sink,
+    )
+
+
+def _cached(
+    call: PlannedCall, q: Tensor, k: Tensor, v: Tensor, scale: float, cap: SoftCapped | None, sink: Tensor | None
+) -> Tensor:
+    """Of the new tokens to the cached ones and themselves."""
+    index = len(call.present)
+    if index >= len(call.plan):
+        raise NotCachedError(f"it makes more calls of attention than the {len(call.plan)} of its first call")
+    layer, width = call.plan[index], v.shape[-1]
+    q, k, v = (x if x.shape[-1] == layer.size else F.pad(x, (0, layer.size - x.shape[-1])) for x in (q, k, v))
+    kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[index])
+    call.present.append(kept.present)
+    at = call.at.queries, call.at.keys
+    near = None if layer.window is None else LocalWindow(left=layer.window - 1, right=0)
+    context = attend(
+        q,
+        kept.keys,
+        kept.values,
+        scale=scale,
+        mask=additive(call.mask_BS, q),
+        scores=None if near is None else near.scores(q, kept.keys, *at),
+        base=None if cap is None else cap.base(kept.keys, *at),
+        causal=at,
+        buffers=kept.buffers,
+        sink=sink,
+    )
+    return context if width == layer.size else context[..., :width]
+
+
+def _layer(k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
+    """What a layer keeps, of a call that is no cached one."""
+    order = getattr(attention_mask, _ORDER, None)
+    if attention_mask is None and causal:
+        order = Order()
+    if order is None:
+        raise NotCachedError("one of its layers has a mask of its own making")
+    return Layer(k.shape[1], max(k.shape[-1], v.shape[-1]), order.window)
+
+
+def _order(mask_function: Callable[..., Tensor]) -> Order:
+    """What ``mask_function`` keeps of three queries far apart.
+
+    Raises:
+        NotCachedError: it is not causality and a window.
+    """
+    last = _ASKED[-1]
+    keys_S, queries_T = torch.arange(last + _AFTER), torch.tensor(_ASKED)
+    nought = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+    try:
+        kept = mask_function(nought, nought, queries_T[None, None, :, None], keys_S[None, None, None])
+    except (IndexError, RuntimeError, TypeError) as err:
+        raise NotCachedError("its mask depends on more than where tokens stand") from err
+    kept_TS = kept.broadcast_to(1, 1, len(_ASKED), len(keys_S))[0, 0]
+    if bool(kept_TS[-1, last + 1 :].any()):
+        raise NotCausalError("its attention sees later tokens")
+    window = int(kept_TS[-1].sum())
+    behind_TS = queries_T[:, None] - keys_S
+    if not torch.equal(kept_TS, (behind_TS >= 0) & (behind_TS < window)):
+        raise NotCachedError("its mask is more than causality, a window and padding")
+    return Order(None if window > last else window)

@@ -1,0 +1,187 @@
+"""A checkpoint directory whose type transformers defines, as a source."""
+
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.copied import copied
+from posexport.sources.huggingface.directory import Directory
+from posexport.sources.huggingface.weights import open_weights, sha256
+from posexport.sources.live_module import source_of_module
+from posexport.sources.source import Source
+from posexport.sources.transformers import attention, library, refusals
+from posexport.sources.transformers.agreement import Before
+from posexport.sources.transformers.decoder import decoder_source
+from posexport.sources.transformers.tasks import (
+    AUDIO,
+    FEATURES,
+    GENERATION,
+    TASKS,
+    ZERO_SHOT,
+    Task,
+    task_named,
+    task_of,
+)
+from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
+from posexport.spec import SAMPLES, Limits
+
+#: tokens of sound, so many that attention is tiled
+_LONG = 600
+
+
+def through_source(files: Directory, config: Config, *, task: str | None, allow_pickle: bool) -> Source:
+    """The checkpoint in ``files``, for ``task`` or the one that its class is for. Executes nothing from the directory.
+
+    Raises:
+        PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
+    """
+    refusals.check(config)
+    transformers = library.library(f"{refusals.says_type(config)}, which")
+    chosen, remarks = _task(config, task)
+    with library.quiet(transformers):
+        weights = open_weights(files, "", allow_pickle=allow_pickle)
+        model = _load(transformers, files, config, chosen)
+        module, own = _module(config, model, chosen)
+    found = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
+    source = msgspec.structs.replace(
+        found,
+        kind="transformers",
+        task=AUDIO.name if chosen.name == "sequence-classification" and SOUND in taken(model) else chosen.name,
+        limits=_limits(found, module),
+        sha256=sha256(files, weights, ["config.json"]),
+        files=copied(files, ""),
+        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *found.remarks],
+        tools={"transformers": transformers.__version__},
+    )
+    if chosen is GENERATION:
+        source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
+    return source
+
+
+def _limits(source: Source, module: Wrapped) -> Limits:
+    """Those found, with the longest text that the model was trained for, and proven with sound long enough for tiles.
+
+    Rows of a table of positions that no token gets do not count.
+    """
+    limits, settings = source.limits, module.model.config
+    stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
+        return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
+    long = [sizes for sizes in (module.sizes({}, tokens=_LONG),) if SAMPLES in sizes]
+    return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, *({SAMPLES: s[SAMPLES]} for s in long)])
+
+
+def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
+    """The task, and remarks on how it was chosen."""
+    kind, architecture = config.text("model_type"), config.architecture()
+    known = ", ".join(dict.fromkeys(task.name for task in TASKS))
+    if named is not None:
+        task = task_named(named)
+        if task is None:
+            raise PosexportError(
+                f"{config.label}: {kind} is not converted for {named} through transformers; it is for {known}"
+            )
+        of_class = None if architecture is None else task_of(architecture)
+        return of_class if of_class is not None and of_class.name == named else task, []
+    if architecture is None:
+        return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
+    towers = {"text_config", "vision_config"} <= set(config.values)
+    task = ZERO_SHOT if towers and architecture.endswith("Model") else task_of(architecture)
+    if task is None:
+        raise PosexportError(
+            f"{config.label} says architectures = {architecture}, which is no task here; choose --task out of {known}"
+        )
+    return task, []
+
+
+def _load(transformers: Any, files: Directory, config: Config, task: Task) -> Any:
+    """The model of transformers, in float32, with every weight of the checkpoint."""
+    kind, path = config.text("model_type"), str(files.path)
+    try:
+        settings = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+    except Exception as err:
+        known = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+        if kind not in known:
+            raise PosexportError(refusals.unknown(config, transformers.__version__)) from err
+        raise _failed(config, transformers, err) from err
+    cls = _class(transformers, settings, config, task)
+    try:
+        model, found = cls.from_pretrained(
+            path,
+            config=settings,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            experts_implementation="eager",
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as err:
+        raise _failed(config, transformers, err) from err
+    if missing := sorted({*found["missing_keys"], *(str(key[0]) for key in found["mismatched_keys"])}):
+        if not all(".pooler." in f".{name}" for name in missing):
+            raise PosexportError(
+                f"{config.label}: the checkpoint has no {missing[0]} for {cls.__name__}"
+                f"{f' (and {len(missing) - 1} more)' if len(missing) > 1 else ''}; choose the task that it was "
+                "trained for with --task"
+            )
+        _without_pooler(model)
+    return model.eval()
+
+
+def _class(transformers: Any, settings: Any, config: Config, task: Task) -> Any:
+    """The class of the checkpoint's architecture, or the type's for another task."""
+    architecture = config.architecture()
+    if architecture is not None and task_of(architecture) is task and hasattr(transformers, architecture):
+        return getattr(transformers, architecture)
+    auto = getattr(transformers, task.auto)
+    if type(settings) not in auto._model_mapping:  # noqa: SLF001 (the public way raises a list of all types)
+        raise PosexportError(
+            f"{config.label}: transformers has no model of {config.text('model_type')} for {task.name}"
+        )
+    return auto
+
+
+def _failed(config: Config, transformers: Any, err: Exception) -> PosexportError:
+    text = " ".join(str(err).split())
+    return PosexportError(
+        f"{config.label}: transformers {transformers.__version__} cannot load it: {type(err).__name__}: {text[:300]}"
+    )
+
+
+def _without_pooler(model: nn.Module) -> None:
+    """A pooler that the checkpoint has no weights for is not computed."""
+    for part in [*model.modules()]:
+        if getattr(part, "pooler", None) is not None:
+            setattr(part, "pooler", None)  # noqa: B010 (no type knows it)
+
+
+def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:
+    """The model with `attention` and `experts` of posexport, by its inputs; it computes what it did before.
+
+    And a remark where it has attention of its own.
+    """
+    model.config.use_cache = model.config.get_text_config().use_cache = False
+    numbered = task is GENERATION
+    if numbered and POSITIONS not in taken(model):
+        raise PosexportError(
+            f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
+        )
+    module = wrapped(config.label, model, task, numbered=numbered).eval()
+    before = Before(config.label, module)
+    attention.register()
+    attention.use(model)
+    if not before.changed():
+        return module, []
+    attention.use(model, attention="eager")
+    name = type(model).__name__
+    if changed := before.changed():
+        raise PosexportError(
+            f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
+            "converted through transformers"
+        )
+    return module, [f"{name} computes attention by code of its own, of which posexport sees what is in the graph"]

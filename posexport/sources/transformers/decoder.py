@@ -1,0 +1,96 @@
+"""A decoder of transformers with our KV cache: its layers' attention reads and writes it (`attention`)."""
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import msgspec
+import torch
+from torch import Tensor
+
+from posexport.errors import PosexportError
+from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
+from posexport.nn.caching import KeysAndValues
+from posexport.sources import with_cache
+from posexport.sources.own_decoder import POSITIONS
+from posexport.sources.plain.decoder import PlainDecoder
+from posexport.sources.plain.fit import check
+from posexport.sources.plain.plan import Plan
+from posexport.sources.source import Source
+from posexport.sources.transformers.attention import Layer, PlannedCall, noting
+from posexport.sources.user_module import UserModule, in_precision
+from posexport.spec import InputSpec, LengthContract
+
+#: tokens that its layers are noted with
+_NOTED = 5
+
+
+class ThroughDecoder(PlainDecoder):
+    """A causal language model of transformers. ``layers``: its attentions, in the order of their calls."""
+
+    def __init__(
+        self, user: UserModule, layers: list[Layer], tokens: InputSpec, vocab: int, limits: LengthContract
+    ) -> None:
+        plan = Plan(tokens.name, [], [(layer.kv_heads, layer.size) for layer in layers])
+        super().__init__(user, plan, tokens, vocab, limits)
+        self._layers = layers
+        self._takes |= {POSITIONS}
+
+    def calling(self, call: CachedCall) -> AbstractContextManager[object]:
+        """Attention of `NAME` takes part in ``call``."""
+        planned = PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self._layers)
+        return cached_call(planned)
+
+    def decode(
+        self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
+    ) -> tuple[Tensor, list[KeysAndValues]]:
+        """As of any decoder; every layer was seen, or there would be no plan."""
+        logits, present = super().decode(ids_BT, mask_BS, past, positions_BT)
+        if len(present) != len(self._layers):
+            raise NotCachedError(f"it makes {len(present)} calls of attention, and made {len(self._layers)} before")
+        if torch.compiler.is_compiling():
+            self.user.attentions[:] = [None] * len(present)
+        return logits, present
+
+
+def decoder_source(source: Source, depth: int) -> Source:
+    """The source of a causal language model of ``depth`` layers without a cache, as one with a cache.
+
+    Raises:
+        PosexportError: what keeps it from having one, in one sentence.
+    """
+    user = source.module
+    assert isinstance(user, UserModule)
+    try:
+        layers = _layers(user, source)
+        if not layers:
+            raise NotCachedError("its attention is code of its own, which no KV cache of posexport's goes through")
+        if len(layers) < depth:
+            raise NotCachedError(
+                f"posexport saw the attention of {len(layers)} of its {depth} layers; a layer without "
+                "attention keeps a state of its own"
+            )
+        tokens, vocab = with_cache.tokens_of(source, user)
+        decoder, remarks = with_cache.limited(
+            source, lambda limits: ThroughDecoder(user, layers, tokens, vocab, limits).eval()
+        )
+        trial, dtype = decoder, torch.float32
+        if with_cache.small(user):
+            trial, dtype = copy.deepcopy(decoder), torch.float64
+            in_precision(trial, dtype)
+        check(trial, dtype)
+    except NotCachedError as err:
+        raise PosexportError(
+            f"{source.name} cannot be converted for text-generation through transformers: {err}; the task features "
+            "converts its hidden states, without a KV cache"
+        ) from err
+    return msgspec.structs.replace(with_cache.as_source(source, decoder, remarks), encoding=None)
+
+
+def _layers(user: UserModule, source: Source) -> list[Layer]:
+    length = min(_NOTED, source.limits.max_length or _NOTED)
+    ids_1T = torch.zeros((1, length), dtype=torch.int64)
+    tensors = {spec.name: ids_1T if spec.role == "tokens" else torch.ones_like(ids_1T) for spec in source.inputs}
+    with torch.no_grad(), noting() as layers:
+        user.module(**tensors)
+    return layers

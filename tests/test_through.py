@@ -1,0 +1,142 @@
+"""Checkpoints of types that posexport does not define: what is decided without transformers.
+
+The conversions themselves are in ci/through/run.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from posexport.catalogue.registries import TABLES
+from posexport.errors import PosexportError
+from posexport.sources.huggingface.checkpoint import checkpoint_source
+from posexport.sources.huggingface.families import FAMILIES
+from posexport.sources.huggingface.relatives import relative
+from posexport.sources.resolve import LoadOptions, load_source
+from posexport.sources.transformers import library, refusals, tasks
+from posexport.sources.transformers.types import PROVEN, REFUSED
+
+ROOT = Path(__file__).parent.parent
+
+
+def refusal(path: Path, **config: object) -> str:
+    """Why a directory with this config.json, and nothing else, is not converted."""
+    path.joinpath("config.json").write_text(json.dumps({"architectures": ["XModel"], **config}))
+    with pytest.raises(PosexportError) as caught:
+        checkpoint_source(path, task=None, allow_pickle=False)
+    return str(caught.value)
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers is not installed."""
+    monkeypatch.setattr(refusals, "is_installed", lambda _: False)
+
+
+@pytest.mark.usefixtures("without")
+@pytest.mark.parametrize("kind", ["clip", "mixtral", "zzz"])
+def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind: str) -> None:
+    sentence = refusal(tmp_path, model_type=kind)
+    assert f"model_type = '{kind}'" in sentence
+    assert "pip install 'posexport[transformers]'" in sentence
+    assert ("is converted through transformers" in sentence) == (kind in PROVEN)
+    assert sentence.endswith("the closest is mistral") == (kind == "mixtral")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "mamba"}, "not converted: its layers keep a state"),
+        ({"model_type": "pegasus"}, "not converted: it is an encoder-decoder"),
+        ({"model_type": "qwen2_vl"}, "not converted: it reads images and text"),
+        ({"model_type": "zzz", "is_encoder_decoder": True}, "an encoder-decoder"),
+        ({"model_type": "zzz", "auto_map": {"AutoModel": "x.X"}}, "auto_map names is never run"),
+        ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "the closest is mistral"),
+        ({"model_type": "mixtral", "quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),
+        ({"model_type": "big_bird"}, "only attention_type = original_full"),
+        ({"model_type": "mixtral", "rope_scaling": {"type": "dynamic"}}, "rope_type = dynamic"),
+        ({"model_type": "olmo3", "rope_parameters": {"a": {"rope_type": "longrope"}}}, "rope_type = longrope"),
+    ],
+)
+def test_what_config_json_alone_refuses(tmp_path: Path, config: dict[str, object], said: str) -> None:
+    assert said in refusal(tmp_path, **config)
+
+
+def test_an_adapter_alone_names_its_model(tmp_path: Path) -> None:
+    tmp_path.joinpath("adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(PosexportError, match=r"holds an adapter alone .*'org/base'; merge them with peft"):
+        checkpoint_source(tmp_path, task=None, allow_pickle=False)
+
+
+@pytest.mark.usefixtures("without")
+def test_a_type_that_posexport_defines_goes_through_transformers_where_it_is_asked_to() -> None:
+    golden = str(ROOT / "tests/golden/bert-absolute")
+    assert load_source(golden, LoadOptions()).kind == "huggingface"
+    with pytest.raises(PosexportError, match="is converted through transformers, and that is not installed"):
+        load_source(golden, LoadOptions(through="transformers"))
+    with pytest.raises(PosexportError, match="--through is for checkpoint directories"):
+        load_source("encoder-rope", LoadOptions(through="transformers"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [
+        ("MixtralForCausalLM", "text-generation"),
+        ("OpenAIGPTLMHeadModel", "text-generation"),
+        ("ConvBertForMaskedLM", "fill-mask"),
+        ("CLIPTextModelWithProjection", "features"),
+        ("SqueezeBertModel", "features"),
+        ("Wav2Vec2ForCTC", "ctc"),
+        ("PegasusForConditionalGeneration", None),
+    ],
+)
+def test_a_class_says_its_task(architecture: str, task: str | None) -> None:
+    found = tasks.task_of(architecture)
+    assert (found and found.name) == task
+    assert task is None or tasks.task_named(task) is not None
+
+
+def test_other_versions_than_the_tested_one_are_said() -> None:
+    assert library.remarks(library.TESTED) == []
+    assert library.remarks("5.99.0") == [
+        f"transformers 5.99.0 is installed; posexport was tested with {library.TESTED}"
+    ]
+
+
+def test_types_are_defined_through_transformers_or_refused_and_only_one_of_these() -> None:
+    assert not set(PROVEN) & set(FAMILIES)
+    assert not set(REFUSED) & (set(FAMILIES) | set(PROVEN))
+    rows = {row["name"]: row for row in TABLES["families"]()}
+    assert rows["bert"]["how"] == "defined"
+    assert rows["mixtral"]["how"] == "through transformers"
+    assert library.TESTED in rows["mixtral"]["what"]
+    assert rows["mamba"]["how"] == "refused"
+    assert REFUSED["mamba"] in rows["mamba"]["what"]
+
+
+def test_the_list_is_what_ci_through_converts() -> None:
+    """Its other rows, with a dash behind a type, are of types that are listed, or defined."""
+    groups = yaml.safe_load((ROOT / "ci/through/checkpoints.yaml").read_text()).values()
+    rows = {name: row for group in groups for name, row in group["checkpoints"].items()}
+    assert {name for name, row in rows.items() if "refused" not in row} == set(PROVEN)
+    assert {task for proven in PROVEN.values() for task in proven} <= {task.name for task in tasks.TASKS}
+    for name, row in rows.items():
+        task = tasks.task_of(row["class"])
+        if "refused" not in row and name not in ("clip", "siglip", "hubert"):  # by their inputs, not by their classes
+            assert task is not None
+            assert PROVEN[name] == (task.name,)
+
+
+def test_relatives_of_refused_types_are_families() -> None:
+    assert {relative(kind) for kind in REFUSED} - {None} <= set(FAMILIES)
+
+
+@pytest.mark.all
+def test_small_checkpoints_are_converted_through_transformers(tmp_path: Path) -> None:
+    """ci/through/run, in the environment that it makes: every row is proven, or refused as its table says."""
+    done = subprocess.run([ROOT / "ci/through/run"], env={**os.environ, "THROUGH_INTO": str(tmp_path)}, check=False)
+    assert done.returncode == 0
