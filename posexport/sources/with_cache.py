@@ -166,13 +166,9 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     tokens = msgspec.structs.replace(tokens, name=IDS)
     decoder, remarks = limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
     check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
-<<<<<<< HEAD
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
-    found = msgspec.structs.replace(_as_source(source, decoder, remarks), encoding=None)
-=======
     found = msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
->>>>>>> through
     return found, f"{len(plan.shapes)} causal attentions"
 
 

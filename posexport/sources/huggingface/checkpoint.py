@@ -13,11 +13,7 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.families import FAMILIES
 from posexport.sources.huggingface.families.family import TASKS, Family
 from posexport.sources.huggingface.pooler import with_pooler
-<<<<<<< HEAD
 from posexport.sources.huggingface.pooling import Pooling, with_pooling
-from posexport.sources.huggingface.relatives import relative
-=======
->>>>>>> through
 from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.of_definition import source_of
@@ -51,15 +47,11 @@ def checkpoint_source(
     if embeds and task in (None, "sentence-embedding"):
         pooling = sentence_transformers.read(files)
         below = pooling.below
-<<<<<<< HEAD
     config = Config(files, f"{below}config.json", as_transformers=as_transformers)
-=======
-    config = Config(files, f"{below}config.json", as_transformers=as_transformers, pooling=pooling)
     if through == "transformers" or _is_foreign(config):
         from posexport.sources.transformers.checkpoint import through_source
 
         return through_source(files, config, task=task, allow_pickle=allow_pickle)
->>>>>>> through
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
