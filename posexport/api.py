@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from posexport.conversion.result import Conversion
     from posexport.drop_in.program import ExportedModel
+    from posexport.encodings.encoding import Encoding
     from posexport.parity.report.report import Report
     from posexport.runtime.session import Session
     from posexport.targets.precisions import PrecisionName
@@ -269,6 +270,45 @@ def torch_onnx_export(
     given = by_name(given, given.pop("positional"))
     check(given)
     return export(request(given))
+
+
+def replace(
+    module: "nn.Module",
+    encodings: "Mapping[str, Encoding | str | tuple[str, Mapping[str, Any]]]",
+    example_inputs: Any,
+    *,
+    must_agree: bool = True,
+) -> "nn.Module":
+    """A copy of a module with encodings of posexport in the place of submodules, compared with these in float64.
+
+    Args:
+        module: yours; it is not changed.
+        encodings: from names of submodules, as in ``named_modules()``, or patterns (``layers.*.bias``), to encodings: a
+            name of ``posexport list encodings``, a name and settings, ``("t5", {"max_distance": 64})``, or an
+            ``Encoding``. Sizes are those of the submodule's calls. For a name, a table of the same shape is taken over.
+        example_inputs: of the module, as in `convert`.
+        must_agree: submodules and the whole module must give the same values in float64 at two lengths, beside what
+            the rounding of their float32 constants explains. False: the model is changed on purpose.
+
+    Raises:
+        PosexportError: no such submodule, a submodule that is called otherwise, values that differ.
+
+    Examples:
+        >>> import posexport, torch
+        >>> class Reader(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.token, self.at = torch.nn.Embedding(50, 12), torch.nn.Embedding(64, 12)
+        ...     def forward(self, ids):
+        ...         return self.token(ids) + self.at(torch.arange(ids.shape[1]))
+        >>> ours = posexport.replace(Reader(), {"at": "learned"}, {"ids": torch.arange(14).reshape(2, 7)})
+        >>> ours.at.encoding.limit
+        64
+    """
+    require("posexport.replace", "torch")
+    from posexport.sources.replaced.replace import replace as run
+
+    return run(module, encodings, example_inputs, must_agree=must_agree)
 
 
 def list_encodings() -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from types import CodeType, FunctionType
 
 import pytest
 
+from tests import tiers
 from tests.traces import Traces
 
 pytest_plugins = ["tests.sample"]
@@ -86,6 +87,7 @@ FIRST = (
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked all; one worker takes a whole file, whose fixtures it then makes once."""
+    tiers.mark(items)
     if config.getoption("--sample") is not None:
         return
     if not config.getoption("--all"):

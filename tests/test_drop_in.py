@@ -426,7 +426,7 @@ def test_axes_are_tied_where_the_module_takes_no_others(size: int, step: int) ->
     tensors = {name: torch.zeros(size, 4 * step) for name in ("ids", "mask", "other")}
     axes = {(name, axis): DynamicAxis(f"{name}{axis}") for name in tensors for axis in (0, 1)}
     symbols = tied("M", call, tensors, axes)
-    places = sorted([[f"{name}{axis}" for name, axis in symbol.places] for symbol in symbols])
+    places = sorted([[f"{name}{axis}" for name, axis in symbol.members] for symbol in symbols])
     # one size alone says nothing of which of three equal axes are tied
     assert ["ids0", "mask0", "other0"] in places
     assert any({"ids1", "mask1"} <= set(group) for group in places)

@@ -75,7 +75,8 @@ def check(name: str, folder: Path, *options: str) -> None:
     model = model_of(bundle, source.parts)
     points = points_of(source)
     heads = max((m for p in source.module.modules() if isinstance(m := getattr(p, "heads", 0), int)), default=1)
-    budget = Budget(outputs=source.outputs, heads=heads, limit=4 << 30)
+    # the table of waves of transformer-xl with a static cache ends at a length that needs almost 8 GiB
+    budget = Budget(outputs=source.outputs, heads=heads, limit=12 << 30)
     found = cover(source, model, points, provider="cpu", threads=1, budget=budget)
     assert not found.lacking, found.lacking
     names = [spec.name for spec in source.inputs], [spec.name for spec in source.outputs]

@@ -182,7 +182,10 @@ def test_second_order_has_the_scale_of_the_largest_and_bounded_errors() -> None:
     rng = np.random.default_rng(0)
     moved = np.clip(right.whole + rng.choice([-1, 0, 1], right.whole.shape, p=[0.2, 0.6, 0.2]), 0, 15)
     checked(replace(right, whole=moved.astype(np.int16)), w)
+    alone = right.whole.copy()
+    alone[3, 5] += 2 if alone[3, 5] < 8 else -2
     for wrong in (
+        replace(right, whole=alone),  # one value of a matrix that was rounded to nearest
         replace(right, whole=moved, scale=right.scale * (1 + 1e-4)),  # not that of the largest value
         replace(right, whole=np.clip(right.whole + 1, 0, 15)),  # all to one side
         replace(right, whole=np.clip(right.whole + rng.choice([-3, 3], right.whole.shape), 0, 15)),  # too far

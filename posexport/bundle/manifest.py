@@ -181,10 +181,12 @@ class PassSpec(_Strict, frozen=True, kw_only=True):
     Attributes:
         nodes: how many nodes the pass changed.
         rejected: why the pass did not run, or why it left other nodes as they are.
+        recognised: what it found in a module of the user's, such as a bias of positions and its parameters.
     """
 
     nodes: Count
     rejected: list[str] = []
+    recognised: list[str] = []
 
 
 class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):

@@ -128,6 +128,7 @@ def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
         name: PassSpec(
             nodes=sum(result.nodes for result in each),
             rejected=list(dict.fromkeys(reason for result in each for reason in result.rejected)),
+            recognised=list(dict.fromkeys(name for result in each for name in result.recognised)),
         )
         for name, each in results.items()
     }

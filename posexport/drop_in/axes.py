@@ -10,9 +10,7 @@ from torch.utils import _pytree as pytree
 
 from posexport.drop_in.example import ExampleCall, Leaf
 from posexport.errors import PosexportError
-
-#: an axis of an input: the input's name, and which axis of it
-Place = tuple[str, int]
+from posexport.sources.axes.trials import TensorAxis
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,15 @@ class DynamicAxis:
 
 def from_dynamic_axes(
     call: ExampleCall, dynamic_axes: Mapping[str, Any], answer: Mapping[str, Tensor]
-) -> tuple[dict[Place, DynamicAxis], dict[Place, str]]:
+) -> tuple[dict[TensorAxis, DynamicAxis], dict[TensorAxis, str]]:
     """The axes of inputs, and names of axes of outputs, in ``dynamic_axes``; ``answer``: the outputs of the example.
 
     Raises:
         PosexportError: a name is neither an input nor an output, or an axis is not there.
     """
     leaves = {leaf.name: leaf for leaf in call.leaves}
-    inputs: dict[Place, DynamicAxis] = {}
-    outputs: dict[Place, str] = {}
+    inputs: dict[TensorAxis, DynamicAxis] = {}
+    outputs: dict[TensorAxis, str] = {}
     for name, axes in dynamic_axes.items():
         if name not in leaves and name not in answer:
             known = ", ".join([*leaves, *answer])
@@ -80,13 +78,13 @@ def _axis(what: str, tensor: Tensor, axis: int) -> int:
     return axis % tensor.dim()
 
 
-def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[Place, DynamicAxis]:
+def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[TensorAxis, DynamicAxis]:
     """The axes of inputs in ``dynamic_shapes``: nested like the arguments, or by names of parameters or inputs.
 
     Raises:
         PosexportError: it does not fit the example.
     """
-    found: dict[Place, DynamicAxis] = {}
+    found: dict[TensorAxis, DynamicAxis] = {}
     for leaf, axes in _leaf_axes(call, dynamic_shapes):
         if axes is None:
             continue
@@ -100,9 +98,9 @@ def from_dynamic_shapes(call: ExampleCall, dynamic_shapes: Any) -> dict[Place, D
                 f"{leaf.tensor.dim()} axes, got {axes!r}"
             )
         for axis, dim in pairs:
-            place = (leaf.name, _axis(f"input {leaf.name!r}", leaf.tensor, axis))
-            if (dynamic := _dynamic(place, dim)) is not None:
-                found[place] = dynamic
+            tensor_axis = (leaf.name, _axis(f"input {leaf.name!r}", leaf.tensor, axis))
+            if (dynamic := _dynamic(tensor_axis, dim)) is not None:
+                found[tensor_axis] = dynamic
     return found
 
 
@@ -149,9 +147,9 @@ def _inside(leaf: Leaf, shapes: Any) -> Any:
     return shapes
 
 
-def _dynamic(place: Place, dim: Any) -> DynamicAxis | None:
+def _dynamic(tensor_axis: TensorAxis, dim: Any) -> DynamicAxis | None:
     """One axis of ``dynamic_shapes``: a Dim, its name, AUTO or DYNAMIC; None where it is fixed."""
-    name, axis = place
+    name, axis = tensor_axis
     if dim is None or type(dim) is int:
         return None
     if isinstance(dim, str):

@@ -16,7 +16,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.conversion.result import Conversion
 from posexport.drop_in import finish
-from posexport.drop_in.axes import Place, from_dynamic_axes, from_dynamic_shapes
+from posexport.drop_in.axes import from_dynamic_axes, from_dynamic_shapes
 from posexport.drop_in.example import ExampleCall, example_call
 from posexport.drop_in.ports import InputPort, OutputPort, input_port, internal_names
 from posexport.drop_in.program import ExportedModel, into_place
@@ -24,6 +24,7 @@ from posexport.drop_in.request import Request
 from posexport.drop_in.ties import Symbol, tied
 from posexport.drop_in.wrapped import Wrapped, wrapped
 from posexport.errors import PosexportError
+from posexport.sources.axes.trials import TensorAxis
 from posexport.sources.user_module import copied, likely_line, not_the_module_s, raised
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
 
@@ -36,14 +37,14 @@ class _Interface:
     ports: list[InputPort]
     outputs: dict[str, Tensor]
     symbols: dict[str, Symbol]
-    output_axes: dict[Place, str]
+    output_axes: dict[TensorAxis, str]
 
     @property
     def axes(self) -> dict[str, list[str | int]]:
         """The axes of the bundle's inputs."""
         shapes: dict[str, list[str | int]] = {leaf.name: list(leaf.tensor.shape) for leaf in self.call.leaves}
         for label, symbol in self.symbols.items():
-            for name, axis in symbol.places:
+            for name, axis in symbol.members:
                 shapes[name][axis] = label
         return {port.internal: shapes[port.name] for port in self.ports}
 
@@ -54,9 +55,9 @@ class _Interface:
             outputs=[OutputPort(name, tensor.dtype, not tensor.dim()) for name, tensor in self.outputs.items()],
             axes={
                 **{
-                    place: axis.name
+                    tensor_axis: axis.name
                     for symbol in self.symbols.values()
-                    for place, axis in zip(symbol.places, symbol.axes, strict=True)
+                    for tensor_axis, axis in zip(symbol.members, symbol.axes, strict=True)
                 },
                 **self.output_axes,
             },
@@ -94,7 +95,7 @@ def _interface(request: Request, call: ExampleCall, ports: list[InputPort]) -> _
     outputs = dict(zip(_output_names(label, list(answer), request.output_names), answer.values(), strict=True))
     if clash := [name for name in outputs if name in tensors]:
         raise PosexportError(f"{label}: {clash[0]!r} is the name of an input and of an output; give them two names")
-    output_axes: dict[Place, str] = {}
+    output_axes: dict[TensorAxis, str] = {}
     if request.dynamic_shapes is not None:
         axes = from_dynamic_shapes(call, request.dynamic_shapes)
     else:
@@ -136,7 +137,7 @@ def _labelled(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> dict[
     for meaning, symbol in sorted(zip(meanings, symbols, strict=True), key=lambda pair: pair[0] != BATCH):
         label = ENCODER_SEQUENCE if meaning == SEQUENCE and SEQUENCE in labels else meaning
         if label in labels:
-            name, axis = symbol.places[0]
+            name, axis = symbol.members[0]
             label = f"{internal_names([name])[0]}_{axis}_{meaning}"
         labels[label] = symbol
     return labels
@@ -144,7 +145,7 @@ def _labelled(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> dict[
 
 def _meanings(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> list[str]:
     """Batch, a side of an image, or a sequence."""
-    varying = {place for symbol in symbols for place in symbol.places}
+    varying = {tensor_axis for symbol in symbols for tensor_axis in symbol.members}
     images = {
         name
         for name, tensor in tensors.items()
@@ -153,8 +154,8 @@ def _meanings(symbols: Sequence[Symbol], tensors: Mapping[str, Tensor]) -> list[
     meanings = [_meaning(symbol, images) for symbol in symbols]
     if BATCH not in meanings:
         for index, symbol in enumerate(symbols):
-            first = all(axis == 0 for _, axis in symbol.places)
-            if first and any(name == symbol.places[0][0] and axis for name, axis in varying):
+            first = all(axis == 0 for _, axis in symbol.members)
+            if first and any(name == symbol.members[0][0] and axis for name, axis in varying):
                 meanings[index] = BATCH
                 break
     return meanings
@@ -165,7 +166,7 @@ def _meaning(symbol: Symbol, images: set[str]) -> str:
     names = [axis.name.lower() for axis in symbol.axes if axis.named]
     if any("batch" in name or name in ("b", "n", "bs", "bsz") for name in names):
         return BATCH
-    name, axis = symbol.places[0]
+    name, axis = symbol.members[0]
     if not names and axis == 0:
         return BATCH
     return {2: HEIGHT, 3: WIDTH}.get(axis, SEQUENCE) if name in images else SEQUENCE

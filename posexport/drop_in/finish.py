@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 
 from posexport.drop_in import ports
-from posexport.drop_in.axes import Place
 from posexport.drop_in.ports import InputPort, OutputPort
 from posexport.errors import PosexportError
 from posexport.export.save import KEEP_INSIDE, weight_bytes
 from posexport.graph.edits import free_names
+from posexport.sources.axes.trials import TensorAxis
 
 #: above this, protobuf takes no file; some is left for the graph
 LARGEST = (1 << 31) - (1 << 24)
@@ -27,13 +27,13 @@ class FileNames:
     Attributes:
         inputs: the bundle's inputs in their order.
         outputs: the bundle's outputs in their order.
-        axes: names of axes of inputs and outputs, by place.
+        axes: names of axes of inputs and outputs, by tensor and number.
         symbols: the file's names of the bundle's axes, for axes of outputs that have none of their own.
     """
 
     inputs: list[InputPort]
     outputs: list[OutputPort]
-    axes: Mapping[Place, str]
+    axes: Mapping[TensorAxis, str]
     symbols: Mapping[str, str] = field(default_factory=dict)
 
 

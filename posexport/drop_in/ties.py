@@ -11,8 +11,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from posexport.drop_in.axes import DynamicAxis, Place
+from posexport.drop_in.axes import DynamicAxis
 from posexport.errors import PosexportError
+from posexport.sources.axes.trials import TensorAxis
 from posexport.sources.user_module import likely_line, not_the_module_s, raised
 
 Call = Callable[[dict[str, Tensor]], object]
@@ -22,7 +23,7 @@ Call = Callable[[dict[str, Tensor]], object]
 class Symbol:
     """Axes that have one size: where they are, and how they are called in the file."""
 
-    places: list[Place]
+    members: list[TensorAxis]
     axes: list[DynamicAxis]
     size: int
 
@@ -33,11 +34,11 @@ class Symbol:
 
     def described(self) -> str:
         """The first of them, in words."""
-        (name, axis), own = self.places[0], self.axes[0]
+        (name, axis), own = self.members[0], self.axes[0]
         return f"axis {axis} of input {name!r} ({own.name})"
 
 
-def tied(label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[Place, DynamicAxis]) -> list[Symbol]:
+def tied(label: str, call: Call, tensors: Mapping[str, Tensor], axes: Mapping[TensorAxis, DynamicAxis]) -> list[Symbol]:
     """The symbols of ``axes``; those that are optional and cannot vary are left out.
 
     ``call``: the module, called with tensors by name.
@@ -83,7 +84,7 @@ def _at(err: BaseException) -> str:
     return f" ({line})" if line else ""
 
 
-def _by_name(tensors: Mapping[str, Tensor], axes: Mapping[Place, DynamicAxis]) -> list[Symbol]:
+def _by_name(tensors: Mapping[str, Tensor], axes: Mapping[TensorAxis, DynamicAxis]) -> list[Symbol]:
     """A symbol for every name of the user's, and for every axis without one."""
     found: dict[object, Symbol] = {}
     for (name, axis), dynamic in axes.items():
@@ -91,17 +92,17 @@ def _by_name(tensors: Mapping[str, Tensor], axes: Mapping[Place, DynamicAxis]) -
         symbol = found.setdefault(dynamic.name if dynamic.named else (name, axis), Symbol([], [], size))
         if symbol.size != size:
             raise PosexportError(
-                f"axis {dynamic.name!r} has the size {symbol.size} in the example's {symbol.places[0][0]!r} and {size} "
-                f"in its {name!r}; give axes that differ names that differ"
+                f"axis {dynamic.name!r} has the size {symbol.size} in the example's {symbol.members[0][0]!r} and "
+                f"{size} in its {name!r}; give axes that differ names that differ"
             )
-        symbol.places.append((name, axis))
+        symbol.members.append((name, axis))
         symbol.axes.append(dynamic)
     return list(found.values())
 
 
 def _by_axis(symbols: Sequence[Symbol]) -> list[Symbol]:
     """Axes of one size and one number (the batch of two inputs, their sequence) as one."""
-    return _merged(symbols, lambda symbol: (symbol.size, symbol.places[0][1]))
+    return _merged(symbols, lambda symbol: (symbol.size, symbol.members[0][1]))
 
 
 def _by_size(symbols: Sequence[Symbol]) -> list[Symbol]:
@@ -113,7 +114,7 @@ def _merged(symbols: Sequence[Symbol], key: Callable[[Symbol], object]) -> list[
     found: dict[object, Symbol] = {}
     for symbol in symbols:
         merged = found.setdefault(key(symbol), Symbol([], [], symbol.size))
-        merged.places.extend(symbol.places)
+        merged.members.extend(symbol.members)
         merged.axes.extend(symbol.axes)
     return list(found.values())
 
@@ -152,7 +153,7 @@ class _Trials:
         tensors = dict(self._tensors)
         for index, size in sizes.items():
             symbol = symbols[index]
-            for name, axis in symbol.places:
+            for name, axis in symbol.members:
                 tensors[name] = _resized(tensors[name], axis, min(size, symbol.most or size))
         try:
             with torch.no_grad():

@@ -55,10 +55,11 @@ def _decisions(part: Part) -> Table:
 
 def _passes(found: Explanation) -> Table:
     table = Table(title="graph passes", title_justify="left", box=box.SIMPLE)
-    for name in ("pass", "nodes", "not applied"):
+    for name in ("pass", "nodes", "recognised", "not applied"):
         table.add_column(name, justify="right" if name == "nodes" else "left")
     for name, spec in found.passes.items():
-        table.add_row(name, str(spec.nodes), "\n".join(spec.rejected) or "none")
+        recognised, rejected = ("\n".join(each) for each in (spec.recognised, spec.rejected))
+        table.add_row(name, str(spec.nodes), recognised, rejected or "none")
     return table
 
 

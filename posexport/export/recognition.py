@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
-from posexport.passes import attention_by_hand, mask_structure, repeated_heads
+from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads
 from posexport.passes.graph_pass import PassResult
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
@@ -28,10 +28,16 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
     _settle(model, by_hand)
     grouped = repeated_heads.share(model)
     _settle(model, grouped)
+    biased = position_bias.recognise(model)
+    _settle(model, biased)
     structured = mask_structure.simplify(model, _samples(source))
     _settle(model, structured)
-    recognised = PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected))
-    return {"recognised-attention": recognised, "grouped-heads": grouped, "mask-structure": structured}
+    return {
+        "recognised-attention": PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected)),
+        "grouped-heads": grouped,
+        "position-bias": biased,
+        "mask-structure": structured,
+    }
 
 
 def _settle(model: ir.Model, result: PassResult) -> None:

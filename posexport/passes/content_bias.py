@@ -47,7 +47,7 @@ class Content:
 
 def reads(value: ir.Value, *roots: ir.Value) -> bool:
     """Whether ``value`` is computed from one of ``roots``' elements."""
-    return any(each in roots for each in _sources(value, roots))
+    return any(each in roots for each in sources(value, roots))
 
 
 def root(value: ir.Value) -> ir.Value:
@@ -117,7 +117,7 @@ def counted(x: ir.Value, before: ir.Node) -> ir.Value:
     return _put("Range", [zero, length, one], before, name, [tokens])
 
 
-def _sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]:
+def sources(value: ir.Value, roots: Collection[ir.Value]) -> Iterator[ir.Value]:
     """``value`` and all that its elements are computed from, up to ``roots``; what only gives its shape is left out."""
     seen, todo = {value}, [value]
     while todo:
@@ -138,7 +138,7 @@ def _exchanged(q: ir.Value) -> tuple[int | str, ...]:
 
 def gathers(value: ir.Value, roots: Collection[ir.Value], width: int | str | None) -> Iterator[ir.Node]:
     """What picks rows of a table as wide as a head."""
-    for each in _sources(value, roots):
+    for each in sources(value, roots):
         node = each.producer()
         if node is not None and _picks_rows(node):
             table = node.inputs[0]
@@ -206,6 +206,8 @@ class Part:
         inner = list(dict.fromkeys(value for value in outputs if value not in free))
         self.names = [value.name or "" for value in inner]
         graph = ir.convenience.extract(model.graph, [*free, *model.graph.inputs], inner)
+        for value in free:
+            graph.initializers.pop(value.name or "", None)
         self.inputs = graph.inputs[len(free) :]
         #: whether elements of the model's inputs are read, or other operators than ONNX's are called
         self.reads_inputs = any(user.op_type != "Shape" for value in self.inputs for user, _ in value.uses())

@@ -12,10 +12,14 @@ from posexport.targets.target import Target
 
 @dataclass(frozen=True)
 class PassResult:
-    """``nodes``: places in the graph that changed. ``rejected``: why other places did not, each reason once."""
+    """``nodes``: places in the graph that changed. ``rejected``: why other places did not, each reason once.
+
+    ``recognised``: what was found in those that did, where there are kinds of it.
+    """
 
     nodes: int = 0
     rejected: tuple[str, ...] = ()
+    recognised: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, reasons: Sequence[str | None]) -> Self:

@@ -32,7 +32,7 @@ def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
     for node in model.graph:
         spec = AttentionSpec.of(node)
         mask = None if spec is None or spec.mask != "pairs" else spec.named_inputs(node)["mask"]
-        if spec is not None and mask is not None and not spec.ordered and sizes(mask) is not None:
+        if spec is not None and mask is not None and not spec.causal and sizes(mask) is not None:
             by_mask.setdefault(mask, []).append((node, spec))
     for mask, nodes in by_mask.items():
         structure, reason = _structure(model, mask, samples)
@@ -102,7 +102,7 @@ def _change(node: ir.Node, spec: AttentionSpec, mask: ir.Value, structure: Struc
     inputs = spec.named_inputs(node)
     if "keys" in structure:
         inputs["mask"] = _last_row(mask, node)
-    if causal:
+    if causal and not spec.ordered:
         inputs |= {"qpos": _counted(inputs["q"], node), "kpos": _counted(inputs["k"], node)}
     take_place(changed.node(inputs, like=node), node)
 

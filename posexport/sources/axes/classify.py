@@ -1,6 +1,6 @@
 """How each axis of the inputs varies: freely, with other axes, in steps, from a least size on, or not at all.
 
-An axis is tried alone, then with those of its size that stand at the same place in other inputs (a batch), then with
+An axis is tried alone, then with those of its size that have the same number in other inputs (a batch), then with
 all of its size (both axes of a mask [T, T]).
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from posexport.sources.axes.trials import Place, Trials
+from posexport.sources.axes.trials import TensorAxis, Trials
 
 #: sizes that axes of an example of 1 are grown to: the first axis, the others
 _GROWN, _GROWN_FURTHER = 3, 5
@@ -24,7 +24,7 @@ class Varying:
     """Axes that have one size.
 
     Attributes:
-        members: inputs and the places of the axis in them.
+        members: names of inputs, and numbers of the axis in them.
         size: the example's, grown where that is 1.
         step: all sizes are multiples of it.
         least: the smallest size that is taken.
@@ -32,12 +32,12 @@ class Varying:
         outputs: the axes of outputs that had the new size too.
     """
 
-    members: tuple[Place, ...]
+    members: tuple[TensorAxis, ...]
     size: int
     step: int = 1
     least: int = 1
     ends: bool = False
-    outputs: frozenset[Place] = frozenset()
+    outputs: frozenset[TensorAxis] = frozenset()
 
 
 @dataclass(kw_only=True)
@@ -45,13 +45,13 @@ class Classified:
     """``fixed``: the failure of every axis that does not vary. ``base``: shapes that the module takes."""
 
     varying: list[Varying] = field(default_factory=list)
-    fixed: dict[Place, str] = field(default_factory=dict)
+    fixed: dict[TensorAxis, str] = field(default_factory=dict)
     base: dict[str, tuple[int, ...]]
     outputs: dict[str, Tensor]
 
-    def of(self, place: Place) -> Varying | None:
+    def of(self, tensor_axis: TensorAxis) -> Varying | None:
         """The group of an axis."""
-        return next((group for group in self.varying if place in group.members), None)
+        return next((group for group in self.varying if tensor_axis in group.members), None)
 
 
 class Classify:
@@ -61,11 +61,11 @@ class Classify:
     read.
     """
 
-    def __init__(self, trials: Trials, declared: Sequence[tuple[Place, ...]], followers: set[str]) -> None:
+    def __init__(self, trials: Trials, declared: Sequence[tuple[TensorAxis, ...]], followers: set[str]) -> None:
         self._trials, self._followers = trials, followers
-        self._declared = {place: group for group in declared for place in group}
+        self._declared = {tensor_axis: group for group in declared for tensor_axis in group}
 
-    def run(self, settled: set[Place]) -> Classified | None:
+    def run(self, settled: set[TensorAxis]) -> Classified | None:
         """None where the module does not even take its example. ``settled`` axes are not looked at."""
         self._base = {name: tuple(tensor.shape) for name, tensor in self._trials.tensors.items()}
         outputs = self._trials(self._base)
@@ -76,34 +76,38 @@ class Classify:
         first = [name for name in self._base if name not in self._followers]
         for name in (*first, *(name for name in self._base if name in self._followers)):
             for axis in range(len(self._base[name])):
-                place = (name, axis)
-                if place not in settled and self._found.of(place) is None and place not in self._found.fixed:
-                    self._place(place)
+                tensor_axis = (name, axis)
+                if (
+                    tensor_axis not in settled
+                    and self._found.of(tensor_axis) is None
+                    and tensor_axis not in self._found.fixed
+                ):
+                    self._classify(tensor_axis)
         self._shrink_what_is_fixed()
         for group in self._found.varying:
             self._least(group)
         return self._found
 
-    def _at(self, places: Sequence[Place], size: int) -> dict[str, tuple[int, ...]]:
+    def _at(self, axes: Sequence[TensorAxis], size: int) -> dict[str, tuple[int, ...]]:
         shapes = {name: list(shape) for name, shape in self._base.items()}
-        for name, axis in places:
+        for name, axis in axes:
             shapes[name][axis] = size
         return {name: tuple(shape) for name, shape in shapes.items()}
 
-    def _size(self, place: Place) -> int:
-        return self._base[place[0]][place[1]]
+    def _size(self, tensor_axis: TensorAxis) -> int:
+        return self._base[tensor_axis[0]][tensor_axis[1]]
 
-    def _takes(self, places: Sequence[Place], size: int) -> bool:
-        return size >= 1 and self._trials(self._at(places, size)) is not None
+    def _takes(self, axes: Sequence[TensorAxis], size: int) -> bool:
+        return size >= 1 and self._trials(self._at(axes, size)) is not None
 
-    def _grow(self, settled: set[Place]) -> None:
+    def _grow(self, settled: set[TensorAxis]) -> None:
         """Axes of size 1, together and else alone: at 1 nothing shows which axes belong together."""
         ones = [(n, a) for n, shape in self._base.items() for a, size in enumerate(shape) if size == 1]
-        ones = [place for place in ones if place not in settled]
+        ones = [tensor_axis for tensor_axis in ones if tensor_axis not in settled]
         for number in sorted({axis for _, axis in ones}):
-            here = [place for place in ones if place[1] == number]
-            for places in [here, *([[place] for place in here] if len(here) > 1 else [])]:
-                shapes = self._at(places, _GROWN_FURTHER if number else _GROWN)
+            here = [tensor_axis for tensor_axis in ones if tensor_axis[1] == number]
+            for axes in [here, *([[tensor_axis] for tensor_axis in here] if len(here) > 1 else [])]:
+                shapes = self._at(axes, _GROWN_FURTHER if number else _GROWN)
                 outputs = self._trials(shapes)
                 if outputs is not None:
                     self._base = self._found.base = shapes
@@ -122,46 +126,46 @@ class Classify:
                 self._base = self._found.base = shrunk
                 self._found.outputs = outputs
 
-    def _free(self, size: int) -> Iterator[Place]:
+    def _free(self, size: int) -> Iterator[TensorAxis]:
         """Axes of this size of which nothing is known."""
         for name, shape in self._base.items():
             for axis, other in enumerate(shape):
                 if other == size and self._found.of((name, axis)) is None:
                     yield name, axis
 
-    def _place(self, place: Place) -> None:
-        size = self._size(place)
-        if group := self._followed(place):
-            group.members = (*group.members, place)
+    def _classify(self, tensor_axis: TensorAxis) -> None:
+        size = self._size(tensor_axis)
+        if group := self._followed(tensor_axis):
+            group.members = (*group.members, tensor_axis)
             return
-        sets = list(self._sets(place, size))
-        for places in sets:
-            if (outputs := self._trials(self._at(places, size + 1))) is not None:
-                members = self._needed(place, places, size + 1) if len(places) > len(sets[0]) else places
+        sets = list(self._sets(tensor_axis, size))
+        for axes in sets:
+            if (outputs := self._trials(self._at(axes, size + 1))) is not None:
+                members = self._needed(tensor_axis, axes, size + 1) if len(axes) > len(sets[0]) else axes
                 self._add(members, size, outputs, size + 1)
                 return
         reason = self._trials.made[-len(sets)]
-        if not any(self._otherwise(places, size) for places in sets):
-            self._found.fixed[place] = reason
+        if not any(self._otherwise(axes, size) for axes in sets):
+            self._found.fixed[tensor_axis] = reason
 
-    def _otherwise(self, places: tuple[Place, ...], size: int) -> bool:
+    def _otherwise(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether axes that cannot be one larger can be smaller, or larger in steps."""
-        if self._shrunk(places, size, size - 1):
+        if self._shrunk(axes, size, size - 1):
             return True
-        if (outputs := self._trials(self._at(places, 2 * size))) is not None:
-            self._add(places, size, outputs, 2 * size, step=self._step(places, size, 1))
+        if (outputs := self._trials(self._at(axes, 2 * size))) is not None:
+            self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
             return True
-        if size % 2 == 0 and self._shrunk(places, size, size // 2):
-            self._found.varying[-1].step = self._step(places, size, -1)
+        if size % 2 == 0 and self._shrunk(axes, size, size // 2):
+            self._found.varying[-1].step = self._step(axes, size, -1)
             return True
         return False
 
-    def _shrunk(self, places: tuple[Place, ...], size: int, new: int) -> bool:
+    def _shrunk(self, axes: tuple[TensorAxis, ...], size: int, new: int) -> bool:
         """Whether axes can have a size below the example's. One row that is broadcast to what is fixed is none."""
-        outputs = self._trials(self._at(places, new)) if new else None
+        outputs = self._trials(self._at(axes, new)) if new else None
         if outputs is None:
             return False
-        self._add(places, size, outputs, new, ends=True)
+        self._add(axes, size, outputs, new, ends=True)
         if new == 1 and not self._found.varying[-1].outputs:
             self._found.varying.pop()
             return False
@@ -169,7 +173,7 @@ class Classify:
 
     def _add(
         self,
-        members: tuple[Place, ...],
+        members: tuple[TensorAxis, ...],
         size: int,
         outputs: dict[str, Tensor],
         new: int,
@@ -188,44 +192,44 @@ class Classify:
             Varying(members=members, size=size, step=step, ends=ends, outputs=frozenset(followed))
         )
 
-    def _followed(self, place: Place) -> Varying | None:
+    def _followed(self, tensor_axis: TensorAxis) -> Varying | None:
         """The group that an axis of a mask belongs to, though the module may not read the mask."""
-        if place[0] not in self._followers or place in self._declared:
+        if tensor_axis[0] not in self._followers or tensor_axis in self._declared:
             return None
-        size, axis = self._size(place), place[1]
+        size, axis = self._size(tensor_axis), tensor_axis[1]
         here = [g for g in self._found.varying if g.size == size and any(a == axis for _, a in g.members)]
         for group in here:
-            if self._takes((*group.members, place), size + group.step):
+            if self._takes((*group.members, tensor_axis), size + group.step):
                 return group
         return None
 
-    def _sets(self, place: Place, size: int) -> Iterator[tuple[Place, ...]]:
+    def _sets(self, tensor_axis: TensorAxis, size: int) -> Iterator[tuple[TensorAxis, ...]]:
         """The axes to change at once, the fewest first."""
-        alone = self._declared.get(place, (place,))
+        alone = self._declared.get(tensor_axis, (tensor_axis,))
         yield alone
         free = [other for other in self._free(size) if other not in alone]
-        there = [other for other in free if other[1] == place[1]]
+        there = [other for other in free if other[1] == tensor_axis[1]]
         if there:
             yield (*alone, *there)
         if len(free) > len(there):
             yield (*alone, *free)
         if 1 < len(free) <= _FEW:  # one of them may have the size by chance: as many heads as tokens
-            yield from ((*alone, *(place for place in free if place != other)) for other in free)
+            yield from ((*alone, *(tensor_axis for tensor_axis in free if tensor_axis != other)) for other in free)
 
-    def _needed(self, place: Place, places: tuple[Place, ...], size: int) -> tuple[Place, ...]:
-        """Those of ``places`` without which the others do not vary."""
-        kept = places
-        for other in places:
-            declared = self._declared.get(place, (place,))
+    def _needed(self, tensor_axis: TensorAxis, axes: tuple[TensorAxis, ...], size: int) -> tuple[TensorAxis, ...]:
+        """Those of ``axes`` without which the others do not vary."""
+        kept = axes
+        for other in axes:
+            declared = self._declared.get(tensor_axis, (tensor_axis,))
             if other not in declared and self._takes(tuple(p for p in kept if p != other), size):
                 kept = tuple(p for p in kept if p != other)
         return kept
 
-    def _step(self, places: Sequence[Place], size: int, sign: int) -> int:
+    def _step(self, axes: Sequence[TensorAxis], size: int, sign: int) -> int:
         """The smallest divisor of ``size`` by which it may be changed."""
         step = size
         for prime in _primes(size):
-            while step % prime == 0 and step // prime > 1 and self._takes(places, size + sign * step // prime):
+            while step % prime == 0 and step // prime > 1 and self._takes(axes, size + sign * step // prime):
                 step //= prime
         return step
 

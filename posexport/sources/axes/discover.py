@@ -10,7 +10,7 @@ from posexport.sources.axes.classify import Classified, Classify, Varying
 from posexport.sources.axes.names import named
 from posexport.sources.axes.rows import separate
 from posexport.sources.axes.sizes import STANDARD
-from posexport.sources.axes.trials import Place, SpentError, Trials
+from posexport.sources.axes.trials import SpentError, TensorAxis, Trials
 from posexport.spec import BATCH, SEQUENCE, Axis
 
 #: calls that the search may make; most modules need half
@@ -44,15 +44,15 @@ def discover(
         for name, tensor in tensors.items()
         if not tensor.is_floating_point() and any(word in name.lower() for word in _FOLLOWERS)
     }
-    places = _declared_places(declared)
+    by_label = _declared_axes(declared)
     try:
-        found = Classify(trials, list(places.values()), followers).run(_fixed_places(declared))
+        found = Classify(trials, list(by_label.values()), followers).run(_fixed_axes(declared))
         if found is None:
             return Discovered(shapes=_conventional(tensors, declared))
-        given = {label: found.of(group[0]) for label, group in places.items()}
+        given = {label: found.of(group[0]) for label, group in by_label.items()}
         for label, group in given.items():
             if group is None and label not in STANDARD:
-                (name, number), *_ = places[label]
+                (name, number), *_ = by_label[label]
                 raise _stuck(argument, label, (name, number), found)
         groups = named(
             tensors,
@@ -78,16 +78,16 @@ def discover(
     )
 
 
-def _declared_places(declared: Mapping[str, Sequence[Axis]]) -> dict[str, tuple[Place, ...]]:
-    places: dict[str, tuple[Place, ...]] = {}
+def _declared_axes(declared: Mapping[str, Sequence[Axis]]) -> dict[str, tuple[TensorAxis, ...]]:
+    by_label: dict[str, tuple[TensorAxis, ...]] = {}
     for name, axes in declared.items():
         for number, axis in enumerate(axes):
             if isinstance(axis, str):
-                places[axis] = (*places.get(axis, ()), (name, number))
-    return places
+                by_label[axis] = (*by_label.get(axis, ()), (name, number))
+    return by_label
 
 
-def _fixed_places(declared: Mapping[str, Sequence[Axis]]) -> set[Place]:
+def _fixed_axes(declared: Mapping[str, Sequence[Axis]]) -> set[TensorAxis]:
     return {(name, n) for name, axes in declared.items() for n, axis in enumerate(axes) if isinstance(axis, int)}
 
 
@@ -100,11 +100,11 @@ def _conventional(tensors: Mapping[str, Tensor], declared: Mapping[str, Sequence
     }
 
 
-def _stuck(argument: str, label: str, place: Place, found: Classified) -> PosexportError:
-    name, number = place
+def _stuck(argument: str, label: str, tensor_axis: TensorAxis, found: Classified) -> PosexportError:
+    name, number = tensor_axis
     return PosexportError(
-        f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[place]}; compute what depends "
-        "on it from x.shape, or give its size as a number with axes="
+        f"{argument}: axis {label} (axis {number} of {name}) does not vary: {found.fixed[tensor_axis]}; compute what "
+        "depends on it from x.shape, or give its size as a number with axes="
     )
 
 
@@ -116,7 +116,7 @@ def _shape(
     found: Classified,
 ) -> list[Axis]:
     """The axes of an input. The token axis of ids varies in any case: that it is fixed is an error, not a property."""
-    tensor, names = tensors[name], {place: label for label, group in groups for place in group.members}
+    tensor, names = tensors[name], {tensor_axis: label for label, group in groups for tensor_axis in group.members}
     axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
     if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
         if (name, 1) in found.fixed:

@@ -10,7 +10,7 @@ from posexport.sources import mapped
 from posexport.sources.user_module import copied, likely_line, named_outputs, not_the_module_s, raised
 
 #: an axis: the input's name and the axis' number
-Place = tuple[str, int]
+TensorAxis = tuple[str, int]
 Shapes = Mapping[str, tuple[int, ...]]
 
 

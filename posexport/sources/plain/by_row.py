@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 _DATA, _ROWS = "_posexport_data", "_posexport_rows"
+#: casts, which are those of all rows at once: vmap cannot trace what PyTorch asserts of their types
+_CASTS = {"to", "type", "type_as", "float", "double", "half"}
 #: functions that take a dtype or a size of another tensor alone
 _LIKE = {"type_as", "to", "expand_as", "view_as", "reshape_as", "zeros_like", "ones_like", "full_like", "empty_like"}
 
@@ -66,6 +68,8 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
         args, kwargs = tree_unflatten(filled, tree)
         return func(*args, **kwargs)
 
+    if getattr(func, "__name__", "") in _CASTS and numbered == [0]:
+        return [alone(getattr(leaves[0], _ROWS))]
     try:
         answer = torch.vmap(alone)(*(getattr(leaves[index], _ROWS) for index in numbered))
     except (RuntimeError, ValueError):

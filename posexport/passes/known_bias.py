@@ -1,0 +1,225 @@
+"""Which of our encodings a bias of positions alone is: computed at several lengths, compared with their oracles.
+
+ALiBi by the slopes of its number of heads (Press et al., arXiv:2108.12409), T5 by its buckets (Raffel et al.,
+arXiv:1910.10683), of which the table's rows are told by numbers put in its place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.encodings import alibi, buckets, t5
+from posexport.graph.edits import initializer, integers, put
+from posexport.graph.queries import is_weight, sizes
+from posexport.passes.content_bias import Part, reads, sources
+
+#: tokens that a bias is compared for, and those that buckets are read from: of many heads, and of few
+_LENGTHS, _FAR, _NEARER, _FEW = (7, 150), 1025, 515, 16
+_UNKNOWN = "what its mask adds by positions alone is none of our encodings' bias"
+#: roundings of float32: of a slope, and of its product with a distance
+_ROUNDINGS = 4 * float(np.finfo(np.float32).eps)
+
+
+def of_positions(model: ir.Model, value: ir.Value) -> bool:
+    """Whether ``value`` is computed from sizes and weights alone."""
+    return not reads(value, *model.graph.inputs)
+
+
+class Known:
+    """A bias that is one of our encodings', by its ``name``."""
+
+    name: str
+
+    def build(self, before: ir.Node, at: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """``by_distance`` [H, W] and ``lowest`` [1] of tokens at 0, 1, 2 ... (`posexport.ops.distance_scores`)."""
+        g = _Nodes(before)
+        count = g.put("Shape", [at], [1])
+        lowest = g.put("Sub", [g.integers([1]), count], [1])
+        scalars = [g.put("Squeeze", [each], []) for each in (lowest, count)]
+        one = g.put("Squeeze", [g.integers([1])], [])
+        distance = g.put("Range", [*scalars, one], [None])
+        return self.by_distance(g, distance), lowest
+
+    def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
+        """[H, W] of int64 distances [W], query minus key."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Alibi(Known):
+    """Slopes of a number of heads."""
+
+    heads: int
+    variant: alibi.Variant
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        slopes = alibi.slopes(self.heads)
+        return f"ALiBi (slopes {max(slopes):.3g} to {min(slopes):.3g} of {self.heads} heads, {self.variant})"
+
+    def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
+        slopes_H1 = g.constant(-np.asarray(alibi.slopes(self.heads), np.float32)[:, None])
+        counted = distance if self.variant == "causal" else g.put("Abs", [distance], [None])
+        as_number = g.put("Cast", [counted], [None], ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
+        return g.put("Mul", [slopes_H1, as_number], [self.heads, None], ir.DataType.FLOAT)
+
+
+@dataclass(frozen=True)
+class Buckets(Known):
+    """A ``table`` [buckets, heads] read by T5's buckets."""
+
+    table: ir.Value
+    heads: int
+    buckets: int
+    max_distance: int
+    bidirectional: bool
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        side = "bidirectional" if self.bidirectional else "one-sided"
+        return f"T5 buckets ({self.buckets}, {self.max_distance}, {side})"
+
+    @property
+    def edges(self) -> list[int]:
+        side = self.buckets // 2 if self.bidirectional else self.buckets
+        return buckets.edges(side, self.max_distance)
+
+    def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
+        length = g.put("Abs", [distance], [None])
+        if not self.bidirectional:
+            length = g.put("Max", [distance, g.integers([0])], [None])
+        reached = g.put(
+            "GreaterOrEqual",
+            [g.put("Unsqueeze", [length, g.integers([1])], [None, 1]), g.integers(self.edges)],
+            [None, len(self.edges)],
+            ir.DataType.BOOL,
+        )
+        as_number = g.put("Cast", [reached], [None, len(self.edges)], to=int(ir.DataType.INT64))
+        rows = g.put("ReduceSum", [as_number, g.integers([1])], [None], keepdims=0)
+        if self.bidirectional:
+            later = g.put("Less", [distance, g.integers([0])], [None], ir.DataType.BOOL)
+            behind = g.put("Cast", [later], [None], to=int(ir.DataType.INT64))
+            rows = g.put("Add", [rows, g.put("Mul", [behind, g.integers([self.buckets // 2])], [None])], [None])
+        of_distance = g.put("Gather", [self.table, rows], [None, self.heads], ir.DataType.FLOAT, axis=0)
+        return g.put("Transpose", [of_distance], [self.heads, None], ir.DataType.FLOAT, perm=[1, 0])
+
+
+def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
+    """The encoding whose bias [.., H, T, T] this is, or why none is known."""
+    tokens = (sizes(bias) or ())[-1]
+    if not isinstance(tokens, str) or (sizes(bias) or ())[-2] != tokens or bias.dtype != ir.DataType.FLOAT:
+        return _UNKNOWN
+    tables = [each for each in sources(bias, model.graph.inputs) if is_weight(each, 2) and each.dtype == bias.dtype]
+    fitting = [table for table in tables if (sizes(table) or ())[1] == heads]
+    if len(fitting) == 1:
+        return _buckets(model, bias, tokens, fitting[0]) or _UNKNOWN
+    return _alibi(model, bias, tokens, heads) or _UNKNOWN
+
+
+def _computed(part: Part, given: dict[ir.Value, NDArray[Any]], tokens: str, length: int) -> NDArray[Any] | None:
+    """The bias [H, T, T]."""
+    answer = part.run(given, {tokens: length})
+    return None if answer is None else answer[0].reshape(-1, length, length)
+
+
+def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | None:
+    part, variants = Part(model, [bias], []), list[alibi.Variant](["symmetric", "causal"])
+    for length in _LENGTHS:
+        found = None if part.reads_inputs else _computed(part, {}, tokens, length)
+        if found is None:
+            return None
+        at, q = np.arange(length, dtype=np.float64)[None], np.zeros((1, heads, length, 1))
+        for variant in list(variants):
+            wanted = alibi.oracle(q, q, at, at, params={}, heads=heads, variant=variant)[0]
+            if not (np.abs(found - wanted) <= _ROUNDINGS * np.abs(wanted)).all():
+                variants.remove(variant)
+    return Alibi(heads, variants[0]) if variants else None
+
+
+def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> Buckets | None:
+    count, heads = (int(n) for n in sizes(table) or ())
+    part = Part(model, [bias], [table])
+    if part.reads_inputs:
+        return None
+    # a number for every row and head, of which float32 is exact
+    told = (np.arange(count)[:, None] + count * np.arange(heads)).astype(np.float32)
+    far = _FAR if heads <= _FEW else _NEARER
+    whole = _computed(part, {table: told}, tokens, far)
+    if whole is None:
+        return None
+    rows_W = np.concatenate([whole[0, 0, :0:-1], whole[0, :, 0]]).astype(np.int64)
+    known = _settings(rows_W, count, far)
+    if known is None:
+        return None
+    bucket = Buckets(table, heads, count, *known)
+    for length in _LENGTHS:
+        found, at = _computed(part, {table: told}, tokens, length), np.arange(length)[None]
+        q, params = np.zeros((1, heads, length, 1)), {"table": told.astype(np.float64)}
+        settings = {"buckets": count, "max_distance": known[0], "bidirectional": known[1]}
+        wanted = t5.oracle(q, q, at, at, params=params, heads=heads, **settings)[0]  # type: ignore[arg-type]
+        if found is None or not (found == wanted).all():
+            return None
+    # and far beyond, by the rows of its distances
+    distance = np.subtract.outer(np.arange(far), np.arange(far)) + far - 1
+    return bucket if (whole == rows_W[distance] + count * np.arange(heads)[:, None, None]).all() else None
+
+
+def _settings(rows_W: NDArray[np.int64], count: int, far: int) -> tuple[int, bool] | None:
+    """Largest distance and whether both sides have buckets, from the rows of distances 1 - far to far - 1."""
+    behind, ahead = rows_W[far - 1 :], rows_W[far - 1 :: -1]
+    for bidirectional in (True, False):
+        side = count // 2 if bidirectional else count
+        if side < 2 or (bidirectional and count % 2):
+            continue
+        wanted_ahead = np.where(np.arange(far) > 0, behind + side, behind[0]) if bidirectional else behind[0]
+        last = np.flatnonzero(behind == side - 1)
+        if not (ahead == wanted_ahead).all() or not len(last):
+            continue
+        for distance in _largest(int(last[0]), side):
+            lowest = np.asarray(buckets.edges(side, distance))
+            if (behind == (np.arange(far)[:, None] >= lowest).sum(1)).all():
+                return distance, bidirectional
+    return None
+
+
+def _largest(edge: int, side: int) -> Sequence[int]:
+    """Distances by which the last of ``side`` buckets may begin at ``edge``, rounder ones first."""
+    near, far = side // 2, side - side // 2
+    if far < 2:
+        return [max(edge, near + 1)]
+    low, high = (near * (n / near) ** (far / (far - 1)) if n > near else near + 1 for n in (edge - 1, edge))
+    return sorted(range(max(int(low), near + 1), int(high) + 2), key=lambda n: (-(n & -n), n))
+
+
+class _Nodes:
+    """Nodes before another one, with the types and sizes of what they give."""
+
+    integer: ClassVar = ir.DataType.INT64
+
+    def __init__(self, before: ir.Node) -> None:
+        assert before.graph is not None
+        self.before, self.graph = before, before.graph
+
+    def integers(self, values: Sequence[int]) -> ir.Value:
+        return integers(self.graph, values)
+
+    def constant(self, array: NDArray[np.float32]) -> ir.Value:
+        return initializer(self.graph, "alibi_slopes", ir.tensor(array))
+
+    def put(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value],
+        shape: Sequence[int | None],
+        dtype: ir.DataType = ir.DataType.INT64,
+        **attributes: int | Sequence[int],
+    ) -> ir.Value:
+        node = ir.node(op_type, list(inputs), attributes)
+        put(node, self.before, [self.before])
+        value = node.outputs[0]
+        value.shape, value.type = ir.Shape(shape), ir.TensorType(dtype)
+        return value

@@ -1,0 +1,263 @@
+"""A bias of positions alone in a mask over pairs, as attention's own: a term of its scores.
+
+A module adds ALiBi's or T5's bias to its mask, and PyTorch's attention takes their sum. As a term it is one vector per
+head and distance, computed once, from which a lowering makes tiles; the rest of the mask is padding or causality again.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from posexport.graph.edits import initializer, integers, put, take_place
+from posexport.graph.queries import number, sizes
+from posexport.ops.attention import AttentionSpec, BiasSpec
+from posexport.passes import known_bias
+from posexport.passes.content_bias import counted
+from posexport.passes.graph_pass import PassResult
+
+#: what fills a dropped score is at most this: its exponential is 0 beside any score that is kept
+_DROPS = -1e4
+_LOWEST = float(np.finfo(np.float32).min) / 2
+_UNKNOWN = "what its mask adds by positions alone is none of our encodings' bias"
+#: operators that change the axes of a bias, not its numbers
+_RESHAPING = ("Identity", "Squeeze", "Unsqueeze", "Expand", "Reshape")
+
+
+@dataclass
+class _Sum:
+    """A mask as a sum: values that are added, conditions that fill in a number, and below which it is cut."""
+
+    added: list[ir.Value] = field(default_factory=list)
+    #: (condition, number where it holds)
+    fills: list[tuple[ir.Value, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Attention ``nodes`` of one mask, of which ``bias`` becomes a term and ``rest`` the mask."""
+
+    nodes: list[tuple[ir.Node, AttentionSpec]]
+    rest: _Sum
+    #: names of inputs of an attention node with that term
+    term: Mapping[str, ir.Value]
+
+
+def recognise(model: ir.Model) -> PassResult:
+    """Give attention whose mask has a known bias of positions that as a term; counts attention."""
+    by_mask: dict[ir.Value, list[tuple[ir.Node, AttentionSpec]]] = {}
+    for node in model.graph:
+        spec = AttentionSpec.of(node)
+        if spec is not None and spec.mask == "pairs" and not spec.ordered and sizes(node.inputs[0]) is not None:
+            mask = spec.named_inputs(node)["mask"]
+            if mask is not None:
+                by_mask.setdefault(mask, []).append((node, spec))
+    reasons: list[str | None] = []
+    names: list[str] = []
+    known: dict[ir.Value, known_bias.Known | str] = {}
+    for mask, nodes in by_mask.items():
+        name, reason = _changed(model, mask, nodes, known)
+        names += [] if name is None else [name]
+        reasons += [] if name is None and reason is None else [reason] * len(nodes)
+    result = PassResult.of(reasons)
+    return replace(result, recognised=tuple(dict.fromkeys(names)))
+
+
+def _changed(
+    model: ir.Model,
+    mask: ir.Value,
+    nodes: list[tuple[ir.Node, AttentionSpec]],
+    known: dict[ir.Value, known_bias.Known | str],
+) -> tuple[str | None, str | None]:
+    """What the bias of a mask is called, or why it stays; neither where there is none."""
+    total = _Sum()
+    _split(mask, total)
+    biases = [value for value in total.added if _over_pairs(value) and known_bias.of_positions(model, value)]
+    if len(biases) != 1:
+        return None, None
+    bias, first = biases[0], nodes[0][0]
+    heads = first.attributes["heads"].value
+    if (sizes(bias) or ())[-3:-2] != (heads,) or any(size != 1 for size in (sizes(bias) or ())[:-3]):
+        return None, _UNKNOWN
+    rest = _Sum([value for value in total.added if value is not bias], total.fills)
+    if not all(_fits(value) for value in (*rest.added, *(condition for condition, _ in rest.fills))):
+        return None, "beside a bias of positions its mask adds what is not [B, 1, 1, S] or [B or 1, 1, T, S]"
+    named = _ours(bias) or known.get(bias) or known_bias.find(model, bias, heads)
+    if isinstance(named, str):
+        return None, named
+    if isinstance(named, ir.Node):
+        spec = BiasSpec.of(named)
+        assert spec is not None
+        inputs = spec.named_inputs(named)
+        term = {name: value for name, value in inputs.items() if value is not None}
+        name, operator = "an encoding of posexport's", spec.scores
+    else:
+        known[bias] = named
+        at = counted(first.inputs[0], first) if first.inputs[0] is not None else None
+        assert at is not None
+        by_distance, lowest = named.build(first, at)
+        term = {"scores_by_distance": by_distance, "scores_lowest": lowest, "qpos": at, "kpos": at}
+        name, operator = named.name, "DistanceScores"
+    _put(_Change(nodes, rest, term), mask, operator)
+    return name, None
+
+
+def _split(value: ir.Value, total: _Sum) -> None:
+    """Add the parts of a mask to ``total``."""
+    node = value.producer()
+    first, *others = node.inputs if node is not None and not node.domain else [None]
+    if node is not None and first is not None:
+        cut = number(others[0]) if others else None
+        if node.op_type in ("Clip", "Max") and cut is not None and cut <= _DROPS and len(others) == 1:
+            return _split(first, total)
+        if node.op_type == "Add" and others[0] is not None:
+            _split(first, total)
+            return _split(others[0], total)
+        fill = number(others[0]) if node.op_type == "Where" else None
+        if fill is not None and fill <= _DROPS and others[1] is not None and number(others[1]) is None:
+            total.fills.append((first, fill))
+            return _split(others[1], total)
+    total.added.append(value)
+    return None
+
+
+def _over_pairs(value: ir.Value) -> bool:
+    shape = sizes(value)
+    return shape is not None and len(shape) in (3, 4) and shape[-3] != 1 and 1 not in shape[-2:]
+
+
+def _fits(value: ir.Value) -> bool:
+    """Whether it is a mask of all heads: with a batch where it has one row for all queries."""
+    shape = sizes(value)
+    if shape is None or len(shape) > 4:
+        return False
+    shape = (1,) * (4 - len(shape)) + shape
+    return shape[1] == 1 and shape[3] != 1 and (shape[2] != 1 or shape[0] != 1)
+
+
+def _ours(value: ir.Value) -> ir.Node | None:
+    """The node of a bias that is ours already."""
+    node = value.producer()
+    while node is not None and not node.domain and (node.op_type in _RESHAPING or _first_of_one(node)):
+        source = node.inputs[0]
+        node = None if source is None else source.producer()
+    spec = None if node is None else BiasSpec.of(node)
+    scaled = spec is not None and spec.score_operator is not None and spec.score_operator.scaled
+    return None if spec is None or scaled else node
+
+
+def _first_of_one(node: ir.Node) -> bool:
+    """Whether it takes the only row of a bias [1, H, T, S]."""
+    shape = sizes(node.inputs[0]) or ()
+    return node.op_type == "Gather" and node.attributes.get_int("axis", 0) == 0 and shape[:1] == (1,)
+
+
+def _put(change: _Change, mask: ir.Value, operator: str | None) -> None:
+    """Attention with the term, before the first of which the rest of the mask is computed."""
+    first = change.nodes[0][0]
+    plain = _rest(change.rest, first, mask)
+    _seen_by_the_rest(mask, plain, first)
+    inputs: dict[str, ir.Value] = dict(change.term)
+    kind: Any = "none"
+    if plain is not None:
+        kind = "keys" if (sizes(plain) or ())[2] == 1 else "pairs"
+        inputs["mask"] = _new("Max", [plain, _number(first, _LOWEST)], first, mask, sizes(plain))
+    for node, own in change.nodes:
+        term = replace(own, scores=operator, mask=kind)
+        take_place(term.node({**own.named_inputs(node), **inputs}, like=node), node)
+
+
+def _rest(rest: _Sum, before: ir.Node, mask: ir.Value) -> ir.Value | None:
+    """What a mask is without its bias, of four axes."""
+    parts = list(rest.added)
+    for condition, fill in rest.fills:
+        inputs = [condition, _number(before, fill), _number(before, 0.0)]
+        parts.append(_new("Where", inputs, before, mask, sizes(condition)))
+    total: ir.Value | None = None
+    for part in parts:
+        shape = sizes(part) or ()
+        if len(shape) < 4:
+            missing = list(range(4 - len(shape)))
+            assert before.graph is not None
+            part = _new("Unsqueeze", [part, integers(before.graph, missing)], before, mask, (1,) * len(missing) + shape)
+        if total is not None:
+            both = [b if a == 1 else a for a, b in zip(sizes(total) or (), sizes(part) or (), strict=True)]
+            total = _new("Add", [total, part], before, mask, both)
+        else:
+            total = part
+    return total
+
+
+def _seen_by_the_rest(mask: ir.Value, rest: ir.Value | None, first: ir.Node) -> None:
+    """Which queries see any key, from the rest alone, which no bias changes: it is finite."""
+    clipped = mask.producer()
+    whole = clipped.inputs[0] if clipped is not None and clipped.op_type == "Clip" else None
+    q = first.inputs[0]
+    graph, before = first.graph, first
+    assert graph is not None
+    assert q is not None
+    for reduced in [] if whole is None else list(_any_kept(whole)):
+        any_key = reduced.outputs[0]
+        if any(_precedes(user, first) for user, _ in any_key.uses()):
+            continue
+        if rest is None:
+            kept = initializer(graph, "all_keys_kept", ir.tensor(np.ones((1, 1, 1), bool)))
+        else:
+            above = _new("Greater", [rest, _number(before, -np.inf)], before, mask, sizes(rest))
+            kept = _any(above, before, any_key)
+        shape = _new("Shape", [q], before, None, [3], start=0, end=3)
+        of_all = _new("Expand", [kept, shape], before, any_key, sizes(any_key))
+        ir.convenience.replace_all_uses_with(any_key, of_all)
+
+
+def _precedes(node: ir.Node, other: ir.Node) -> bool:
+    """Whether ``node`` comes first in the graph."""
+    assert other.graph is not None
+    return next(each for each in other.graph if each in (node, other)) is node
+
+
+def _any_kept(whole: ir.Value) -> Iterator[ir.Node]:
+    """Nodes that say which rows of a mask have an element above -inf."""
+    for user, _ in whole.uses():
+        if user.op_type == "Greater" and number(user.inputs[1]) == -np.inf:
+            for cast, _ in user.outputs[0].uses():
+                for reduced, _ in cast.outputs[0].uses() if cast.op_type == "Cast" else ():
+                    if reduced.op_type == "ReduceMax":
+                        yield from (last for last, _ in reduced.outputs[0].uses() if last.op_type == "Cast")
+
+
+def _any(above: ir.Value, before: ir.Node, like: ir.Value) -> ir.Value:
+    """Over keys."""
+    assert before.graph is not None
+    above.type = ir.TensorType(ir.DataType.BOOL)
+    shape = sizes(above) or ()
+    number_of = _new("Cast", [above], before, None, shape, to=int(ir.DataType.INT64))
+    axis = integers(before.graph, [-1])
+    most = _new("ReduceMax", [number_of, axis], before, None, shape[:3], keepdims=0)
+    return _new("Cast", [most], before, like, shape[:3], to=int(ir.DataType.BOOL))
+
+
+def _number(before: ir.Node, value: float) -> ir.Value:
+    graph = before.graph
+    assert graph is not None
+    name = f"score_{value:g}".replace("-", "minus_")
+    return graph.initializers.get(name) or initializer(graph, name, ir.tensor(np.asarray(value, np.float32)))
+
+
+def _new(
+    op_type: str,
+    inputs: list[ir.Value],
+    before: ir.Node,
+    like: ir.Value | None,
+    shape: Any,
+    **attributes: int,
+) -> ir.Value:
+    """The output of a new node, in the type of ``like``, else int64."""
+    node = ir.node(op_type, inputs, attributes)
+    put(node, before, [before])
+    value = node.outputs[0]
+    value.type = ir.TensorType(ir.DataType.INT64) if like is None else like.type
+    value.shape = None if shape is None else ir.Shape(shape)
+    return value

@@ -1,0 +1,148 @@
+"""Calls of a submodule, from which it is told what it is given and what it returns.
+
+The same call at two lengths shows which numbers and axes count tokens.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from posexport.encodings.positions import Positions
+
+#: an argument's place, or its name
+Key = int | str
+Arguments = Mapping[Key, Any]
+
+
+def by_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Arguments by their place or name."""
+    found: dict[Key, Any] = dict(enumerate(args))
+    found.update(kwargs.items())
+    return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call, and its answer as a tuple where it was a list."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+    @property
+    def arguments(self) -> Arguments:
+        return by_key(self.args, self.kwargs)
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        return self.output if isinstance(self.output, tuple) else (self.output,)
+
+
+@contextmanager
+def recorded(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
+    """The calls of every part, by its name, that are made inside the block."""
+    calls: dict[str, list[Call]] = {name: [] for name in parts}
+
+    def recorder(name: str) -> Any:
+        def seen(_part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            calls[name].append(Call(args, kwargs, tuple(output) if isinstance(output, list) else output))
+
+        return seen
+
+    hooks = [part.register_forward_hook(recorder(name), with_kwargs=True) for name, part in parts.items()]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class InFloat64(TorchFunctionMode):
+    """While it is entered, what asks for float32 by name gets float64, so that the reference is one throughout."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.float:
+            return args[0].double()
+        wide = [torch.float64 if arg is torch.float32 else arg for arg in args]
+        return func(*wide, **{key: torch.float64 if x is torch.float32 else x for key, x in (kwargs or {}).items()})
+
+
+def varying(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """The axes, from the first, in which two shapes of the same rank differ."""
+    return [axis for axis, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Where a call says how many tokens there are, or at which positions.
+
+    Attributes:
+        counts: numbers of Python: tokens, or queries and keys.
+        ids: int64 positions, [T] or [B, T].
+        axes: tensors of floats (or ids of tokens), and their axes that count tokens.
+        at_end: with queries and keys, the queries are the last tokens.
+    """
+
+    counts: tuple[Key, ...] = ()
+    ids: Key | None = None
+    axes: tuple[tuple[Key, tuple[int, ...]], ...] = ()
+    at_end: bool = False
+
+    @staticmethod
+    def of(first: Call, second: Call) -> "Reads":
+        """From the same call at two lengths."""
+        counts, ids, axes = [], None, []
+        later = second.arguments
+        for key, value in first.arguments.items():
+            other = later.get(key)
+            if isinstance(value, Tensor) and isinstance(other, Tensor) and value.ndim == other.ndim:
+                if _counted(value) and _counted(other):
+                    ids = key
+                elif differing := varying(value.shape, other.shape):
+                    axes.append((key, tuple(differing)))
+            elif type(value) is int and type(other) is int and value != other:
+                counts.append(key)
+        return Reads(tuple(counts), ids, tuple(axes))
+
+    @property
+    def known(self) -> bool:
+        return bool(self.axes or self.ids is not None or 1 <= len(self.counts) <= 2)
+
+    def lengths(self, arguments: Arguments) -> tuple[int, int]:
+        """Queries and keys; the same where a call knows tokens alone."""
+        if self.counts:
+            return arguments[self.counts[0]], arguments[self.counts[-1]]
+        if self.ids is not None:
+            count = arguments[self.ids].shape[-1]
+            return count, count
+        key, axes = self.axes[0]
+        shape = arguments[key].shape
+        return shape[axes[0]], shape[axes[-1]]
+
+    def positions(self, arguments: Arguments, device: torch.device) -> Positions:
+        """Of the tokens."""
+        if self.ids is not None:
+            ids_BT = arguments[self.ids]
+            return Positions(ids_BT if ids_BT.ndim == 2 else ids_BT[None], torch.arange(ids_BT.shape[-1]))
+        return Positions.counted(self.lengths(arguments)[0], device)
+
+    def pairs(self, arguments: Arguments, device: torch.device) -> tuple[Positions, Positions]:
+        """Of queries and keys."""
+        queries, keys = self.lengths(arguments)
+        slots_S = torch.arange(keys, device=device)
+        slots_T = torch.arange(queries, device=device) + (keys - queries if self.at_end else 0)
+        return Positions(slots_T[None], slots_T), Positions(slots_S[None], slots_S)
+
+
+def _counted(x: Tensor) -> bool:
+    """Whether every row is 0, 1, 2 ..."""
+    if x.is_floating_point() or x.ndim not in (1, 2):
+        return False
+    return bool((x == torch.arange(x.shape[-1], device=x.device)).all())
