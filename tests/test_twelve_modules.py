@@ -37,6 +37,7 @@ class Expected(NamedTuple):
 
 CONVERTED = {
     "nanogpt:make": Expected(2, "cpu", max_length=300),
+    "nanogpt:slow": Expected(2, None, max_length=300),
     "alibi_encoder:make": Expected(2, None),
     "t5_bias_encoder:make": Expected(2, None),
     "rope_gqa_decoder:make": Expected(2, None),

@@ -32,9 +32,8 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
     _settle(model, biased)
     structured = mask_structure.simplify(model, _samples(source))
     _settle(model, structured)
-    recognised = PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected))
     return {
-        "recognised-attention": recognised,
+        "recognised-attention": PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected)),
         "grouped-heads": grouped,
         "position-bias": biased,
         "mask-structure": structured,

@@ -1,4 +1,4 @@
-"""nanoGPT: one projection for q, k and v, a learned table read by arange, ``is_causal``."""
+"""nanoGPT: one projection for q, k and v, a learned table read by arange, logits of the last token alone."""
 
 import math
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ class GPTConfig:
     n_embd: int = 60
     dropout: float = 0.1
     bias: bool = False
+    flash: bool = True
 
 
 class LayerNorm(nn.Module):
@@ -35,10 +36,16 @@ class CausalSelfAttention(nn.Module):
         assert config.n_embd % config.n_head == 0
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd, bias=config.bias)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd, bias=config.bias)
+        self.attn_dropout = nn.Dropout(config.dropout)
         self.resid_dropout = nn.Dropout(config.dropout)
         self.n_head = config.n_head
         self.n_embd = config.n_embd
         self.dropout = config.dropout
+        self.flash = hasattr(torch.nn.functional, "scaled_dot_product_attention") and config.flash
+        if not self.flash:
+            print("WARNING: using slow attention")  # noqa: T201 (as nanoGPT does)
+            mask = torch.tril(torch.ones(config.block_size, config.block_size))
+            self.register_buffer("bias", mask.view(1, 1, config.block_size, config.block_size))
 
     def forward(self, x):
         B, T, C = x.size()
@@ -46,9 +53,14 @@ class CausalSelfAttention(nn.Module):
         k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
         q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
         v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        y = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=None, dropout_p=self.dropout if self.training else 0, is_causal=True
-        )
+        if self.flash:
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=None, dropout_p=self.dropout if self.training else 0, is_causal=True
+            )
+        else:
+            att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+            att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
+            y = self.attn_dropout(F.softmax(att, dim=-1)) @ v
         y = y.transpose(1, 2).contiguous().view(B, T, C)
         return self.resid_dropout(self.c_proj(y))
 
@@ -107,11 +119,18 @@ class GPT(nn.Module):
         x = self.transformer.drop(self.transformer.wte(idx) + self.transformer.wpe(pos))
         for block in self.transformer.h:
             x = block(x)
-        logits = self.lm_head(self.transformer.ln_f(x))
-        loss = None
+        x = self.transformer.ln_f(x)
         if targets is not None:
+            logits = self.lm_head(x)
             loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        else:
+            logits = self.lm_head(x[:, [-1], :])
+            loss = None
         return logits, loss
+
+
+def slow():
+    return GPT(GPTConfig(flash=False)), {"idx": torch.randint(61, (2, 17))}
 
 
 def make():
