@@ -1,6 +1,7 @@
 """Converts small random checkpoints through transformers, as checkpoints.yaml says, and prints a line for each.
 
-Run by `ci/through/run`. A checkpoint that exists is made again only where its entry changed. Exit 1: one was not proven, or was not refused as it must be.
+Run by `ci/through/run`. A checkpoint that exists is made again only where its entry changed. Exit 1: one was not
+proven, or was not refused as it must be.
 """
 
 import argparse
