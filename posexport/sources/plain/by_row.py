@@ -83,12 +83,12 @@ def _aligned(of_all: Tensor, axes: int, tokens: Tensor) -> Tensor:
     if of_all.ndim < axes:
         return rows[(slice(None),) + (None,) * (axes - of_all.ndim - 1)]
     for_all = [axis for axis, size in enumerate(of_all.shape) if _is_one(size)]
-    if for_all and tokens.ndim == axes:
-        # one new token leaves sequences of one token, which are no batch
-        batch = next((axis for axis in for_all if not _is_one(tokens.shape[axis])), for_all[0])
-        return rows.squeeze(batch + 1).movedim(0, batch)
-    if for_all[:1] == [0]:
-        return rows.squeeze(1)
+    # where the tokens have one as well it is a sequence of one token, or a batch of one row
+    batches = [
+        axis for axis in for_all if tokens.ndim < axes or _is_one(rows.shape[0]) or not _is_one(tokens.shape[axis])
+    ]
+    if batches:
+        return rows.squeeze(batches[0] + 1).movedim(0, batches[0])
     # it was repeated for the batch: row b of it, for row b
     return rows.diagonal(0, 0, 1).movedim(-1, 0)
 
