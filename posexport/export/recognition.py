@@ -7,7 +7,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
-from posexport.passes import attention_by_hand, mask_structure, position_bias
+from posexport.passes import attention_by_hand, mask_structure, position_bias, rotary_by_hand
 from posexport.passes.graph_pass import PassResult
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
@@ -24,14 +24,23 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
     if not parts:
         return {}
     called = PassResult.of([reason for part in parts for reason in part.attentions])
+    samples = _samples(source)
+    positional = {spec.name for spec in source.inputs if spec.role in ("mask", "positions")}
+    rotated = rotary_by_hand.recognise(model, positional, samples)
+    _settle(model, rotated)
     by_hand = attention_by_hand.recognise(model)
     _settle(model, by_hand)
     biased = position_bias.recognise(model)
     _settle(model, biased)
-    structured = mask_structure.simplify(model, _samples(source))
+    structured = mask_structure.simplify(model, samples)
     _settle(model, structured)
     recognised = PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected))
-    return {"recognised-attention": recognised, "position-bias": biased, "mask-structure": structured}
+    return {
+        "recognised-attention": recognised,
+        "rotary": rotated,
+        "position-bias": biased,
+        "mask-structure": structured,
+    }
 
 
 def _settle(model: ir.Model, result: PassResult) -> None:
