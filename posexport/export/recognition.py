@@ -12,7 +12,7 @@ from posexport.passes.graph_pass import PassResult
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Limits, multiple
+from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Limits, multiple
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most
 _LONGEST, _MOST = 1024, 4096
@@ -61,6 +61,9 @@ def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
         sizes = traced | (limits.proof_sizes[index % len(limits.proof_sizes)] if limits.proof_sizes else {})
         sizes |= {name: batch for name in (BATCH,) if name in traced}
         sizes |= {name: _taken(limits, name, length - at) for at, name in enumerate(sequences)}
+        if TOTAL in traced:
+            sizes[TOTAL] = sizes[SEQUENCE] + sizes.get(PAST, 0)
+            sizes |= {CAPACITY: sizes[TOTAL]} if CAPACITY in traced else {}
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
         for spec in source.inputs:
             if spec.role == "mask" and batch > 1:

@@ -119,7 +119,9 @@ def _content(model: ir.Model, positional: Collection[str]) -> set[ir.Value]:
     """All that is computed from elements of other inputs than those of positions, or in branches."""
     content = {value for value in model.graph.inputs if value.name not in positional}
     for node in model.graph:
-        branches = any(each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for each in node.attributes.values())
+        branches = any(
+            each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for each in node.attributes.values()
+        )
         if branches or (node.op_type != "Shape" and content.intersection(node.inputs)):
             content.update(node.outputs)
     return content
@@ -214,7 +216,9 @@ def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bo
         whole = once
         if rotary.doubled:
             whole = np.concatenate([once, once], -1) if rotary.layout == "half" else np.repeat(once, 2, -1)
-        given[factor] = whole.reshape([*whole.shape[3 - _leading(factor) : 3], whole.shape[3], *[1] * _trailing(factor)])
+        given[factor] = whole.reshape(
+            [*whole.shape[3 - _leading(factor) : 3], whole.shape[3], *[1] * _trailing(factor)]
+        )
         angles.append(_heads_first(once, rotary).astype(np.float64))
     found = part.run(given, known)
     wanted = rotation.oracle(_heads_first(given[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
@@ -306,7 +310,12 @@ def _put_node(region: _Region, rotary: _Rotary) -> None:
 
 
 def _exchanges(node: ir.Node) -> bool:
-    return producer(node.outputs[0], "Transpose") is node and list(node.attributes.get_ints("perm") or ()) == [0, 2, 1, 3]
+    return producer(node.outputs[0], "Transpose") is node and list(node.attributes.get_ints("perm") or ()) == [
+        0,
+        2,
+        1,
+        3,
+    ]
 
 
 def _exchanged(value: ir.Value, before: ir.Node) -> ir.Value:
