@@ -17,14 +17,15 @@ from numpy.typing import NDArray
 from posexport.graph.edits import integers, put
 from posexport.graph.queries import producer, sizes
 from posexport.ops import rotation
+from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec
 from posexport.passes.content_bias import Part
 from posexport.passes.graph_pass import PassResult
 
 Feeds = Mapping[str, NDArray[Any]]
-#: what moves channels, turns their signs or adds them; the last two are casts that a trace in float32 leaves
-_MOVES = ("Slice", "Split", "Concat", "Reshape", "Unsqueeze", "Squeeze", "Gather", "Transpose", "Cast", "Identity")
-_STEPS = (*_MOVES, "Neg", "Add", "Sub", "Mul")
+#: what picks or joins channels, and all that a rotation is made of
+_MOVES = ("Slice", "Split", "Concat", "Gather")
+_STEPS = (*_MOVES, "Reshape", "Unsqueeze", "Squeeze", "Cast", "Identity", "Neg", "Add", "Sub", "Mul")
 _LASTS = ("Add", "Sub", "Concat", "Reshape")
 #: nodes of a rotation, at most
 _MOST = 64
@@ -107,12 +108,13 @@ def _regions(model: ir.Model, positional: Collection[str]) -> Iterator[_Region]:
     order = {node: index for index, node in enumerate(model.graph)}
     content = _content(model, positional)
     for node in reversed(order):
-        shape = sizes(node.outputs[0])
-        if node.op_type in _LASTS and not node.domain and node.outputs[0] in content and shape is not None:
-            if len(shape) == 4 and isinstance(shape[3], int) and node.outputs[0].dtype == ir.DataType.FLOAT:
-                region = _region(node.outputs[0], content, order)
-                if region is not None:
-                    yield region
+        last = node.outputs[0]
+        shape = sizes(last) or ()
+        is_of_heads = last.dtype == ir.DataType.FLOAT and len(shape) == 4 and isinstance(shape[3], int)
+        if node.op_type in _LASTS and not node.domain and last in content and is_of_heads:
+            region = _region(last, content, order)
+            if region is not None:
+                yield region
 
 
 def _content(model: ir.Model, positional: Collection[str]) -> set[ir.Value]:
@@ -132,16 +134,16 @@ def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.
     todo, inner, moves = {rotated}, set[ir.Value](), False
     factors: dict[ir.Value, None] = {}
     while len(inner) < _MOST and todo:
-        (value, *others) = todo
-        if moves and factors and not others and sizes(value) == sizes(rotated):
-            return _Region(value, rotated, tuple(factors), frozenset(inner - {rotated}))
         value = max(todo, key=lambda each: order.get(each.producer(), -1))  # type: ignore[arg-type]
+        alike = value.dtype == rotated.dtype and sizes(value) == sizes(rotated)
+        if moves and factors and len(todo) == 1 and alike:
+            return _Region(value, rotated, tuple(factors), frozenset(inner - {rotated}))
         node = value.producer()
         if node is None or node.domain or node.op_type not in _STEPS:
             return None
         todo.remove(value)
         inner.add(value)
-        moves = moves or node.op_type in ("Concat", "Gather", "Slice", "Split")
+        moves = moves or node.op_type in _MOVES
         for each in node.inputs:
             if each is not None and each in content:
                 todo.add(each)
@@ -171,15 +173,23 @@ def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:
 
 
 def _heads_axis(region: _Region) -> Literal[1, 2] | None:
-    """Of x, by the sizes of all factors."""
-    batch, *axes, _ = region.shape
+    """Of x, by the sizes of all factors: of one width, for every token."""
+    shapes = [_of_three(each) for each in region.factors]
     axis: Literal[1, 2]
     for axis in (1, 2):
-        lead = (1, axes[1]) if axis == 1 else (axes[0], 1)
-        known = [_of_three(each) for each in region.factors]
-        if all(shape[0] in (1, batch) and shape[1:] == lead for shape in known) and isinstance(region.shape[axis], int):
-            return axis if len({_width(each) for each in region.factors}) == 1 else None
+        tokens = region.shape[3 - axis]
+        fit = all(
+            shape[0] in (1, region.shape[0]) and shape[axis] == 1 and _is_size(shape[3 - axis], tokens)
+            for shape in shapes
+        )
+        if fit and isinstance(region.shape[axis], int) and len({_width(each) for each in region.factors}) == 1:
+            return axis
     return None
+
+
+def _is_size(size: int | str, tokens: int | str) -> bool:
+    """Whether it is as many as ``tokens``, which it multiplies: a name may differ, such as by where a table ends."""
+    return size == tokens or (isinstance(size, str) and isinstance(tokens, str))
 
 
 def _trailing(factor: ir.Value) -> bool:
@@ -201,8 +211,9 @@ def _of_three(factor: ir.Value) -> tuple[int | str, ...]:
 
 def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bool:
     """Whether x is rotated so by any angles, in numbers that float32 has exactly."""
-    heads = region.shape[rotary.heads_axis]
     known = {size: length for size in region.shape if isinstance(size, str)}
+    for factor in region.factors:
+        known |= {size: length for size in _of_three(factor)[1:] if isinstance(size, str)}
     if isinstance(region.shape[0], str):
         known[region.shape[0]] = _BATCH
     rng = np.random.default_rng(length)
@@ -222,7 +233,6 @@ def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bo
         angles.append(_heads_first(once, rotary).astype(np.float64))
     found = part.run(given, known)
     wanted = rotation.oracle(_heads_first(given[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
-    assert isinstance(heads, int)
     return found is not None and np.array_equal(_heads_first(found[0], rotary), wanted)
 
 
@@ -289,15 +299,8 @@ def _put_node(region: _Region, rotary: _Rotary) -> None:
     cos, sin = (_angles_of_pairs(factor, rotary, before) for factor in (rotary.cos, rotary.sin))
     exchanged = rotary.heads_axis == 2
     x = _exchanged(region.x, before) if exchanged else region.x
-    node = spec.node({"x": x, "cos": cos, "sin": sin}, like=before)
-    node = ir.node(
-        spec.op_type,
-        list(node.inputs),
-        {**spec.attributes, **attributes},
-        domain=node.domain,
-        version=1,
-        name=f"{before.name}_rotation",
-    )
+    node = ir.node(spec.op_type, [x, cos, sin], {**spec.attributes, **attributes}, domain=DOMAIN, version=1)
+    node.name = f"{before.name}_rotation"
     put(node, before, [before])
     whole = node.outputs[0]
     whole.name, whole.type, whole.shape = f"{region.rotated.name}_rotated", x.type, x.shape
@@ -310,6 +313,7 @@ def _put_node(region: _Region, rotary: _Rotary) -> None:
 
 
 def _exchanges(node: ir.Node) -> bool:
+    """Whether it puts heads and tokens in each other's place."""
     return producer(node.outputs[0], "Transpose") is node and list(node.attributes.get_ints("perm") or ()) == [
         0,
         2,
@@ -339,7 +343,7 @@ def _angles_of_pairs(factor: ir.Value, rotary: _Rotary, before: ir.Node) -> ir.V
         value = _new("Slice", [value, *ends], before, shape)
     missing = list(range(4 - len(shape)))
     if missing:
-        shape = [1] * len(missing) + shape
+        shape = [*[1] * len(missing), *shape]
         value = _new("Unsqueeze", [value, integers(graph, missing)], before, shape)
     return _exchanged(value, before) if rotary.heads_axis == 2 else value
 
