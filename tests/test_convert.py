@@ -213,7 +213,7 @@ def test_a_user_s_module_converts_with_its_operators_visible(tmp_path: Path) -> 
     assert {name: spec.lowering for name, spec in done.manifest.lowerings.items()} == {
         "ClippedClippedValuesAttention": "blockwise"
     }
-    recognition = ["recognised-attention", "grouped-heads", "position-bias", "mask-structure"]
+    recognition = ["recognised-attention", "rotary", "grouped-heads", "position-bias", "mask-structure"]
     assert list(done.manifest.passes) == [*recognition, *(each.name for each in PASSES)]
     assert done.manifest.passes["shared-bias"].rejected == [
         "what is added to its scores depends on queries or keys, or is the mask alone"

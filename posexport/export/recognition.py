@@ -7,12 +7,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass, RemoveUnusedNodesPass
 
-from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads
+from posexport.passes import attention_by_hand, mask_structure, position_bias, repeated_heads, rotary_by_hand
 from posexport.passes.graph_pass import PassResult
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Limits, multiple
+from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Limits, multiple
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most
 _LONGEST, _MOST = 1024, 4096
@@ -24,16 +24,21 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
     if not parts:
         return {}
     called = PassResult.of([reason for part in parts for reason in part.attentions])
+    samples = _samples(source)
+    positional = {spec.name for spec in source.inputs if spec.role in ("mask", "positions")}
+    rotated = rotary_by_hand.recognise(model, positional, samples)
+    _settle(model, rotated)
     by_hand = attention_by_hand.recognise(model)
     _settle(model, by_hand)
     grouped = repeated_heads.share(model)
     _settle(model, grouped)
     biased = position_bias.recognise(model)
     _settle(model, biased)
-    structured = mask_structure.simplify(model, _samples(source))
+    structured = mask_structure.simplify(model, samples)
     _settle(model, structured)
     return {
         "recognised-attention": PassResult(called.nodes + by_hand.nodes, (*called.rejected, *by_hand.rejected)),
+        "rotary": rotated,
         "grouped-heads": grouped,
         "position-bias": biased,
         "mask-structure": structured,
@@ -58,6 +63,9 @@ def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
         sizes = traced | (limits.proof_sizes[index % len(limits.proof_sizes)] if limits.proof_sizes else {})
         sizes |= {name: batch for name in (BATCH,) if name in traced}
         sizes |= {name: _taken(limits, name, length - at) for at, name in enumerate(sequences)}
+        if TOTAL in traced:
+            sizes[TOTAL] = sizes[SEQUENCE] + sizes.get(PAST, 0)
+            sizes |= {CAPACITY: sizes[TOTAL]} if CAPACITY in traced else {}
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}
         for spec in source.inputs:
             if spec.role == "mask" and batch > 1:

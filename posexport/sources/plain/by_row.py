@@ -18,6 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 _DATA, _ROWS = "_posexport_data", "_posexport_rows"
 #: casts, which are those of all rows at once: vmap cannot trace what PyTorch asserts of their types
 _CASTS = {"to", "type", "type_as", "float", "double", "half"}
+#: what joins tensors: vmap makes a constant of the batch there
+_JOINS = (torch.cat, torch.concat, torch.concatenate)
 #: functions that take a dtype or a size of another tensor alone
 _LIKE = {"type_as", "to", "expand_as", "view_as", "reshape_as", "zeros_like", "ones_like", "full_like", "empty_like"}
 
@@ -70,11 +72,22 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
 
     if getattr(func, "__name__", "") in _CASTS and numbered == [0]:
         return [alone(getattr(leaves[0], _ROWS))]
+    if func in _JOINS and all(index in numbered for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)):
+        return [_joined(func, leaves, tree)]
     try:
         answer = torch.vmap(alone)(*(getattr(leaves[index], _ROWS) for index in numbered))
     except (RuntimeError, ValueError):
         return []
     return [leaf for leaf in tree_leaves(answer) if isinstance(leaf, Tensor)]
+
+
+def _joined(func: Callable[..., Any], leaves: list[Any], tree: Any) -> Tensor:
+    """Of every row, along an axis counted without the batch."""
+    given, named = tree_unflatten([getattr(leaf, _ROWS, leaf) for leaf in leaves], tree)
+    tensors = given[0] if given else named["tensors"]
+    axis = given[1] if len(given) > 1 else named.get("dim", named.get("axis", 0))
+    joined: Tensor = func(tensors, axis if axis < 0 else axis + 1)
+    return joined
 
 
 def _aligned(of_all: Tensor, axes: int, tokens: Tensor) -> Tensor:

@@ -1,0 +1,363 @@
+"""Rotation that users write as products with cosines and sines, as rotation nodes: found from its last node on.
+
+``x * cos + rotate(x) * sin``, in halves or interleaved, of all channels or the first ones, also by complex numbers. The
+nodes between x and what is rotated are computed with small whole numbers, of which floats are exact, and compared with
+the oracle of `posexport.ops.rotation`; the cosines and sines are computed at several lengths. These stay as the module
+computes them. Not found: rotations of other channels than x [B, H, T, D] or [B, T, H, D] has first.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from posexport.graph.edits import integers, put
+from posexport.graph.queries import producer, sizes
+from posexport.ops import rotation
+from posexport.ops.operator import DOMAIN
+from posexport.ops.rotation import LAYOUTS, Layout, RotationSpec
+from posexport.passes.content_bias import Part
+from posexport.passes.graph_pass import PassResult
+
+Feeds = Mapping[str, NDArray[Any]]
+#: what picks or joins channels, and all that a rotation is made of
+_MOVES = ("Slice", "Split", "Concat", "Gather")
+_STEPS = (*_MOVES, "Reshape", "Unsqueeze", "Squeeze", "Cast", "Identity", "Neg", "Add", "Sub", "Mul")
+_LASTS = ("Add", "Sub", "Concat", "Reshape")
+#: nodes of a rotation, at most
+_MOST = 64
+#: of a batch, and tokens of two lengths
+_BATCH, _LENGTHS = 2, (5, 8)
+#: roundings of float32 of a squared cosine and sine, and of their sum
+_ROUNDINGS = 8 * float(np.finfo(np.float32).eps)
+_NO_PAIRS = "what multiplies its channels by positions rotates no pairs, in halves or interleaved"
+_FACTORS = "what rotates its channels is not one tensor of cosines and one of sines, [B or 1, T, D or D / 2]"
+_UNKNOWN_ANGLES = "its cosines and sines could not be computed from positions"
+_MIXED = "its cosines and sines differ within the pairs of channels that it rotates"
+_NO_ANGLES = "its cosines and sines are not those of the same angles"
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Nodes from ``x`` to the same ``rotated``, which multiply by ``factors`` of positions; ``inner``: their values."""
+
+    x: ir.Value
+    rotated: ir.Value
+    factors: tuple[ir.Value, ...]
+    inner: frozenset[ir.Value]
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        return sizes(self.x) or ()
+
+
+@dataclass(frozen=True)
+class _Rotary:
+    """What a region computes: ``cos`` and ``sin`` have the channels of ``pairs`` once or, ``doubled``, twice."""
+
+    cos: ir.Value
+    sin: ir.Value
+    layout: Layout
+    pairs: int
+    doubled: bool
+    #: the axis of heads in x
+    heads_axis: Literal[1, 2]
+
+    def name(self, channels: int) -> str:
+        layout = "halves" if self.layout == "half" else self.layout
+        return f"rotary, {layout}, {2 * self.pairs} of {channels} channels"
+
+    def once(self, of_channels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Of [..., channels] those of the pairs' first and second channels."""
+        if not self.doubled:
+            return of_channels, of_channels
+        if self.layout == "half":
+            return of_channels[..., : self.pairs], of_channels[..., self.pairs :]
+        return of_channels[..., 0::2], of_channels[..., 1::2]
+
+
+def recognise(model: ir.Model, positional: Collection[str], samples: Sequence[Feeds]) -> PassResult:
+    """Put nodes in the place of rotations by hand; counts them.
+
+    ``positional``: names of the inputs that positions are computed from. ``samples``: inputs of several sizes.
+    """
+    angles = _Angles(model, samples)
+    reasons: dict[_Region, str] = {}
+    names: list[str] = []
+    changed: set[ir.Value] = set()
+    for region in list(_regions(model, positional)):
+        if region.rotated in changed:
+            continue
+        rotary = _rotary(model, region)
+        reason = rotary if isinstance(rotary, str) else angles.refusal(rotary)
+        if isinstance(rotary, str) or reason is not None:
+            reasons[region] = reason or ""
+            continue
+        changed |= {region.rotated, *region.inner}
+        names.append(rotary.name(int(region.shape[3])))
+        _put_node(region, rotary)
+    left = [reason for region, reason in reasons.items() if not changed & {region.rotated, *region.inner}]
+    return replace(PassResult.of([*[None] * len(names), *left]), recognised=tuple(dict.fromkeys(names)))
+
+
+def _regions(model: ir.Model, positional: Collection[str]) -> Iterator[_Region]:
+    """Candidates, the last of the graph first: one inside another comes after it."""
+    order = {node: index for index, node in enumerate(model.graph)}
+    content = _content(model, positional)
+    for node in reversed(order):
+        last = node.outputs[0]
+        shape = sizes(last) or ()
+        is_of_heads = last.dtype == ir.DataType.FLOAT and len(shape) == 4 and isinstance(shape[3], int)
+        if node.op_type in _LASTS and not node.domain and last in content and is_of_heads:
+            region = _region(last, content, order)
+            if region is not None:
+                yield region
+
+
+def _content(model: ir.Model, positional: Collection[str]) -> set[ir.Value]:
+    """All that is computed from elements of other inputs than those of positions, or in branches."""
+    content = {value for value in model.graph.inputs if value.name not in positional}
+    for node in model.graph:
+        branches = any(
+            each.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for each in node.attributes.values()
+        )
+        if branches or (node.op_type != "Shape" and content.intersection(node.inputs)):
+            content.update(node.outputs)
+    return content
+
+
+def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.Node, int]) -> _Region | None:
+    """From ``rotated`` back to the nearest value of its sizes that it is computed from, beside factors of positions."""
+    todo, inner, moves = {rotated}, set[ir.Value](), False
+    factors: dict[ir.Value, None] = {}
+    while len(inner) < _MOST and todo:
+        value = max(todo, key=lambda each: order.get(each.producer(), -1))  # type: ignore[arg-type]
+        alike = value.dtype == rotated.dtype and sizes(value) == sizes(rotated)
+        if moves and factors and len(todo) == 1 and alike:
+            return _Region(value, rotated, tuple(factors), frozenset(inner - {rotated}))
+        node = value.producer()
+        if node is None or node.domain or node.op_type not in _STEPS:
+            return None
+        todo.remove(value)
+        inner.add(value)
+        moves = moves or node.op_type in _MOVES
+        for each in node.inputs:
+            if each is not None and each in content:
+                todo.add(each)
+            elif node.op_type == "Mul" and each is not None and len(sizes(each) or ()) > 1:
+                factors[each] = None
+    return None
+
+
+def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:
+    """What rotation a region is, by its values for whole numbers at two lengths, or why none."""
+    heads_axis = _heads_axis(region)
+    if len(region.factors) != 2 or heads_axis is None:
+        return _FACTORS
+    part = Part(model, [region.rotated], [region.x, *region.factors])
+    if part.reads_inputs:
+        return _NO_PAIRS
+    width, channels = _width(region.factors[0]), int(region.shape[3])
+    for layout in LAYOUTS:
+        for doubled in (True, False):
+            pairs = width // 2 if doubled else width
+            for cos, sin in (region.factors, region.factors[::-1]):
+                rotary = _Rotary(cos, sin, layout, pairs, doubled, heads_axis)
+                fits = 0 < 2 * pairs <= channels and not (doubled and width % 2)
+                if fits and all(_is_rotated(part, region, rotary, length) for length in _LENGTHS):
+                    return rotary
+    return _NO_PAIRS
+
+
+def _heads_axis(region: _Region) -> Literal[1, 2] | None:
+    """Of x, by the sizes of all factors: of one width, for every token."""
+    shapes = [_of_three(each) for each in region.factors]
+    axis: Literal[1, 2]
+    for axis in (1, 2):
+        tokens = region.shape[3 - axis]
+        fit = all(
+            shape[0] in (1, region.shape[0]) and shape[axis] == 1 and _is_size(shape[3 - axis], tokens)
+            for shape in shapes
+        )
+        if fit and isinstance(region.shape[axis], int) and len({_width(each) for each in region.factors}) == 1:
+            return axis
+    return None
+
+
+def _is_size(size: int | str, tokens: int | str) -> bool:
+    """Whether it is as many as ``tokens``, which it multiplies: a name may differ, such as by where a table ends."""
+    return size == tokens or (isinstance(size, str) and isinstance(tokens, str))
+
+
+def _trailing(factor: ir.Value) -> bool:
+    """Whether it has an axis of 1 behind that of its channels, for pairs on an axis of their own."""
+    return (sizes(factor) or ())[-1] == 1
+
+
+def _width(factor: ir.Value) -> int:
+    """Channels; 0 where they are not known."""
+    size = (sizes(factor) or ())[-1 - _trailing(factor)]
+    return size if isinstance(size, int) else 0
+
+
+def _of_three(factor: ir.Value) -> tuple[int | str, ...]:
+    """Sizes of the axes before that of the channels, ones in front of fewer than three."""
+    shape = (sizes(factor) or ())[: -1 - _trailing(factor)]
+    return (1,) * (3 - len(shape)) + shape
+
+
+def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bool:
+    """Whether x is rotated so by any angles, in numbers that float32 has exactly."""
+    known = {size: length for size in region.shape if isinstance(size, str)}
+    for factor in region.factors:
+        known |= {size: length for size in _of_three(factor)[1:] if isinstance(size, str)}
+    if isinstance(region.shape[0], str):
+        known[region.shape[0]] = _BATCH
+    rng = np.random.default_rng(length)
+
+    def numbers(shape: Sequence[int | str]) -> NDArray[Any]:
+        return rng.integers(-8, 9, [known.get(n, 1) if isinstance(n, str) else n for n in shape]).astype(np.float32)
+
+    given, angles = {region.x: numbers(region.shape)}, []
+    for factor in (rotary.cos, rotary.sin):
+        once = numbers([*_of_three(factor), rotary.pairs])
+        whole = once
+        if rotary.doubled:
+            whole = np.concatenate([once, once], -1) if rotary.layout == "half" else np.repeat(once, 2, -1)
+        given[factor] = whole.reshape(
+            [*whole.shape[3 - _leading(factor) : 3], whole.shape[3], *[1] * _trailing(factor)]
+        )
+        angles.append(_heads_first(once, rotary).astype(np.float64))
+    found = part.run(given, known)
+    wanted = rotation.oracle(_heads_first(given[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
+    return found is not None and np.array_equal(_heads_first(found[0], rotary), wanted)
+
+
+def _leading(factor: ir.Value) -> int:
+    """How many axes there are before that of the channels, of three."""
+    return len(sizes(factor) or ()) - 1 - _trailing(factor)
+
+
+def _heads_first(x: NDArray[Any], rotary: _Rotary) -> NDArray[Any]:
+    return x if rotary.heads_axis == 1 else x.swapaxes(1, 2)
+
+
+class _Angles:
+    """Cosines and sines of one model, computed for ``samples``, each pair of tensors once."""
+
+    def __init__(self, model: ir.Model, samples: Sequence[Feeds]) -> None:
+        self.model, self.samples = model, samples
+        self._known: dict[tuple[ir.Value, ir.Value], list[list[NDArray[Any]]] | None] = {}
+
+    def refusal(self, rotary: _Rotary) -> str | None:
+        """Why these are not the cosines and sines of one angle for every pair of channels, times one number."""
+        key = rotary.cos, rotary.sin
+        if key not in self._known:
+            self._known[key] = self._computed(key)
+        computed = self._known[key]
+        if computed is None or len(computed) < len(_LENGTHS):
+            return _UNKNOWN_ANGLES
+        for values in computed:
+            shaped = [x.reshape(x.shape[:-1] if _trailing(rotary.cos) else x.shape) for x in values]
+            pairs = [rotary.once(x) for x in shaped]
+            if not all(np.array_equal(first, second) for first, second in pairs):
+                return _MIXED
+            cos, sin = (first.astype(np.float64) for first, _ in pairs)
+            squared = cos**2 + sin**2
+            scale = squared.flat[0]
+            if not (np.abs(squared - scale) <= _ROUNDINGS * scale).all() or not scale > 0:
+                return _NO_ANGLES
+        return None
+
+    def _computed(self, pair: Sequence[ir.Value]) -> list[list[NDArray[Any]]] | None:
+        import onnxruntime as ort
+
+        graph = ir.convenience.extract(self.model.graph, list(self.model.graph.inputs), list(pair))
+        if any(node.domain for node in graph):
+            return None
+        alone = ir.Model(graph, ir_version=self.model.ir_version)
+        alone.opset_imports.update(self.model.opset_imports)
+        session = ort.InferenceSession(ir.to_proto(alone).SerializeToString(), providers=["CPUExecutionProvider"])
+        names = {value.name for value in session.get_inputs()}
+        return [session.run(None, {name: x for name, x in feeds.items() if name in names}) for feeds in self.samples]
+
+
+def _put_node(region: _Region, rotary: _Rotary) -> None:
+    """A rotation in the place of a region, on heads [B, H, T, D]; behind a transposition where x has tokens first."""
+    before = region.rotated.producer()
+    assert before is not None
+    batch = _of_three(rotary.cos)[0]
+    heads, channels = region.shape[rotary.heads_axis], int(region.shape[3])
+    spec = RotationSpec(rotary.layout, 2 * rotary.pairs < channels, batch == _of_three(rotary.sin)[0] == 1)
+    attributes: dict[str, Any] = {}
+    if spec.partial:
+        turning = [rotary.pairs] * 2 if rotary.layout == "half" else [2 * rotary.pairs]
+        attributes = {"heads": heads, "dim": 2 * rotary.pairs, "parts": [*turning, channels - 2 * rotary.pairs]}
+    cos, sin = (_angles_of_pairs(factor, rotary, before) for factor in (rotary.cos, rotary.sin))
+    exchanged = rotary.heads_axis == 2
+    x = _exchanged(region.x, before) if exchanged else region.x
+    node = ir.node(spec.op_type, [x, cos, sin], {**spec.attributes, **attributes}, domain=DOMAIN, version=1)
+    node.name = f"{before.name}_rotation"
+    put(node, before, [before])
+    whole = node.outputs[0]
+    whole.name, whole.type, whole.shape = f"{region.rotated.name}_rotated", x.type, x.shape
+    if exchanged:
+        for user, _ in tuple(region.rotated.uses()):
+            if _exchanges(user):
+                ir.convenience.replace_all_uses_with(user.outputs[0], whole, replace_graph_outputs=True)
+        whole = _exchanged(whole, before)
+    ir.convenience.replace_all_uses_with(region.rotated, whole, replace_graph_outputs=True)
+
+
+def _exchanges(node: ir.Node) -> bool:
+    """Whether it puts heads and tokens in each other's place."""
+    return producer(node.outputs[0], "Transpose") is node and list(node.attributes.get_ints("perm") or ()) == [
+        0,
+        2,
+        1,
+        3,
+    ]
+
+
+def _exchanged(value: ir.Value, before: ir.Node) -> ir.Value:
+    """With axes 1 and 2 exchanged."""
+    batch, first, second, last = sizes(value) or ()
+    return _new("Transpose", [value], before, [batch, second, first, last], perm=[0, 2, 1, 3])
+
+
+def _angles_of_pairs(factor: ir.Value, rotary: _Rotary, before: ir.Node) -> ir.Value:
+    """[B or 1, 1, T, F] of cosines or sines."""
+    graph, value = before.graph, factor
+    assert graph is not None
+    shape = list(sizes(factor) or ())
+    if _trailing(factor):
+        shape = shape[:-1]
+        value = _new("Squeeze", [value, integers(graph, [-1])], before, shape)
+    if rotary.doubled:
+        shape[-1] = rotary.pairs
+        end, step = (rotary.pairs, 1) if rotary.layout == "half" else (2 * rotary.pairs, 2)
+        ends = [integers(graph, [number]) for number in (0, end, -1, step)]
+        value = _new("Slice", [value, *ends], before, shape)
+    missing = list(range(4 - len(shape)))
+    if missing:
+        shape = [*[1] * len(missing), *shape]
+        value = _new("Unsqueeze", [value, integers(graph, missing)], before, shape)
+    return _exchanged(value, before) if rotary.heads_axis == 2 else value
+
+
+def _new(
+    op_type: str,
+    inputs: Sequence[ir.Value],
+    before: ir.Node,
+    shape: Sequence[int | str],
+    **attributes: Sequence[int],
+) -> ir.Value:
+    """The output of a new node before another one."""
+    node = ir.node(op_type, list(inputs), attributes)
+    put(node, before, [before])
+    value = node.outputs[0]
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(shape)
+    return value
