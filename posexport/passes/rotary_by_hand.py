@@ -286,7 +286,7 @@ class _Angles:
         for feeds in self.samples:
             try:
                 computed.append(session.run(None, {name: x for name, x in feeds.items() if name in names}))
-            except Exception:  # noqa: BLE001, PERF203 (of any class: past tokens may reach beyond the end of a table)
+            except Exception:  # noqa: BLE001 (of any class: past tokens may reach beyond the end of a table)
                 continue
         return computed
 
