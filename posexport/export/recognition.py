@@ -64,6 +64,8 @@ def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
         sizes |= {name: batch for name in (BATCH,) if name in traced}
         sizes |= {name: _taken(limits, name, length - at) for at, name in enumerate(sequences)}
         if TOTAL in traced:
+            if limits.max_length is not None:  # past tokens and new ones together
+                sizes[SEQUENCE] = max(min(sizes[SEQUENCE], limits.max_length - sizes.get(PAST, 0)), 1)
             sizes[TOTAL] = sizes[SEQUENCE] + sizes.get(PAST, 0)
             sizes |= {CAPACITY: sizes[TOTAL]} if CAPACITY in traced else {}
         feeds = {name: tensor.numpy() for name, tensor in example(source.inputs, sizes).items()}

@@ -258,7 +258,7 @@ class _Angles:
         if key not in self._known:
             self._known[key] = self._computed(key)
         computed = self._known[key]
-        if computed is None or len(computed) < len(_LENGTHS):
+        if computed is None:
             return _UNKNOWN_ANGLES
         for values in computed:
             shaped = [x.reshape(x.shape[:-1] if _trailing(rotary.cos) else x.shape) for x in values]
@@ -282,13 +282,7 @@ class _Angles:
         alone.opset_imports.update(self.model.opset_imports)
         session = ort.InferenceSession(ir.to_proto(alone).SerializeToString(), providers=["CPUExecutionProvider"])
         names = {value.name for value in session.get_inputs()}
-        computed = []
-        for feeds in self.samples:
-            try:
-                computed.append(session.run(None, {name: x for name, x in feeds.items() if name in names}))
-            except Exception:  # noqa: BLE001 (of any class: past tokens may reach beyond the end of a table)
-                continue
-        return computed
+        return [session.run(None, {name: x for name, x in feeds.items() if name in names}) for feeds in self.samples]
 
 
 def _put_node(region: _Region, rotary: _Rotary) -> None:
