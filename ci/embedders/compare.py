@@ -1,8 +1,9 @@
 """Converts what make.py wrote by default options for the target cpu, and compares what the bundles answer.
 
 ``compare.py DIRECTORY [NAME...]``: the largest difference of every model's calls from the libraries' answers, which
-must stay below 1e-5, by `posexport.Session` and, on a few texts, by ``posexport run``. Without names it writes
-ci/results/embedders.json. Also measured: how far a text's answer is from that of its words backwards, so that a model
+must stay below 1e-5, by `posexport.Session` and, on a few texts, by ``posexport run``. Each model's result stays in its
+directory (``found.json``) until make.py writes that anew; without names those that have none are compared, and
+ci/results/embedders.json is written. Also measured: how far a text's answer is from that of its words backwards, so that a model
 whose positions do nothing cannot pass.
 """
 
@@ -84,18 +85,20 @@ def good(found: dict[str, Any]) -> bool:
 
 def main(work: Path, names: list[str]) -> int:
     texts = json.loads((work / "texts.json").read_text())
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     found = {}
     for directory in sorted(path.parent for path in work.glob("*/calls.json")):
-        if names and directory.name not in names:
-            continue
-        found[directory.name] = one = compared(directory, texts)
-        print(directory.name, "good" if good(one) else "BAD", one, flush=True)
+        kept = directory / "found.json"
+        if directory.name in names or not (names or kept.exists()):
+            one = {"commit": head.stdout.strip(), **compared(directory, texts)}
+            kept.write_text(json.dumps(one))
+            print(directory.name, "good" if good(one) else "BAD", one, flush=True)
+        if kept.exists():
+            found[directory.name] = json.loads(kept.read_text())
     if not names:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         lengths = [len(text.split()) for text in texts]
         record = {
             "date": datetime.now(UTC).date().isoformat(),
-            "commit": commit.stdout.strip(),
             "versions": json.loads((work / "versions.json").read_text()) | {"posexport": posexport.__version__},
             "texts": {"count": len(texts), "fewest_words": min(lengths), "most_words": max(lengths)},
             "limit": LIMIT,

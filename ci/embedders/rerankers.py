@@ -129,7 +129,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     ),
     "mistral-classifier": partial(
         cross_encoder,
-        model=of("MistralForSequenceClassification", "MistralConfig", **DECODER, num_labels=1),
+        model=of("MistralForSequenceClassification", "MistralConfig", **DECODER, sliding_window=64, num_labels=1),
         tokenizer=_right,
         seed=25,
     ),
