@@ -71,7 +71,7 @@ def make(target: Path, entry: dict[str, Any]) -> None:
 
 
 def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target: str) -> tuple[str, str]:
-    """proven, refused or failed, and what was said."""
+    """proven, refused or failed, and for which task it was proven or what was said."""
     through = "transformers" if entry.get("through") else None
     try:
         result = posexport.convert(str(source), bundle, target=target, through=through, force=True)
@@ -82,7 +82,9 @@ def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target
     eager = [remark for remark in result.remarks if OWN_ATTENTION in remark]
     if bool(eager) != (entry.get("own") == "eager"):
         return "failed", eager[0] if eager else "attention is seen; the table says own: eager"
-    return ("proven", "") if result.good and result.report is not None else ("failed", result.verdict)
+    if result.manifest is None or result.report is None or not result.good:
+        return "failed", result.verdict
+    return "proven", result.manifest.task
 
 
 def right(entry: dict[str, Any], row: dict[str, Any]) -> bool:
