@@ -25,6 +25,7 @@ from posexport.sources.transformers.checkpoint import OWN_ATTENTION
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"
+PROVEN = ROOT / "posexport/sources/transformers/proven.json"
 VERSIONS = {name: version(name) for name in ("transformers", "torch", "onnxruntime")}
 
 
@@ -49,12 +50,19 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def record(row: dict[str, Any]) -> None:
-    """Put ``row`` in the place of the one of its type and target."""
+    """Put ``row`` in the place of the one of its type and target; posexport's list of proven types follows."""
     keep = [old for old in recorded() if (old["type"], old["target"]) != (row["type"], row["target"])]
     lines = sorted(json.dumps(each) for each in [*keep, row])
     written = RECORD.with_suffix(".tmp")
     written.write_text("\n".join(lines) + "\n")
     written.replace(RECORD)
+    proven: dict[str, str] = json.loads(PROVEN.read_text())
+    for each in recorded():
+        if each["outcome"] == "proven":
+            proven[each["type"]] = each["said"]
+        else:
+            proven.pop(each["type"], None)
+    PROVEN.write_text(json.dumps(proven, indent=1, sort_keys=True) + "\n")
 
 
 def make(target: Path, entry: dict[str, Any]) -> None:
