@@ -1,13 +1,16 @@
 """Converts small random checkpoints through transformers, as checkpoints.yaml says, and prints a line for each.
 
-Run by `ci/through/run`. A checkpoint that exists is made again only where its entry changed. Exit 1: one was not
-proven, or was not refused as it must be.
+Run by `ci/through/run`, which resumes: a row that ci/results/through.jsonl has for this target, and whose entry has not
+changed since, is left out. Exit 1: one was not proven, or was not refused as it must be.
 """
 
 import argparse
 import json
+import subprocess
 import sys
 import time
+from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +21,48 @@ import yaml
 
 import posexport
 from posexport.errors import PosexportError
+from posexport.sources.transformers.checkpoint import OWN_ATTENTION
+
+ROOT = Path(__file__).parent.parent.parent
+RECORD = ROOT / "ci/results/through.jsonl"
+PROVEN = ROOT / "posexport/sources/transformers/proven.json"
+VERSIONS = {name: version(name) for name in ("transformers", "torch", "onnxruntime")}
 
 
 def table() -> dict[str, dict[str, Any]]:
     """Entries by name, with the settings of their groups."""
     groups = yaml.safe_load(Path(__file__).with_name("checkpoints.yaml").read_text())
     return {
-        name: {**own, "settings": own["settings"] if own.get("own") else {**group["settings"], **own["settings"]}}
+        name: {**row, "settings": row["settings"] if row.get("alone") else {**group["settings"], **row["settings"]}}
         for group in groups.values()
-        for name, own in group["checkpoints"].items()
+        for name, row in group["checkpoints"].items()
     }
+
+
+def digest(entry: dict[str, Any]) -> str:
+    """What tells whether a row is still the recorded one."""
+    return sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def recorded() -> list[dict[str, Any]]:
+    """The rows of ci/results/through.jsonl."""
+    return [json.loads(line) for line in RECORD.read_text().splitlines()] if RECORD.exists() else []
+
+
+def record(row: dict[str, Any]) -> None:
+    """Put ``row`` in the place of the one of its type and target; posexport's list of proven types follows."""
+    keep = [old for old in recorded() if (old["type"], old["target"]) != (row["type"], row["target"])]
+    lines = sorted(json.dumps(each) for each in [*keep, row])
+    written = RECORD.with_suffix(".tmp")
+    written.write_text("\n".join(lines) + "\n")
+    written.replace(RECORD)
+    proven: dict[str, str] = json.loads(PROVEN.read_text())
+    for each in recorded():
+        if each["outcome"] == "proven":
+            proven[each["type"]] = each["said"]
+        else:
+            proven.pop(each["type"], None)
+    PROVEN.write_text(json.dumps(proven, indent=1, sort_keys=True) + "\n")
 
 
 def make(target: Path, entry: dict[str, Any]) -> None:
@@ -43,37 +78,62 @@ def make(target: Path, entry: dict[str, Any]) -> None:
     model.save_pretrained(target)
 
 
-def outcome(name: str, source: Path, target: Path, entry: dict[str, Any]) -> tuple[bool, str]:
-    """Whether it is as the table says, and how it ended."""
+def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target: str) -> tuple[str, str]:
+    """proven, refused or failed, and for which task it was proven or what was said."""
     through = "transformers" if entry.get("through") else None
     try:
-        result = posexport.convert(str(source), target, target="cpu", through=through, force=True)
+        result = posexport.convert(str(source), bundle, target=target, through=through, force=True)
     except PosexportError as err:
-        said = str(err).replace(f"{source}/", "").replace(str(source), name)
-        return entry.get("refused", "\0") in said, f"refused: {said}"
+        return "refused", str(err).replace(f"{source}/", "").replace(str(source), name)
     except Exception as err:  # noqa: BLE001 (a defect, which must not end the other rows)
-        return False, f"defect: {type(err).__name__}: {err}"[:500]
-    return result.good and "refused" not in entry, "proven" if result.good else f"missed: {result}"[:200]
+        return "failed", f"{type(err).__name__}: {err}"[:500]
+    eager = [remark for remark in result.remarks if OWN_ATTENTION in remark]
+    if bool(eager) != (entry.get("own") == "eager"):
+        return "failed", eager[0] if eager else "attention is seen; the table says own: eager"
+    if result.manifest is None or result.report is None or not result.good:
+        return "failed", result.verdict
+    return "proven", result.manifest.task
+
+
+def right(entry: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether a row is as its entry says."""
+    if "refused" in entry:
+        return row["outcome"] == "refused" and entry["refused"] in row["said"]
+    return bool(row["outcome"] == "proven")
+
+
+def converted(name: str, entry: dict[str, Any], into: Path, target: str) -> dict[str, Any]:
+    """The row of a checkpoint that is made again where its entry changed."""
+    source, began = into / "checkpoints" / name, time.monotonic()
+    made = source.with_suffix(".entry")
+    if not made.exists() or made.read_text() != digest(entry):
+        make(source, entry)
+        made.write_text(digest(entry))
+    how, said = outcome(name, source, into / "bundles" / name, entry, target)
+    seconds = round(time.monotonic() - began)
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    row = {"type": name, "target": target, "outcome": how, "said": said, "seconds": seconds}
+    return {**row, "entry": digest(entry), "commit": commit, "versions": VERSIONS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--target", default="cpu")
+    parser.add_argument("--again", action="store_true", help="convert what is recorded, too")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     plan, bad = table(), []
+    done = {row["type"]: row for row in recorded() if row["target"] == options.target}
     for name in options.names or plan:
-        source, began = options.into / "checkpoints" / name, time.monotonic()
-        entry = source.with_suffix(".json")
-        if not entry.exists() or json.loads(entry.read_text()) != plan[name]:
-            make(source, plan[name])
-            entry.write_text(json.dumps(plan[name]))
-        right, text = outcome(name, source, options.into / "bundles" / name, plan[name])
-        bad += [] if right else [name]
-        row = {"name": name, "right": right, "outcome": text, "seconds": round(time.monotonic() - began)}
-        print(json.dumps(row), flush=True)
+        row, entry = done.get(name), plan[name]
+        if options.again or row is None or row["entry"] != digest(entry):
+            row = converted(name, entry, options.into, options.target)
+            record(row)
+            print(json.dumps({key: row[key] for key in ("type", "outcome", "said", "seconds")}), flush=True)
+        bad += [] if right(entry, row) else [name]
     sys.exit(f"not as they must be: {', '.join(bad)}" if bad else 0)
 
 

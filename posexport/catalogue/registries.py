@@ -87,7 +87,7 @@ def families() -> list[dict[str, Any]]:
             row(name, "defined", "Hugging Face checkpoint directory", FAMILIES[name].architectures.values())
             for name in FAMILIES
         ),
-        *(row(name, "through transformers", through, tasks) for name, tasks in PROVEN.items()),
+        *(row(name, "through transformers", through, [task]) for name, task in PROVEN.items()),
         *(row(name, "refused", f"Refused, {reason}") for name, reason in REFUSED.items()),
     ]
     order = ("defined", "through transformers", "refused")

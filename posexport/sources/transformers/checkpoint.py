@@ -29,6 +29,8 @@ from posexport.sources.transformers.tasks import (
 from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
 from posexport.spec import SAMPLES, Limits
 
+#: in the remark of a model that computes attention without ours
+OWN_ATTENTION = "computes attention by code of its own"
 #: tokens of sound, so many that attention is tiled
 _LONG = 600
 
@@ -180,8 +182,13 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
     attention.use(model, attention="eager")
     name = type(model).__name__
     if changed := before.changed():
+        if Before(config.label, module).changed():
+            raise PosexportError(
+                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a state; "
+                "it is not converted through transformers"
+            )
         raise PosexportError(
             f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
             "converted through transformers"
         )
-    return module, [f"{name} computes attention by code of its own, of which posexport sees what is in the graph"]
+    return module, [f"{name} {OWN_ATTENTION}, of which posexport sees what is in the graph"]

@@ -78,6 +78,7 @@ def decoder_source(source: Source, depth: int) -> Source:
         if with_cache.small(user):
             trial, dtype = copy.deepcopy(decoder), torch.float64
             in_precision(trial, dtype)
+            dtype = _narrowest(trial)
         check(trial, dtype)
     except NotCachedError as err:
         raise PosexportError(
@@ -85,6 +86,23 @@ def decoder_source(source: Source, depth: int) -> Source:
             "converts its hidden states, without a KV cache"
         ) from err
     return msgspec.structs.replace(with_cache.as_source(source, decoder, remarks), encoding=None)
+
+
+def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
+    """What a decoder of float64 rounds to: routers of experts compute in float32 whatever they are given."""
+    seen: set[torch.dtype] = set()
+
+    def note(_: object, __: object, answer: object) -> None:
+        parts = answer if isinstance(answer, tuple) else (answer,)
+        seen.update(x.dtype for x in parts if isinstance(x, Tensor) and x.is_floating_point())
+
+    hooks = [part.register_forward_hook(note) for part in decoder.user.modules()]
+    ids_1T = torch.zeros((1, 1), dtype=torch.int64)
+    with torch.no_grad():
+        decoder.plain(ids_1T, torch.ones_like(ids_1T))
+    for hook in hooks:
+        hook.remove()
+    return torch.float32 if torch.float32 in seen else torch.float64
 
 
 def _layers(user: UserModule, source: Source) -> list[Layer]:

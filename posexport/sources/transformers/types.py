@@ -1,88 +1,20 @@
-"""Types that posexport does not define: those that ``ci/through/run`` converts, and those refused by what they are.
+"""Types that posexport does not define: those that ``ci/through/run`` proved, and those refused by what they are.
 
 Any other type of transformers is tried.
 """
 
-#: model_type: the tasks that its checkpoint of ci/through was proven for, with the version TESTED of
-#: `posexport.sources.transformers.library`
-PROVEN: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            "big_bird",
-            "data2vec-text",
-            "eurobert",
-            "ibert",
-            "xlm-roberta-xl",
-            "xmod",
-        ),
-        ("fill-mask",),
-    ),
-    **dict.fromkeys(("convbert",), ("sequence-classification",)),
-    **dict.fromkeys(("mobilebert",), ("token-classification",)),
-    **dict.fromkeys(("rembert",), ("question-answering",)),
-    **dict.fromkeys(
-        (
-            "clip_text_model",
-            "clip_vision_model",
-            "dinov2",
-            "dinov2_with_registers",
-            "dinov3_vit",
-            "ijepa",
-            "nomic_bert",
-            "squeezebert",
-            "vit_msn",
-        ),
-        ("features",),
-    ),
-    **dict.fromkeys(
-        (
-            "arcee",
-            "biogpt",
-            "codegen",
-            "cohere",
-            "cohere2",
-            "deepseek_v3",
-            "ernie4_5",
-            "exaone4",
-            "glm4",
-            "gpt_oss",
-            "helium",
-            "mixtral",
-            "nemotron",
-            "olmo3",
-            "qwen2_moe",
-            "qwen3_moe",
-        ),
-        ("text-generation",),
-    ),
-    **dict.fromkeys(("deit",), ("image-classification",)),
-    **dict.fromkeys(
-        (
-            "clip",
-            "siglip",
-        ),
-        ("zero-shot-image-classification",),
-    ),
-    **dict.fromkeys(
-        (
-            "unispeech",
-            "wav2vec2",
-        ),
-        ("ctc",),
-    ),
-    **dict.fromkeys(
-        (
-            "audio-spectrogram-transformer",
-            "hubert",
-        ),
-        ("audio-classification",),
-    ),
-}
+import json
+from importlib.resources import files
+
+#: model_type: the task that its checkpoint of ci/through was proven for, with the version TESTED of
+#: `posexport.sources.transformers.library`; ci/through/run.py writes the file
+PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
 _RECURRENT = "its layers keep a state of their own between tokens, which is no KV cache"
 _SEQ2SEQ = "it is an encoder-decoder, which posexport converts in several graphs, of types that it defines alone"
 _PLACES = "it also reads where words stand on a page (bbox), which posexport does not give it"
 _VISION_LANGUAGE = "it reads images and text in several graphs, which posexport does not make"
+_VIDEO = "it reads videos, which posexport does not give it"
 #: model_type: why it is not converted
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
@@ -97,6 +29,10 @@ REFUSED: dict[str, str] = {
         ("blip", "gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"), _VISION_LANGUAGE
     ),
     **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
+    **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
+    "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
+    "siglip2": "it reads patches of images of any shape, which posexport does not give it",
+    "vit_mae": "it hides patches of its images at random",
 }
