@@ -184,8 +184,8 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
     if changed := before.changed():
         if Before(config.label, module).changed():
             raise PosexportError(
-                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a state; "
-                "it is not converted through transformers"
+                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a "
+                "state; it is not converted through transformers"
             )
         raise PosexportError(
             f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
