@@ -182,10 +182,15 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
     attention.use(model, attention="eager")
     name = type(model).__name__
     if changed := before.changed():
+        if not before.finite():
+            raise PosexportError(
+                f"{config.label}: {name} gives {changed} that are no finite numbers for padded texts; it is not "
+                "converted through transformers"
+            )
         if Before(config.label, module).changed():
             raise PosexportError(
-                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a state; "
-                "it is not converted through transformers"
+                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a "
+                "state; it is not converted through transformers"
             )
         raise PosexportError(
             f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
