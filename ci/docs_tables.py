@@ -54,6 +54,18 @@ def defined() -> list[dict[str, Any]]:
     return [row for row in catalogue("families") if row["how"] == "defined"]
 
 
+def through() -> str:
+    """Types that are converted through transformers by their tasks, and those refused by the reason."""
+    by_what: dict[tuple[str, str], list[str]] = {}
+    for row in catalogue("families"):
+        if row["how"] != "defined":
+            what = ", ".join(row["tasks"]) or row["what"][0].lower() + row["what"][1:]
+            by_what.setdefault((row["how"], what), []).append(row["name"])
+    lines = ["| `model_type` | tasks, or why it is refused |", "|---|---|"]
+    lines += [f"| {', '.join(sorted(names))} | {what} |" for (_, what), names in by_what.items()]
+    return "\n".join(lines)
+
+
 def families() -> str:
     """Every family of checkpoints with its tasks, those of the same tasks in one row."""
     by_tasks: dict[str, list[str]] = {}
@@ -325,6 +337,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encodings": encodings,
     "encoding-names": encoding_names,
     "families": families,
+    "through": through,
     "family-names": family_names,
     "compared": compared,
     "profiles": profiles,

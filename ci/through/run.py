@@ -85,8 +85,6 @@ def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target
         result = posexport.convert(str(source), bundle, target=target, through=through, force=True)
     except PosexportError as err:
         return "refused", str(err).replace(f"{source}/", "").replace(str(source), name)
-    except Exception as err:  # noqa: BLE001 (a defect, which must not end the other rows)
-        return "failed", f"{type(err).__name__}: {err}"[:500]
     eager = [remark for remark in result.remarks if OWN_ATTENTION in remark]
     if bool(eager) != (entry.get("own") == "eager"):
         return "failed", eager[0] if eager else "attention is seen; the table says own: eager"
@@ -106,10 +104,13 @@ def converted(name: str, entry: dict[str, Any], into: Path, target: str) -> dict
     """The row of a checkpoint that is made again where its entry changed."""
     source, began = into / "checkpoints" / name, time.monotonic()
     made = source.with_suffix(".entry")
-    if not made.exists() or made.read_text() != digest(entry):
-        make(source, entry)
-        made.write_text(digest(entry))
-    how, said = outcome(name, source, into / "bundles" / name, entry, target)
+    try:
+        if not made.exists() or made.read_text() != digest(entry):
+            make(source, entry)
+            made.write_text(digest(entry))
+        how, said = outcome(name, source, into / "bundles" / name, entry, target)
+    except Exception as err:  # noqa: BLE001 (a defect, which must not end the other rows)
+        how, said = "failed", f"{type(err).__name__}: {err}"[:500]
     seconds = round(time.monotonic() - began)
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     row = {"type": name, "target": target, "outcome": how, "said": said, "seconds": seconds}

@@ -39,6 +39,10 @@ class Before:
                 return name
         return ""
 
+    def finite(self) -> bool:
+        """Whether they are finite where they are compared."""
+        return all(bool(output[self._real(output)].isfinite().all()) for output in self.outputs.values())
+
     def _real(self, output: Tensor) -> Tensor:
         """Where an output is compared: not at padded tokens."""
         kept = torch.ones(output.shape[: min(2, output.ndim)], dtype=torch.bool)

@@ -182,6 +182,11 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
     attention.use(model, attention="eager")
     name = type(model).__name__
     if changed := before.changed():
+        if not before.finite():
+            raise PosexportError(
+                f"{config.label}: {name} gives {changed} that are no finite numbers for padded texts; it is not "
+                "converted through transformers"
+            )
         if Before(config.label, module).changed():
             raise PosexportError(
                 f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a "

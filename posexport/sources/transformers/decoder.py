@@ -88,7 +88,7 @@ def decoder_source(source: Source, depth: int) -> Source:
     return msgspec.structs.replace(with_cache.as_source(source, decoder, remarks), encoding=None)
 
 
-def _narrowest(decoder: ThroughDecoder) -> torch.dtype:
+def _narrowest(decoder: PlainDecoder) -> torch.dtype:
     """What a decoder of float64 rounds to: routers of experts compute in float32 whatever they are given."""
     seen: set[torch.dtype] = set()
 

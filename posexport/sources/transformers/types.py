@@ -18,7 +18,27 @@ _VIDEO = "it reads videos, which posexport does not give it"
 #: model_type: why it is not converted
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
-        ("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "mamba", "mamba2", "qwen3_next", "rwkv", "zamba"),
+        (
+            "bamba",
+            "falcon_h1",
+            "falcon_mamba",
+            "jamba",
+            "kimi_linear",
+            "lfm2",
+            "lfm2_moe",
+            "mamba",
+            "mamba2",
+            "minimax",
+            "nemotron_h",
+            "olmo_hybrid",
+            "qwen3_5_text",
+            "qwen3_next",
+            "recurrent_gemma",
+            "rwkv",
+            "xlstm",
+            "zamba",
+            "zamba2",
+        ),
         _RECURRENT,
     ),
     **dict.fromkeys(
@@ -30,6 +50,7 @@ REFUSED: dict[str, str] = {
     ),
     **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
+    "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",
