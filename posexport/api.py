@@ -330,7 +330,7 @@ def list_families() -> list[dict[str, Any]]:
     Examples:
         >>> import posexport
         >>> [row["tasks"] for row in posexport.list_families() if row["name"] == "llama"]
-        [['features', 'text-generation']]
+        [['features', 'sequence-classification', 'text-generation']]
     """
     from posexport.catalogue.stored import catalogue
 

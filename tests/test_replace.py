@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from posexport.encodings.t5 import T5
 from posexport.sources.replaced.stand_ins import Added, Bias, Rotated, Rows, Waves
 from tests.small import in_short
 from tests.test_twelve_modules import loaded
+from tests.tolerances import agree
 
 V, D, H, END = 17, 24, 3, 40
 IDS = {"ids": torch.arange(22).reshape(2, 11) % V}
@@ -186,7 +188,7 @@ def test_the_same_values(make: Callable[[], nn.Module], encoding: Any, kind: typ
     assert isinstance(ours.at, kind)
     assert ours.training
     with torch.no_grad():
-        torch.testing.assert_close(ours(**IDS), module(**IDS), rtol=1e-5, atol=1e-5)
+        agree(ours(**IDS), module(**IDS), "model in float32", np.float32)
 
 
 @pytest.mark.all

@@ -197,7 +197,11 @@ def test_the_final_normalisation_of_old_files(copy) -> None:
         ("gpt2-lmheadmodel", {"n_head": 6}, "n_embd = 20, n_head = 6; the heads must divide"),
         ("gpt2-lmheadmodel", {"add_cross_attention": True}, "cross attention"),
         ("gpt2-lmheadmodel", {"activation_function": "prelu"}, "activation_function = 'prelu'"),
-        ("gpt2-lmheadmodel", {"architectures": ["GPT2DoubleHeads"]}, "choose --task out of text-generation, features"),
+        (
+            "gpt2-lmheadmodel",
+            {"architectures": ["GPT2DoubleHeads"]},
+            "choose --task out of text-generation, sequence-classification, features",
+        ),
         ("gpt2-lmheadmodel", {"n_positions": 34}, "transformer.wpe.weight is [33, 20], needed [34, 20]"),
         ("bloom-forcausallm", {"apply_residual_connection_post_layernorm": True}, "only false is read"),
         ("gpt_neox-forcausallm", {"rope_scaling": {"rope_type": "spiral"}}, "unknown rope_type 'spiral'"),
