@@ -3,8 +3,8 @@
 ``compare.py DIRECTORY [NAME...]``: the largest difference of every model's calls from the libraries' answers, which
 must stay below 1e-5, by `posexport.Session` and, on a few texts, by ``posexport run``. Each model's result stays in its
 directory (``found.json``) until make.py writes that anew; without names those that have none are compared, and
-ci/results/embedders.json is written. Also measured: how far a text's answer is from that of its words backwards, so that a model
-whose positions do nothing cannot pass.
+ci/results/embedders.json is written. Also measured: how far a text's answer is from that of its words backwards, so
+that a model whose positions do nothing cannot pass.
 """
 
 import json
