@@ -118,14 +118,14 @@ def traced(model: KeyValue) -> tuple[Counter[tuple[str | None, str | None]], Pas
     return found, said
 
 
-@pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model is Products))
+@pytest.mark.parametrize("model", in_short(RECOGNISED, lambda _model: False))
 def test_tables_of_keys_and_values_are_ours(model: type[KeyValue]) -> None:
     found, said = traced(model())
     assert found == {("ClippedScores", "ClippedValues"): 2}
     assert not said.rejected
 
 
-@pytest.mark.parametrize("model", in_short(LEFT, lambda model: model in (ClippedShort, Weighted)))
+@pytest.mark.parametrize("model", in_short(LEFT, lambda model: model is Weighted))
 def test_what_is_nearly_so_is_left(model: type[KeyValue]) -> None:
     found, said = traced(model())
     assert not found
