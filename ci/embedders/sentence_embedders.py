@@ -141,6 +141,8 @@ _gemma = transformers.Gemma3TextConfig(
 _t5 = transformers.T5Config(
     vocab_size=400, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=2
 )
+_qwen3_embedder = partial(embedder, config=_qwen3, pooling="lasttoken", seed=8, normalise=True, prompts=PROMPTS)
+
 MODELS: dict[str, Callable[..., Any]] = {
     "bert-mean": partial(
         embedder,
@@ -221,25 +223,8 @@ MODELS: dict[str, Callable[..., Any]] = {
         seed=7,
         scale=0.2,
     ),
-    "qwen3-lasttoken": partial(
-        embedder,
-        config=_qwen3,
-        tokenizer=partial(byte_level, side="left"),
-        pooling="lasttoken",
-        seed=8,
-        normalise=True,
-        prompts=PROMPTS,
-    ),
-    "qwen3-right": partial(
-        embedder,
-        config=_qwen3,
-        tokenizer=partial(byte_level, side="right"),
-        pooling="lasttoken",
-        seed=8,
-        normalise=True,
-        prompts=PROMPTS,
-        length=100,
-    ),
+    "qwen3-lasttoken": partial(_qwen3_embedder, tokenizer=partial(byte_level, side="left")),
+    "qwen3-right": partial(_qwen3_embedder, tokenizer=partial(byte_level, side="right"), length=100),
     "mistral-lasttoken": partial(
         embedder,
         config=transformers.MistralConfig(**{**DECODER, "sliding_window": 64}),

@@ -40,8 +40,8 @@ def recognised(contents: Contents, probs: ir.Value, product: ir.Node) -> Values 
         return _READ
     context, of_table, total = added
     tokens, size = shape[2], (sizes(product.outputs[0]) or (None,))[-1]
-    found = set(gathers(of_table, [probs], size))
-    gather = found.pop() if len(found) == 1 else None
+    nodes = set(gathers(of_table, [probs], size))
+    gather = nodes.pop() if len(nodes) == 1 else None
     table, rows = (None, None) if gather is None else gather.inputs
     if gather is None or table is None or rows is None or not isinstance(tokens, str):
         return _READ
@@ -86,5 +86,5 @@ def _adds(
     shapes = [[lengths.get(n, 1) if isinstance(n, str) else n for n in sizes(value) or ()] for value in free]
     p, o, e = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
     whole = part.run(dict(zip(free, (p, o, e), strict=True)), lengths)
-    wanted = part.run(dict(zip(free, (p, o + np.einsum("bhij,ijd->bhid", p, e), e), strict=True)), lengths)
-    return whole is not None and wanted is not None and np.array_equal(whole[0], wanted[1])
+    expected = part.run(dict(zip(free, (p, o + np.einsum("bhij,ijd->bhid", p, e), e), strict=True)), lengths)
+    return whole is not None and expected is not None and np.array_equal(whole[0], expected[1])

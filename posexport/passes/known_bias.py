@@ -4,6 +4,7 @@ ALiBi by the slopes of its number of heads (Press et al., arXiv:2108.12409), T5 
 arXiv:1910.10683), of which the table's rows are told by numbers put in its place.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,10 +30,13 @@ def of_positions(model: ir.Model, value: ir.Value) -> bool:
     return not reads(value, *model.graph.inputs)
 
 
-class Known:
+class Known(ABC):
     """A bias that is one of our encodings', by its ``name``."""
 
-    name: str
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """For the manifest and `posexport explain`."""
 
     def build(self, before: ir.Node, at: ir.Value) -> tuple[ir.Value, ir.Value]:
         """``by_distance`` [H, W] and ``lowest`` [1] of tokens at 0, 1, 2 ... (`posexport.ops.distance_scores`)."""
@@ -44,9 +48,9 @@ class Known:
         distance = g.put("Range", [*scalars, one], [None])
         return self.by_distance(g, distance), lowest
 
+    @abstractmethod
     def by_distance(self, g: "_Nodes", distance: ir.Value) -> ir.Value:
         """[H, W] of int64 distances [W], query minus key."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Alibi(Known):
     variant: alibi.Variant
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         slopes = alibi.slopes(self.heads)
         return f"ALiBi (slopes {max(slopes):.3g} to {min(slopes):.3g} of {self.heads} heads, {self.variant})"
 
@@ -79,7 +83,7 @@ class Buckets(Known):
     bidirectional: bool
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         side = "bidirectional" if self.bidirectional else "one-sided"
         return f"T5 buckets ({self.buckets}, {self.max_distance}, {side})"
 
@@ -129,13 +133,13 @@ def _computed(part: Part, given: dict[ir.Value, NDArray[Any]], tokens: str, leng
 def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | None:
     part, variants = Part(model, [bias], []), list[alibi.Variant](["symmetric", "causal"])
     for length in _LENGTHS:
-        found = None if part.reads_inputs else _computed(part, {}, tokens, length)
-        if found is None:
+        computed = None if part.reads_inputs else _computed(part, {}, tokens, length)
+        if computed is None:
             return None
         at, q = np.arange(length, dtype=np.float64)[None], np.zeros((1, heads, length, 1))
         for variant in list(variants):
-            wanted = alibi.oracle(q, q, at, at, params={}, heads=heads, variant=variant)[0]
-            if not (np.abs(found - wanted) <= _ROUNDINGS * np.abs(wanted)).all():
+            expected = alibi.oracle(q, q, at, at, params={}, heads=heads, variant=variant)[0]
+            if not (np.abs(computed - expected) <= _ROUNDINGS * np.abs(expected)).all():
                 variants.remove(variant)
     return Alibi(heads, variants[0]) if variants else None
 
@@ -157,11 +161,11 @@ def _buckets(model: ir.Model, bias: ir.Value, tokens: str, table: ir.Value) -> B
         return None
     bucket = Buckets(table, heads, count, *known)
     for length in _LENGTHS:
-        found, at = _computed(part, {table: told}, tokens, length), np.arange(length)[None]
+        computed, at = _computed(part, {table: told}, tokens, length), np.arange(length)[None]
         q, params = np.zeros((1, heads, length, 1)), {"table": told.astype(np.float64)}
         settings = {"buckets": count, "max_distance": known[0], "bidirectional": known[1]}
-        wanted = t5.oracle(q, q, at, at, params=params, heads=heads, **settings)[0]  # type: ignore[arg-type]
-        if found is None or not (found == wanted).all():
+        expected = t5.oracle(q, q, at, at, params=params, heads=heads, **settings)[0]  # type: ignore[arg-type]
+        if computed is None or not (computed == expected).all():
             return None
     # and far beyond, by the rows of its distances
     distance = np.subtract.outer(np.arange(far), np.arange(far)) + far - 1

@@ -43,10 +43,10 @@ def _takes_keys(spec: AttentionSpec) -> bool:
 def _shared(model: ir.Model, node: ir.Node, spec: AttentionSpec) -> list[str | None]:
     """None where the node became one of grouped queries; a reason where keys or values alone are repeated so."""
     inputs = spec.named_inputs(node)
-    found = [None if x is None else _each_once(model, x) for x in (inputs["k"], inputs["v"])]
-    if found == [None, None]:
+    shared = [None if x is None else _each_once(model, x) for x in (inputs["k"], inputs["v"])]
+    if shared == [None, None]:
         return []
-    k, v = found
+    k, v = shared
     if k is None or v is None or k.heads != v.heads:
         return ["its keys and values are not repeated for the same groups of queries"]
     inputs |= {name: _four_axes(each, node) for name, each in (("k", k), ("v", v))}
@@ -92,11 +92,11 @@ def _once(model: ir.Model, x: ir.Value) -> Iterator[_Once]:
         own = sizes(source) or ()
         for tokens_first in (False, True):
             group = own[2 if tokens_first else 1] if len(own) == 4 else 0
-            wanted = (batch, tokens, group, size) if tokens_first else (batch, group, tokens, size)
-            if own == wanted and isinstance(group, int) and heads % group == 0:
-                found = _Once(source, group, tokens_first)
-                if _repeats(model, x, found):
-                    yield found
+            expected = (batch, tokens, group, size) if tokens_first else (batch, group, tokens, size)
+            if own == expected and isinstance(group, int) and heads % group == 0:
+                once = _Once(source, group, tokens_first)
+                if _repeats(model, x, once):
+                    yield once
 
 
 def _before(x: ir.Value) -> Iterator[ir.Value]:

@@ -231,9 +231,9 @@ def _is_rotated(part: Part, region: _Region, rotary: _Rotary, length: int) -> bo
             [*whole.shape[3 - _leading(factor) : 3], whole.shape[3], *[1] * _trailing(factor)]
         )
         angles.append(_heads_first(once, rotary).astype(np.float64))
-    found = part.run(given, known)
-    wanted = rotation.oracle(_heads_first(given[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
-    return found is not None and np.array_equal(_heads_first(found[0], rotary), wanted)
+    rotated = part.run(given, known)
+    expected = rotation.oracle(_heads_first(given[region.x], rotary).astype(np.float64), *angles, layout=rotary.layout)
+    return rotated is not None and np.array_equal(_heads_first(rotated[0], rotary), expected)
 
 
 def _leading(factor: ir.Value) -> int:

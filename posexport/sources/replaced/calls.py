@@ -21,9 +21,9 @@ Arguments = Mapping[Key, Any]
 
 def by_key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
     """Arguments by their place or name."""
-    found: dict[Key, Any] = dict(enumerate(args))
-    found.update(kwargs.items())
-    return found
+    arguments: dict[Key, Any] = dict(enumerate(args))
+    arguments.update(kwargs.items())
+    return arguments
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether a module and the one with encodings of ours compute the same, in float64 at two lengths.
+"""Whether a module and the one with encodings of posexport compute the same, in float64 at two lengths.
 
 A submodule's constants are float32 where its __init__ computed them so (RoPE frequencies, slopes, a table of sines,
 each of an angle that is off by as many roundings as it has radians). How much that moves its answers is measured by
@@ -141,13 +141,15 @@ def _agree(
     sizes: Mapping[str, int],
 ) -> None:
     at = f"at length {sizes[SEQUENCE]}"
-    for ours, theirs, rounded in zip(*([x.detach() for x in each] for each in (new, old, moved)), strict=True):
-        if ours.shape != theirs.shape:
-            raise PosexportError(f"{what} returns {list(ours.shape)} {at}, and {other} {list(theirs.shape)}; {_REMEDY}")
+    for replaced, theirs, rounded in zip(*([x.detach() for x in each] for each in (new, old, moved)), strict=True):
+        if replaced.shape != theirs.shape:
+            raise PosexportError(
+                f"{what} returns {list(replaced.shape)} {at}, and {other} {list(theirs.shape)}; {_REMEDY}"
+            )
         largest = float(theirs.abs().max())
         allowed = _ROUNDINGS * torch.finfo(torch.float64).eps * largest
         allowed += _OF_CONSTANTS * float((rounded - theirs).abs().max())
-        error = float((ours - theirs).abs().max())
+        error = float((replaced - theirs).abs().max())
         if not error <= allowed:
             raise PosexportError(
                 f"{what} and {other} differ by {error:.2g} {at}, where values are up to {largest:.2g} and rounding "

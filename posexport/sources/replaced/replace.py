@@ -24,16 +24,16 @@ from posexport.sources.replaced.stand_ins import STAND_INS, StandIn, for_calls
 from posexport.sources.user_module import copied
 
 #: an encoding of ours, its name, or its name and settings
-Wanted = Encoding | str | tuple[str, Mapping[str, Any]]
+Choice = Encoding | str | tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Submodule:
     """A submodule, all names that it has, and what is to stand there."""
 
     names: list[str]
     part: nn.Module
-    wanted: Wanted
+    encoding: Choice
 
     @property
     def label(self) -> str:
@@ -41,25 +41,26 @@ class _Place:
 
 
 def replace(
-    module: nn.Module, encodings: Mapping[str, Wanted], example_inputs: Any, *, must_agree: bool = True
+    module: nn.Module, encodings: Mapping[str, Choice], example_inputs: Any, *, must_agree: bool = True
 ) -> nn.Module:
     """A copy of ``module`` with ``encodings`` in the place of the submodules that the names or patterns tell.
 
     Raises:
         PosexportError: a name without a submodule, a call that no encoding answers, or values that differ.
     """
-    places = _places(module, encodings)
+    submodules = _submodules(module, encodings)
     changed = copied(type(module).__name__, module, "the result must not change yours")
-    reference = Reference(module_source(module, example_inputs), [place.names[0] for place in places])
-    stand_ins = {place.names[0]: _stand_in(place, reference) for place in places}
-    for place in places:
-        tensor = next((x for x in (*place.part.parameters(), *place.part.buffers()) if x.is_floating_point()), None)
-        stand_in = stand_ins[place.names[0]].train(place.part.training)
+    reference = Reference(module_source(module, example_inputs), [submodule.names[0] for submodule in submodules])
+    stand_ins = {submodule.names[0]: _stand_in(submodule, reference) for submodule in submodules}
+    for submodule in submodules:
+        tensors = (*submodule.part.parameters(), *submodule.part.buffers())
+        tensor = next((x for x in tensors if x.is_floating_point()), None)
+        stand_in = stand_ins[submodule.names[0]].train(submodule.part.training)
         own = stand_in if tensor is None else stand_in.to(device=tensor.device, dtype=tensor.dtype)
-        for name in place.names:
+        for name in submodule.names:
             put(changed, name, own)
     if must_agree:
-        check(reference, {place.label: (place.names, stand_ins[place.names[0]]) for place in places})
+        check(reference, {each.label: (each.names, stand_ins[each.names[0]]) for each in submodules})
     return changed
 
 
@@ -69,62 +70,62 @@ def put(module: nn.Module, name: str, part: nn.Module) -> None:
     setattr(module.get_submodule(parent), leaf, part)
 
 
-def _places(module: nn.Module, encodings: Mapping[str, Wanted]) -> list[_Place]:
+def _submodules(module: nn.Module, encodings: Mapping[str, Choice]) -> list[_Submodule]:
     named = {name: part for name, part in module.named_modules(remove_duplicate=False) if name}
     if not isinstance(encodings, Mapping) or not encodings:
         raise PosexportError(
             "replace needs a mapping from names of submodules to encodings, such as {'bias': 'alibi'}, got "
             f"{encodings!r:.60}"
         )
-    found: dict[int, tuple[_Place, str]] = {}
-    for pattern, wanted in encodings.items():
+    by_id: dict[int, tuple[_Submodule, str]] = {}
+    for pattern, choice in encodings.items():
         names = [name for name in named if _matches(name, str(pattern))]
         if not names:
             hint = did_you_mean(str(pattern), named, "names are those of named_modules()")
             raise PosexportError(f"{type(module).__name__} has no submodule {pattern!r}; {hint}")
         for name in names:
-            place, by = found.setdefault(id(named[name]), (_Place([], named[name], wanted), pattern))
+            submodule, by = by_id.setdefault(id(named[name]), (_Submodule([], named[name], choice), pattern))
             if by != pattern:
                 raise PosexportError(f"the submodule {name} is meant by both {by!r} and {pattern!r}; leave one out")
-            place.names.append(name)
-    return [place for place, _ in found.values()]
+            submodule.names.append(name)
+    return [submodule for submodule, _ in by_id.values()]
 
 
 def _matches(name: str, pattern: str) -> bool:
     """Part by part, so that ``*`` stands for no dot."""
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
-def _stand_in(place: _Place, reference: Reference) -> StandIn:
-    first, second = (calls[place.names[0]] for calls in reference.calls)
+def _stand_in(submodule: _Submodule, reference: Reference) -> StandIn:
+    first, second = (calls[submodule.names[0]] for calls in reference.calls)
     if not first or not second:
         raise PosexportError(
-            f"{place.label} is never called as a module in {reference.name}'s forward: name the submodule whose "
+            f"{submodule.label} is never called as a module in {reference.name}'s forward: name the submodule whose "
             "forward gives the bias, the rotation or the vectors"
         )
-    kind, fit = _kind(place, first[0], second[0])
-    part = reference.part(place.names[0])
+    kind, fit = _kind(submodule, first[0], second[0])
+    part = reference.part(submodule.names[0])
     tables = _tables(part)
-    encoding = _encoding(place, fit, tables)
+    encoding = _encoding(submodule, fit, tables)
     if reason := kind.refusal(encoding):
-        raise PosexportError(f"{encoding.name} cannot stand in the place of {place.label}: {reason}")
+        raise PosexportError(f"{encoding.name} cannot stand in the place of {submodule.label}: {reason}")
     stand_in = kind(encoding, Reads.of(first[0], second[0]))
     stand_in.settle(part, first[0])
     return stand_in
 
 
-def _kind(place: _Place, first: Call, second: Call) -> tuple[type[StandIn], Mapping[str, int]]:
+def _kind(submodule: _Submodule, first: Call, second: Call) -> tuple[type[StandIn], Mapping[str, int]]:
     """What answers the submodule's calls."""
-    wanted = place.wanted[0] if isinstance(place.wanted, tuple) else place.wanted
-    kind = lookup(wanted).cls if isinstance(wanted, str) else type(wanted)
+    choice = submodule.encoding[0] if isinstance(submodule.encoding, tuple) else submodule.encoding
+    kind = lookup(choice).cls if isinstance(choice, str) else type(choice)
     if not issubclass(kind, Encoding):
         raise PosexportError(
-            f"in the place of {place.label} must stand an encoding: an object, a name of posexport list encodings, or "
-            f"a name and settings, ('t5', {{'max_distance': 64}}), got {wanted!r:.60}"
+            f"in the place of {submodule.label} must stand an encoding: an object, a name of posexport list encodings, "
+            f"or a name and settings, ('t5', {{'max_distance': 64}}), got {choice!r:.60}"
         )
-    found = for_calls(kind.hooks, first, second)
-    if found is None:
+    fitting = for_calls(kind.hooks, first, second)
+    if fitting is None:
         contracts = [each.contract for each in STAND_INS if [each.hook] == list(kind.hooks)]
         if not contracts:
             raise PosexportError(
@@ -132,10 +133,11 @@ def _kind(place: _Place, first: Call, second: Call) -> tuple[type[StandIn], Mapp
                 "does; put posexport.nn.Attention in the place of the attention"
             )
         raise PosexportError(
-            f"{place.label} is called with {_shapes(first.arguments.values())} and returns {_shapes(first.outputs)}; "
-            f"{kind.name} stands in the place of a submodule that is called as {'; or '.join(contracts)}"
+            f"{submodule.label} is called with {_shapes(first.arguments.values())} and returns "
+            f"{_shapes(first.outputs)}; {kind.name} stands in the place of a submodule that is called as "
+            f"{'; or '.join(contracts)}"
         )
-    return found
+    return fitting
 
 
 def _shapes(values: Any) -> str:
@@ -148,11 +150,11 @@ def _tables(part: nn.Module) -> list[Tensor]:
     return [x.detach().squeeze() for x in kept]
 
 
-def _encoding(place: _Place, fit: Mapping[str, int], tables: Sequence[Tensor]) -> Encoding:
+def _encoding(submodule: _Submodule, fit: Mapping[str, int], tables: Sequence[Tensor]) -> Encoding:
     """A fresh encoding with the submodule's weights for a name; an object as it is."""
-    if isinstance(place.wanted, Encoding):
-        return encoding_of(place.wanted, None, fit)
-    name, own = place.wanted if isinstance(place.wanted, tuple) else (place.wanted, {})
+    if isinstance(submodule.encoding, Encoding):
+        return encoding_of(submodule.encoding, None, fit)
+    name, own = submodule.encoding if isinstance(submodule.encoding, tuple) else (submodule.encoding, {})
     if "max_positions" in settings(lookup(name)) and "max_positions" not in own:
         rows = [table.shape[0] for table in tables if table.ndim == 2]
         own = {**own, **({"max_positions": rows[0] - int(own.get("offset", 0))} if len(rows) == 1 else {})}

@@ -3,6 +3,7 @@
 Shape letters: B batch, H heads, T tokens or queries, S keys, D head size, C channels, F pairs of channels.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,7 @@ from posexport.sources.replaced.calls import Arguments, Call, Reads, by_key, var
 Doubled = Literal["no", "half", "interleaved"]
 
 
-class StandIn(nn.Module):
+class StandIn(nn.Module, ABC):
     """Base: a subclass says by which hook its encodings act, which calls it can answer, and does."""
 
     #: of the encodings that may stand here
@@ -36,9 +37,9 @@ class StandIn(nn.Module):
         self.register_buffer("moved", torch.empty(0), persistent=False)
 
     @classmethod
+    @abstractmethod
     def sizes(cls, first: Call, second: Call) -> dict[str, int] | None:
         """The encoding's sizes that calls at two lengths show; None where they are no calls of this kind."""
-        raise NotImplementedError
 
     @classmethod
     def refusal(cls, encoding: Encoding) -> str | None:
@@ -49,8 +50,9 @@ class StandIn(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.answer(by_key(args, kwargs))
 
+    @abstractmethod
     def answer(self, arguments: Arguments) -> Any:
-        raise NotImplementedError
+        """What the submodule would return."""
 
     def settle(self, original: Callable[..., Any], call: Call) -> None:
         """Learn from one call of the original what its sizes do not tell."""

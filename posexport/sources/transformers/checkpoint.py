@@ -48,15 +48,15 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
         module, own = _module(config, model, chosen)
-    found = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
+    source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
     source = msgspec.structs.replace(
-        found,
+        source,
         kind="transformers",
         task=AUDIO.name if chosen.name == "sequence-classification" and SOUND in taken(model) else chosen.name,
-        limits=_limits(found, module),
+        limits=_limits(source, module),
         sha256=sha256(files, weights, ["config.json"]),
         files=copied(files, ""),
-        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *found.remarks],
+        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
         tools={"transformers": transformers.__version__},
     )
     if chosen is GENERATION:
@@ -112,7 +112,7 @@ def _load(transformers: Any, files: Directory, config: Config, task: Task) -> An
         raise _failed(config, transformers, err) from err
     cls = _class(transformers, settings, config, task)
     try:
-        model, found = cls.from_pretrained(
+        model, loading = cls.from_pretrained(
             path,
             config=settings,
             dtype=torch.float32,
@@ -124,7 +124,7 @@ def _load(transformers: Any, files: Directory, config: Config, task: Task) -> An
         )
     except Exception as err:
         raise _failed(config, transformers, err) from err
-    if missing := sorted({*found["missing_keys"], *(str(key[0]) for key in found["mismatched_keys"])}):
+    if missing := sorted({*loading["missing_keys"], *(str(key[0]) for key in loading["mismatched_keys"])}):
         if not all(".pooler." in f".{name}" for name in missing):
             raise PosexportError(
                 f"{config.label}: the checkpoint has no {missing[0]} for {cls.__name__}"
