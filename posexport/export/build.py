@@ -19,6 +19,7 @@ from posexport.ops.operator import DOMAIN
 from posexport.options.recipe import Recipe
 from posexport.passes import pipeline
 from posexport.passes.graph_pass import PassResult
+from posexport.passes.padding.drop_padding import DropPadding
 from posexport.precision.apply import apply
 from posexport.precision.calibration import Calibration
 from posexport.precision.half.ports import with_precision
@@ -119,7 +120,8 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
         keep_float=tuple(recipe.keep_float),
     )
     recognised = recognition.run(model, source) if source.by_trial else {}
-    passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering)}
+    without = {DropPadding.name: "--keep-padding was given"} if recipe.keep_padding else {}
+    passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
     if recipe.inline:

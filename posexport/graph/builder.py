@@ -12,7 +12,7 @@ operands and attributes, in the same scope or one around it, is not written agai
 where they need it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -56,16 +56,18 @@ class _Scope:
 class Builder:
     """A function's body, in the making.
 
+    ``taken``: names that values of the graph around have, where what is built is put into one (`take`).
+
     Attributes:
         opset: version of the standard operators.
         calls: operators called by `call`, by the name of their function, each with whether it is the ``whole`` one.
     """
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, taken: Collection[str] = ()) -> None:
         self.opset = opset
         self.calls: dict[str, tuple[Any, bool]] = {}
         self._scopes = [_Scope()]
-        self._names: set[str] = set()
+        self._names: set[str] = {*taken}
         self._domains: dict[str, int] = {"": opset}
         self._attributes: dict[str, None] = {}
 
@@ -119,11 +121,18 @@ class Builder:
         *,
         branches: tuple[str, str],
         name: str | Sequence[str],
+        types: Sequence[ir.DataType] = (),
     ) -> Results:
-        """What ``then`` or ``orelse`` returns, by a bool scalar; ``branches`` and ``name`` are for the file."""
+        """What ``then`` or ``orelse`` returns, by a bool scalar; ``branches`` and ``name`` are for the file.
+
+        ``types``: of the results, which a graph asks for and a function does not.
+        """
         names = [name] if isinstance(name, str) else list(name)
         graphs = [self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)]
         values = [ir.Value(name=claim(each, self._names)) for each in names]
+        for results in (values, *(graph.outputs for graph in graphs)):
+            for value, dtype in zip(results, types, strict=False):
+                value.type = ir.TensorType(dtype)
         bodies = dict(zip(("then_branch", "else_branch"), graphs, strict=True))
         outputs: Any = self._add(ir.node("If", [condition], bodies, outputs=values))
         return outputs[0] if isinstance(name, str) else outputs  # type: ignore[no-any-return]  # as many as a branch's
@@ -137,6 +146,46 @@ class Builder:
         value = ir.Value(name=claim(name, self._names))
         attributes: dict[str, Any] = {"num_scan_inputs": len(slices), "body": graph}
         return self._add(ir.node("Scan", list(scanned.values()), attributes, outputs=[value]))[0]
+
+    def loop(
+        self,
+        times: ir.Value,
+        body: Callable[[ir.Value, ir.Value], ir.Value],
+        start: ir.Value,
+        state: ir.TypeProtocol,
+        *,
+        body_name: str,
+        name: str,
+    ) -> ir.Value:
+        """What becomes of ``start``, of the type ``state``, as ``body`` of the turn's number and it gives the next."""
+        types = {
+            f"turn_of_{name}": ir.TensorType(ir.DataType.INT64),
+            f"goes_on_in_{name}": ir.TensorType(ir.DataType.BOOL),
+            f"{name}_so_far": state,
+        }
+        scalar = ir.Shape([])
+        given = [ir.Value(name=claim(each, self._names), type=kind) for each, kind in types.items()]
+        turn, goes_on, so_far = given
+        turn.shape = goes_on.shape = scalar
+        graph = self._graph(body_name, ["goes_on", name], lambda: (goes_on, body(turn, so_far)), given)
+        graph.outputs[0].type, graph.outputs[0].shape, graph.outputs[1].type = goes_on.type, scalar, state
+        value = ir.Value(name=claim(name, self._names), type=state)
+        return self._add(ir.node("Loop", [times, None, start], {"body": graph}, outputs=[value]))[0]
+
+    def add(self, node: ir.Node) -> tuple[ir.Value, ...]:
+        """A node made elsewhere; its outputs get names that nothing has."""
+        for output in node.outputs:
+            output.name = claim(output.name or node.op_type.lower(), self._names)
+        if node.domain:
+            self._domains[node.domain] = node.version or 1
+        return self._add(node)
+
+    def take(self) -> list[ir.Node]:
+        """The nodes that were built since the last time, for a graph around."""
+        (scope,) = self._scopes
+        # what is built next may come to stand before these
+        self._scopes = [_Scope()]
+        return scope.nodes
 
     def input(self, name: str) -> ir.Value:
         """An input of the function."""

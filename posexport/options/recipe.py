@@ -91,6 +91,13 @@ class Recipe(PrecisionOptions, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = "auto"
     opset: int
+    keep_padding: Annotated[
+        bool,
+        Option(
+            group=GRAPH,
+            help="Compute padding in linear layers and attention too, where the target would leave it out (cpu).",
+        ),
+    ] = False
     inline: Annotated[
         bool, Option(group=GRAPH, help="Write no ONNX functions, for runtimes without them (OpenVINO).")
     ] = False

@@ -60,6 +60,13 @@ def _to_gemm(product: ir.Node) -> None:
         node.graph.remove(node, safe=True)
 
 
+def flatten(graph: ir.Graph) -> None:
+    """All that works token by token, also where only a row for every token is wanted."""
+    flattening = _Flattening(graph)
+    for region in regions(graph, ir.DataType[MODEL_DTYPE.onnx]):
+        flattening.apply(region)
+
+
 class _Flattening:
     """Of one graph: what has entered any region, as a matrix, and the shapes that bring axes back."""
 

@@ -45,15 +45,15 @@ def simplify(model: ir.Model, samples: Sequence[Feeds]) -> PassResult:
 
 def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tuple[Structure, None] | tuple[None, str]:
     """What a mask [B, H, T, S] is for all ``samples``, the longest last, or why that is not known."""
-    graph = ir.convenience.extract(model.graph, list(model.graph.inputs), [mask])
-    if any(node.domain for node in graph):
-        return None, _NO_STRUCTURE  # it depends on attention
+    graph = part(model, list(model.graph.inputs), mask)
+    if graph is None:
+        return None, _NO_STRUCTURE
     # keys are masked for every row of the batch
     fitting: list[Structure] = ["causal", "causal keys", "keys"]
     if mask.shape is not None and mask.shape[0] == 1:
         fitting = ["causal"]
     longest = 0
-    for value in _computed(model, graph, samples):
+    for value in computed(model, graph, samples):
         longest = max(longest, min(value.shape[2:]))
         fitting = [structure for structure in fitting if _is(structure, value)]
         if not fitting:
@@ -63,7 +63,13 @@ def _structure(model: ir.Model, mask: ir.Value, samples: Sequence[Feeds]) -> tup
     return fitting[0], None
 
 
-def _computed(model: ir.Model, graph: ir.Graph, samples: Sequence[Feeds]) -> Iterator[NDArray[Any]]:
+def part(model: ir.Model, inputs: Sequence[ir.Value], value: ir.Value) -> ir.Graph | None:
+    """What computes ``value`` from inputs of the graph; None where it depends on attention."""
+    graph = ir.convenience.extract(model.graph, list(inputs), [value])
+    return None if any(node.domain for node in graph) else graph
+
+
+def computed(model: ir.Model, graph: ir.Graph, samples: Sequence[Feeds]) -> Iterator[NDArray[Any]]:
     """What ``graph``, a part of the model's, gives for each sample."""
     import onnxruntime as ort
 

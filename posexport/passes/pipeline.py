@@ -1,6 +1,7 @@
 """All graph passes, in the order in which they run."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -12,6 +13,7 @@ from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.in_place_cache import InPlaceCache
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
+from posexport.passes.padding.drop_padding import DropPadding
 from posexport.passes.rms_norm import RmsNorm
 from posexport.passes.separate_projections import SeparateProjections
 from posexport.passes.shared_bias import SharedBias
@@ -36,17 +38,25 @@ PASSES: tuple[GraphPass, ...] = (
     InPlaceCache(),
     TabulatedProjection(),
     PackedHeads(),
-    # last, as it compares what all nodes add to their scores
+    # as it compares what all nodes add to their scores, it is behind what changes these
     SharedBias(),
+    # last, as it puts attention into branches
+    DropPadding(),
 )
 
 
 def run(
-    model: ir.Model, target: Target, lowering: str = "auto", *, only: Collection[str] | None = None
+    model: ir.Model,
+    target: Target,
+    lowering: str = "auto",
+    *,
+    only: Collection[str] | None = None,
+    without: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, PassResult]:
     """Run the passes on a traced graph, before its guards and functions: name of each pass -> what it did or why not.
 
-    ``lowering``: the one asked for. ``only``: these passes, also where they are not preferred.
+    ``lowering``: the one asked for. ``only``: these passes, also where they are not preferred. ``without``: passes that
+    are left out, each with the reason.
 
     Raises:
         PosexportError: a name in ``only`` is unknown, or that pass refuses the target.
@@ -55,7 +65,9 @@ def run(
     results = {}
     for each in PASSES:
         if only is None or each.name in only:
-            reason = why_left_out(each, target, lowering) if only is None else None
+            reason = without.get(each.name)
+            if reason is None and only is None:
+                reason = why_left_out(each, target, lowering)
             results[each.name] = PassResult(rejected=(reason,)) if reason else each.apply(model, target)
             if results[each.name].nodes:
                 # the next pass asks for the only reader of a value

@@ -1,0 +1,1 @@
+"""Batches with padding at the price of their real tokens."""

@@ -1,0 +1,163 @@
+"""What mixes tokens between two regions that work token by token: attention, from projections' rows to context's rows.
+
+It can go row by row of the batch where each node does the same to one row of real tokens as it does to a whole batch:
+a copy of the nodes then reads, of everything with an axis of rows or of tokens, the part that is the row's.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.graph.queries import sizes
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.operator import DOMAIN
+from posexport.passes.padding.real_tokens import RealTokens
+
+#: that keep rows apart and tokens in order, whatever the numbers of both
+_BY_ROW = {"Reshape", "Transpose", "Where", "Add", "Sub", "Mul", "Div", "Neg", "Concat", "Cast", "Identity"}
+Axes = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Between:
+    """``nodes``: in the graph's order, the last the Reshape to rows. ``lead``: the names of the axes B and T."""
+
+    nodes: list[ir.Node]
+    lead: Axes
+    #: the padding mask of attention, which drops nothing in a row of real tokens
+    padding: Collection[ir.Value]
+
+    @property
+    def rows(self) -> ir.Value:
+        """The context, [B T, C]."""
+        return self.nodes[-1].outputs[0]
+
+    @property
+    def _computed(self) -> set[ir.Value]:
+        return {value for node in self.nodes for value in node.outputs}
+
+    def refusal(self, matrices: Collection[ir.Value]) -> str | None:
+        """Why it cannot go row by row; ``matrices``: the values [B T, C] of the regions."""
+        computed, inside = self._computed, set(self.nodes)
+        for node in self.nodes:
+            if node.domain != DOMAIN and (node.domain or node.op_type not in _BY_ROW):
+                return f"{node.op_type} between attention and its projections is not known to keep rows apart"
+            if node is not self.nodes[-1]:
+                outside = any(user not in inside for value in node.outputs for user, _ in value.uses())
+                if outside or any(value.is_graph_output() for value in node.outputs):
+                    return "what attention computes is read elsewhere too"
+                if any(sizes(value) is None for value in node.outputs):
+                    return "a size between attention and its projections is not known"
+            read = [value for value in _read(node) if value not in computed and value not in matrices]
+            if any(value.const_value is None and sizes(value) is None for value in read):
+                return "a size of what attention reads is not known"
+        return None
+
+    def at_once(self, g: Builder) -> ir.Value:
+        """The same for the whole batch."""
+        given: dict[ir.Value, ir.Value] = {}
+        for node in self.nodes:
+            _copy(g, node, given)
+            for value in node.outputs:
+                given[value].shape = value.shape
+        return given[self.rows]
+
+    def by_row(self, g: Builder, real: RealTokens) -> ir.Value:
+        """Row after row, each with its real tokens alone: [N, C]."""
+        dtype = self.rows.dtype
+        assert dtype is not None
+        contexts = g.loop(
+            g.scalar(g.Shape(real.rows)),
+            lambda turn, so_far: g.SequenceInsert(so_far, self._of_row(_Row(g, real, turn, self.lead))),
+            g.SequenceEmpty(dtype=int(dtype)),
+            ir.SequenceType(ir.TensorType(dtype)),
+            body_name="each_row",
+            name="contexts",
+        )
+        return g.ConcatFromSequence(contexts, axis=0)
+
+    def _of_row(self, row: "_Row") -> ir.Value:
+        """The context of one row's real tokens, [its tokens, C]."""
+        given: dict[ir.Value, ir.Value] = {}
+        computed = self._computed
+        for node in self.nodes:
+            if node.op_type == "Reshape" and not node.domain:
+                read, result = node.inputs[0], node.outputs[0]
+                assert read is not None
+                part = given[read] if read in computed else row.tokens(read)
+                given[result] = row.g.Reshape(part, _row_shape(result, self.lead))
+            else:
+                given |= {value: row.part(value) for value in _read(node) if value not in given}
+                _copy(row.g, node, given, _alone(node, self.padding))
+        return given[self.rows]
+
+
+class _Row:
+    """One row of the batch, in a loop over those with tokens."""
+
+    def __init__(self, g: Builder, real: RealTokens, turn: ir.Value, lead: Axes) -> None:
+        self.g, self._real, self._lead = g, real, lead
+        self._number = g.Gather(real.rows, g.Unsqueeze(turn, [0]))
+        self._length = g.Gather(real.lengths, self._number)
+
+    def tokens(self, matrix: ir.Value) -> ir.Value:
+        """Its rows of a value with a row for every real token."""
+        end = self.g.Gather(self._real.ends, self._number)
+        return self.g.slice(matrix, self.g.Sub(end, self._length), end, 0)
+
+    def part(self, value: ir.Value) -> ir.Value:
+        """Of a value with axes of rows or of tokens what belongs to this row and to its real tokens."""
+        if value.const_value is not None:
+            return value
+        first = self.g.Gather(self._real.first, self._number)
+        of_axis = {
+            self._lead[0]: (self._number, self.g.Add(self._number, [1])),
+            self._lead[1]: (first, self.g.Add(first, self._length)),
+        }
+        for place, size in enumerate(sizes(value) or ()):
+            if size in of_axis:
+                value = self.g.slice(value, *of_axis[size], place)
+        return value
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.inputs if value is not None]
+
+
+def _row_shape(value: ir.Value, lead: Axes) -> list[int]:
+    """What a row is reshaped to where a batch is to the shape of ``value``; tokens in rows have one axis less."""
+    shape = [size if isinstance(size, int) else size.value for size in value.shape or ()]
+    return [size if isinstance(size, int) else 1 if size == lead[0] else -1 for size in shape]
+
+
+def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None:
+    """What attention of one row is: with a bias of its own, without a mask that only padding has."""
+    spec = AttentionSpec.of(node)
+    if spec is None:
+        return None
+    only_padding = spec.mask == "keys" and spec.named_inputs(node)["mask"] in padding
+    return replace(spec, bias="none", mask="none" if only_padding else spec.mask)
+
+
+def _copy(g: Builder, node: ir.Node, given: dict[ir.Value, ir.Value], spec: AttentionSpec | None = None) -> None:
+    """A copy of ``node`` that reads what is ``given`` for values, and what it gives; attention as ``spec`` says."""
+    if spec is None:
+        copy = ir.Node(
+            node.domain,
+            node.op_type,
+            [value if value is None else given.get(value, value) for value in node.inputs],
+            list(node.attributes.values()),
+            num_outputs=len(node.outputs),
+            version=node.version,
+        )
+    else:
+        own = AttentionSpec.of(node)
+        assert own is not None
+        inputs = own.named_inputs(node)
+        copy = spec.node({name: given.get(value, value) for name, value in inputs.items()}, like=node)  # type: ignore[call-overload]
+    copy.metadata_props.update(node.metadata_props)
+    for old, new in zip(node.outputs, copy.outputs, strict=True):
+        new.name, new.type = old.name, old.type
+    given |= dict(zip(node.outputs, g.add(copy), strict=True))

@@ -1,0 +1,242 @@
+"""Padding leaves what works token by token, and attention goes row by row: a batch costs what its real tokens cost.
+
+Rows of real tokens are gathered before the first region that works token by token (`posexport.passes.token_regions`),
+and put back where the graph gives a value for every token; between regions each row of the batch has attention of its
+own length. Inputs and outputs stay as they are; outputs for tokens of padding are zeros.
+
+Whether that pays is decided once in a call, by its mask. Where it does not, as without padding, each If takes the branch
+that has the nodes as they were, and rows are those of all tokens: nothing is gathered between layers. A graph has its
+large weights outside of branches, once.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+from posexport.graph.edits import replace
+from posexport.graph.queries import constant, producer, sizes, width
+from posexport.passes.flat_tokens import flatten
+from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.passes.padding import real_tokens
+from posexport.passes.padding.between import Axes, Between
+from posexport.passes.padding.mask import PaddingMask, padding_mask
+from posexport.passes.padding.real_tokens import RealTokens
+from posexport.targets.dtypes import MODEL_DTYPE
+from posexport.targets.target import Target
+
+#: that take some of the tokens
+_SELECT = {"Gather", "GatherND", "GatherElements", "Slice"}
+
+
+class DropPadding(GraphPass):
+    """For ONNX Runtime on the CPU; every attention of the graph must drop the same padding."""
+
+    name = "drop-padding"
+    description = "linear layers and attention on real tokens only where a batch has padding"
+
+    def refusal(self, target: Target) -> str | None:
+        if target.flat:
+            return "the graph may hold no Loop (--inline)"
+        return None if target.dtype == MODEL_DTYPE else f"not made for {target.dtype.name}"
+
+    def why_not_preferred(self, target: Target) -> str | None:
+        if target.provider is None or target.waits_to_branch:
+            return "it is for ONNX Runtime on the CPU; use --target cpu"
+        return super().why_not_preferred(target)
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts attention that goes row by row."""
+        mask = padding_mask(model)
+        if isinstance(mask, str):
+            return PassResult(rejected=(mask,))
+        flatten(model.graph)
+        flow = _Flow.of(model.graph, mask)
+        reason = flow.refusal()
+        if reason is not None:
+            return PassResult(rejected=(reason,))
+        _drop(model, mask, flow)
+        return PassResult(nodes=len(flow.between))
+
+
+@dataclass
+class _Flow:
+    """How rows of tokens go through a graph.
+
+    Attributes:
+        matrices: the values with a row for every token, [B T, C].
+        entering: Reshapes from [B, T, C] to rows of what no rows are needed for.
+        between: from rows to rows.
+        leaving: Reshapes of rows to what is read by no rows.
+        strays: nodes that read rows otherwise.
+    """
+
+    mask: PaddingMask
+    matrices: set[ir.Value] = field(default_factory=set)
+    entering: list[ir.Node] = field(default_factory=list)
+    between: list[Between] = field(default_factory=list)
+    leaving: list[ir.Node] = field(default_factory=list)
+    strays: list[ir.Node] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, graph: ir.Graph, mask: PaddingMask) -> "_Flow":
+        flow = cls(mask)
+        exits: list[ir.Node] = []
+        #: of rows, but none themselves
+        computed: set[ir.Value] = set()
+        for node in graph:
+            if _enters(node, mask.lead):
+                (given,) = node.inputs[:1]
+                if given not in computed:
+                    flow.entering.append(node)
+                else:
+                    flow.between.append(Between(_back_to_rows(graph, node, computed), mask.lead, mask.values))
+                flow.matrices.add(node.outputs[0])
+            elif any(value in flow.matrices for value in node.inputs):
+                if _is_rows(node.outputs[0]) and node.op_type != "Reshape":
+                    flow.matrices |= set(node.outputs)
+                    continue
+                (exits if node.op_type == "Reshape" else flow.strays).append(node)
+                computed |= set(node.outputs)
+            elif any(value in computed for value in node.inputs):
+                computed |= set(node.outputs)
+        inside = {node for each in flow.between for node in each.nodes}
+        flow.leaving = [node for node in exits if node not in inside]
+        return flow
+
+    def refusal(self) -> str | None:
+        """Why padding cannot be left out."""
+        if not self.between:
+            return "there is no attention between two regions that work token by token"
+        if self.strays:
+            return f"{self.strays[0].op_type} reads rows of tokens as another matrix"
+        reasons = [each.refusal(self.matrices) for each in self.between]
+        reasons += [self._reader_refusal(value) for node in self.leaving for value in node.outputs]
+        return next(filter(None, reasons), None)
+
+    @property
+    def selects(self) -> bool:
+        """Something reads tokens by their place, such as the first one."""
+        values = [value for node in self.leaving for value in node.outputs]
+        return any(user.op_type in _SELECT for value in values for user, _ in value.uses())
+
+    def _reader_refusal(self, value: ir.Value) -> str | None:
+        """Why zeros may not stand for what ``value`` has at padding."""
+        if self._is_masked(value.producer()):
+            return None
+        for user, _ in value.uses():
+            others = [other for other in user.inputs if other is not None and other is not value]
+            masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in others)
+            if not masks and user.op_type not in _SELECT:
+                return f"{user.op_type} may read the hidden states of padding"
+        return None
+
+    def _is_masked(self, leaving: ir.Node | None) -> bool:
+        """Rows of padding are zeros already: they were multiplied by the mask."""
+        product = None if leaving is None else producer(leaving.inputs[0], "Mul")
+        for factor in product.inputs if product is not None else ():
+            entering = None if factor is None else producer(factor, "Reshape")
+            if entering is not None and self.mask.decides(entering.inputs[0]):
+                return True
+        return False
+
+
+def _enters(node: ir.Node, lead: Axes) -> bool:
+    if node.op_type != "Reshape" or node.domain or node.inputs[0] is None or not _is_rows(node.outputs[0]):
+        return False
+    shape = constant(node.inputs[1])
+    whole = shape is not None and shape.shape == (2,) and shape[0] == -1
+    axes = sizes(node.inputs[0])
+    return whole and axes is not None and axes[:2] == lead
+
+
+def _is_rows(value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) == 2 and not value.shape.is_static() and value.shape.is_static(1)
+
+
+def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]) -> list[ir.Node]:
+    """The nodes that compute ``last`` from rows."""
+    found, waiting = {last}, [last]
+    while waiting:
+        for value in waiting.pop().inputs:
+            node = None if value is None else value.producer()
+            if value in computed and node is not None and node not in found:
+                found.add(node)
+                waiting.append(node)
+    return [node for node in graph if node in found]
+
+
+def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
+    graph = model.graph
+    g = Builder(model.opset_imports[""], taken=_names(graph))
+    real = real_tokens.find(g, mask.input, from_first=flow.selects)
+    graph.insert_before(graph[0], g.take())
+    for node in flow.entering:
+        rows = node.outputs[0]
+        readers = list(rows.uses())
+        kept = g.Gather(rows, real.keep, axis=0, name=f"{rows.name}_kept")
+        kept.shape, kept.type = rows.shape, rows.type
+        for reader, place in readers:
+            reader.replace_input_with(place, kept)
+        graph.insert_after(node, g.take())
+    for between in flow.between:
+        _put(between.nodes, g, _context(g, between, real))
+    for node in flow.leaving:
+        _put([node], g, _for_all_tokens(g, node, real))
+
+
+def _context(g: Builder, between: Between, real: RealTokens) -> ir.Value:
+    """What attention gives to rows."""
+    return g.if_(
+        real.pays,
+        lambda: between.by_row(g, real),
+        lambda: between.at_once(g),
+        branches=("row_by_row", "all_rows"),
+        name=f"{between.rows.name}",
+        types=[between.rows.dtype or MODEL_DTYPE.onnx],
+    )
+
+
+def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
+    """Rows with their axes of batch and tokens; zeros for padding, in what the graph gives whatever was computed."""
+    rows, shape = reshape.inputs
+    value = reshape.outputs[0]
+    assert rows is not None
+    channels = width(rows)
+
+    def put_back() -> ir.Value:
+        zeros = g.ConstantOfShape(g.shape(g.Reshape(g.Size(real.mask), [1]), [channels]))
+        return g.Reshape(g.ScatterND(zeros, g.Unsqueeze(real.keep, [1]), rows), shape, allowzero=1)
+
+    def as_it_is() -> ir.Value:
+        all_rows = rows
+        if value.is_graph_output():
+            is_real = g.Cast(g.Reshape(real.mask, [-1, 1]), to=ir.DataType.BOOL)
+            all_rows = g.Where(is_real, rows, 0.0)
+        return g.Reshape(all_rows, shape, allowzero=1)
+
+    return g.if_(
+        real.pays,
+        put_back,
+        as_it_is,
+        branches=("put_back", "all_tokens"),
+        name=f"{value.name}",
+        types=[value.dtype or MODEL_DTYPE.onnx],
+    )
+
+
+def _put(nodes: Sequence[ir.Node], g: Builder, result: ir.Value) -> None:
+    """What ``g`` built in the place of ``nodes``, whose last gives what is now ``result``."""
+    last = nodes[-1]
+    graph = last.graph
+    assert graph is not None
+    graph.insert_before(last, g.take())
+    replace(last.outputs[0], result)
+    graph.remove(nodes, safe=True)
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    """Of all values, those in bodies too."""
+    values = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
+    return {value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *values)}
