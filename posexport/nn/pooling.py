@@ -130,6 +130,26 @@ class SentenceEmbedding(Head):
         return x_BTC, y_BC
 
 
+class TokenEmbeddings(Head):
+    """A vector of length 1 for every token, by projections: late interaction.
+
+    Khattab and Zaharia, "ColBERT" (arXiv:2004.12832), section 3.2. Which tokens count is not decided here: queries are
+    filled up with tokens that the mask leaves out and whose vectors count all the same (section 3.2, "query
+    augmentation").
+    """
+
+    def __init__(self, hidden: int, steps: Sequence[DenseConfig]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(Dense(step) for step in steps)
+        width = steps[-1].outer if steps else hidden
+        self.outputs = [OutputSpec(name="token_embeddings", axes=[BATCH, SEQUENCE, width])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        for step in self.steps:
+            x_BTC = step(x_BTC)
+        return (F.normalize(x_BTC, dim=-1),)
+
+
 class LastToken(Head):
     """Scores from the last token of a text: what decoders classify and rank by. A linear projection without a bias."""
 

@@ -15,7 +15,7 @@ def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> Text
     """The rules; ``below``: the folder of the transformer. PosexportError for values that are none."""
     texts = optional(directory, f"{below}sentence_bert_config.json")
     settings = optional(directory, SETTINGS)
-    prompts = {} if settings is None else _prompts(settings)
+    prompts = {} if settings is None else prompts_of(settings)
     default = None if settings is None else settings.values.get("default_prompt_name")
     if default is not None and default not in prompts:
         assert settings is not None
@@ -50,7 +50,7 @@ def optional(directory: Directory, name: str) -> Config | None:
     return None if directory.find(name) is None else Config(directory, name)
 
 
-def _prompts(settings: Config) -> dict[str, str]:
+def prompts_of(settings: Config) -> dict[str, str]:
     prompts = settings.values.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise PosexportError(f"{settings.label} says prompts = {prompts!r:.80}; it must map names to texts")
