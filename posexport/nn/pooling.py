@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.nn.activations import activation
-from posexport.nn.heads import Head, mean_of_tokens
+from posexport.nn.heads import Head, SequenceClassification, mean_of_tokens
 from posexport.spec import BATCH, SEQUENCE, OutputSpec
 
 #: by the names of sentence-transformers 6, in the order in which it concatenates several
@@ -160,6 +160,15 @@ class LastToken(Head):
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
         return (self.out(last_token(x_BTC, mask_BT)),)
+
+
+class LastTokenClassification(SequenceClassification):
+    """Logits over labels from the last token that the mask keeps: dense, activation, linear."""
+
+    reads_first_token = False
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        return (self.scores(last_token(x_BTC, mask_BT)),)
 
 
 class Normalised(nn.Module):
