@@ -167,7 +167,7 @@ def seq2seq_family(
     *,
     more: Mapping[str, str] | None = None,
 ) -> Family:
-    """A family whose checkpoints of class ``architecture`` have the head that ``task`` needs; ``more``: other classes."""
+    """A family whose checkpoints of class ``architecture`` have the head for ``task``, and of others (``more``)."""
     return Family(
         model_type=model_type,
         build=build,
