@@ -36,6 +36,8 @@ class EncoderConfig(TransformerConfig):
     embedding: TypedEmbeddingConfig = field(default_factory=TypedEmbeddingConfig)
     #: the layers in turn use these many sets of weights (None: as many as layers; ALBERT: 1)
     layer_groups: int | None = None
+    #: so many sets in turn make a group, whose layers follow one another each time that it is used (ALBERT)
+    layer_group_size: int = 1
     #: the first layer's attention has a normalisation
     first_norm: bool = True
     #: inputs and outputs have the sequence before the batch, as PyTorch's own transformer modules do
@@ -45,6 +47,17 @@ class EncoderConfig(TransformerConfig):
         super().__post_init__()
         if self.layer_groups is not None and not 1 <= self.layer_groups <= self.layers:
             raise PosexportError(f"layer_groups must be from 1 to layers={self.layers}, got {self.layer_groups}")
+        sets, size = self.layer_groups or self.layers, self.layer_group_size
+        if size < 1 or sets % size or self.layers % size:
+            raise PosexportError(
+                f"layer_group_size must divide layer_groups={sets} and layers={self.layers}, got {size}"
+            )
+
+    def weights_of(self, layer: int) -> int:
+        """Which set of weights a layer has."""
+        size = self.layer_group_size
+        groups, turns = (self.layer_groups or self.layers) // size, self.layers // size
+        return layer // size * groups // turns * size + layer % size
 
 
 class Encoder(nn.Module):
@@ -102,7 +115,7 @@ class Encoder(nn.Module):
             counted = Positions.counted(memory_BSC.shape[1], memory_BSC.device)
             memory = Memory(memory_BSC, additive(memory_mask_BS, x_BTC), counted)
         for index in range(self.config.layers):
-            group = self.groups[index * len(self.groups) // self.config.layers]
+            group = self.groups[self.config.weights_of(index)]
             before_BTC, x_BTC = x_BTC, group(x_BTC, mask_B11T, positions, memory)
             if index == 0 and self.convolution is not None:
                 x_BTC = self.convolution(before_BTC, x_BTC, mask_BT)

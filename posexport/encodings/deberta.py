@@ -39,7 +39,7 @@ def oracle(
     table_norm: bool = False,
     terms: str = "both",
 ) -> Array:
-    """Equation 4's two terms or one, the projected tables gathered at delta(i, j) for every pair, row by row of them."""
+    """Equation 4's two terms or one, the projected tables gathered at delta(i, j) for every pair, row by row."""
     table = params["table"]
     assert table.shape == (2 * span, hidden)
     if table_norm:
