@@ -16,7 +16,14 @@ from posexport.nn.pooling import DenseConfig
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
-from posexport.sources.huggingface.text_rules import SETTINGS, max_length, optional, prompts_of
+from posexport.sources.huggingface.text_rules import (
+    SETTINGS,
+    max_length,
+    optional,
+    prompts_of,
+    rule_files,
+    texts_config,
+)
 from posexport.spec import TextRules, TokenRules
 
 METADATA = "artifact.metadata"
@@ -65,7 +72,7 @@ def of_modules(
     assert first is not None
     mask = next((Config(directory, f"{folder}config.json") for name, folder in modules if name == MASK_MODULE), None)
     settings = optional(directory, SETTINGS)
-    texts = optional(directory, f"{below}sentence_bert_config.json")
+    texts = texts_config(directory, below)
     filler = _filler(directory, below)
     pylate = settings is not None and any(key in settings.values for key in _PYLATE)
     tokens = _pylate(settings, filler) if pylate and settings is not None else _native(texts, filler)
@@ -87,7 +94,7 @@ def of_modules(
             tokens=tokens,
         ),
         below=below,
-        files=[*files, *(name for name in (SETTINGS, f"{below}sentence_bert_config.json") if directory.find(name))],
+        files=[*files, *rule_files(directory, below)],
     )
 
 

@@ -11,7 +11,7 @@ from posexport.sources.huggingface import late_interaction
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
-from posexport.sources.huggingface.text_rules import SETTINGS, text_rules
+from posexport.sources.huggingface.text_rules import rule_files, text_rules, texts_config
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
@@ -65,7 +65,7 @@ def read(directory: Directory) -> Pooling:
         label=config.label,
         rules=rules,
         below=below,
-        files=[*files, *(name for name in (SETTINGS, f"{below}sentence_bert_config.json") if directory.find(name))],
+        files=[*files, *rule_files(directory, below)],
     )
 
 
@@ -183,10 +183,9 @@ def _activation(config: Config) -> str | None:
 
 def _check_states(directory: Directory, below: str) -> None:
     """PosexportError where what is pooled is not the last hidden states; version 6 can say so."""
-    name = f"{below}sentence_bert_config.json"
-    if directory.find(name) is None:
+    config = texts_config(directory, below)
+    if config is None:
         return
-    config = Config(directory, name)
     task = config.values.get("transformer_task", "feature-extraction")
     modes = config.values.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
