@@ -52,7 +52,9 @@ def ranked(session: Session) -> np.ndarray:
     "name", [pytest.param(name, marks=[] if name == SHORT else [pytest.mark.all]) for name in ASKED]
 )
 def test_vectors_and_scores_are_those_of_the_library(opened, name):
-    session, answers = opened(name), np.load(STORED / name / "answers.npz")
+    session = opened(name)
+    with np.load(STORED / name / "answers.npz") as stored:
+        answers = dict(stored)
     assert session.manifest.task == "token-embedding"
     for number, call in enumerate(ASKED[name]["calls"]):
         wanted = answers[str(number)]
@@ -81,7 +83,8 @@ def test_run_ranks(opened, tmp_path):
     document = json.loads(done.stdout)
     assert document["query"] == TEXTS[0]
     assert document["ranking"] == session.rank(TEXTS[0], TEXTS)
-    assert np.array_equal(np.load(tmp_path / "scores.npz")["scores"], ranked(session))
+    with np.load(tmp_path / "scores.npz") as saved:
+        assert np.array_equal(saved["scores"], ranked(session))
     lines = command(*asked, "--query", TEXTS[0]).stdout.splitlines()
     assert lines[0].endswith(TEXTS[document["ranking"][0]["corpus_id"]])
     vectors = json.loads(command(*asked, "--prompt-name", "query", "--json").stdout)["outputs"]

@@ -40,7 +40,7 @@ class Answer:
 
     def to_json(self) -> str:
         """One JSON document: outputs as nested lists, numbers that are not finite as null."""
-        document = {
+        document: dict[str, Any] = {
             "bundle": str(self.directory),
             "providers": self.providers,
             "texts": self.texts,

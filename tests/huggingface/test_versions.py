@@ -48,7 +48,9 @@ def test_each_is_read_as_the_same_model(version: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_its_vectors_are_those_of_that_version(version: str, tmp_path: Path) -> None:
     posexport.convert(str(STORED / version / "model"), tmp_path / "b", target="cpu", verify=False, allow_pickle=True)
-    session, answers = posexport.load(tmp_path / "b"), np.load(STORED / version / "answers.npz")
+    session = posexport.load(tmp_path / "b")
+    with np.load(STORED / version / "answers.npz") as stored:
+        answers = dict(stored)
     texts = json.loads((STORED / version / "texts.json").read_text())
     assert np.abs(session.encode(texts) - answers["plain"]).max() < 1e-5
     assert np.abs(session.encode(texts, prompt_name="query") - answers["query"]).max() < 1e-5

@@ -173,8 +173,8 @@ def _deberta(config: Config, task: str) -> Plan:
     )
 
     def relative(terms: Terms) -> Encoding:
-        sizes = {"hidden": settings.hidden, "heads": settings.heads, "head_size": settings.head_size}
-        return Deberta(**sizes, span=_span(config), terms=terms)
+        hidden, heads, size = settings.hidden, settings.heads, settings.head_size
+        return Deberta(hidden=hidden, heads=heads, head_size=size, span=_span(config), terms=terms)
 
     config.only("version 1 has no convolution", conv_kernel_size=0)
     encoding, at_input = _positions(config, settings, relative)
