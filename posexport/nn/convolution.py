@@ -28,11 +28,7 @@ class TokenConvolution(nn.Module):
 
     def forward(self, x_BTC: Tensor, y_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
         """``x``: what the layer read, ``y``: what it gave."""
-        kept_BT1 = None if mask_BT is None else (mask_BT != 0)[:, :, None].to(x_BTC.dtype)
-        if kept_BT1 is not None:
-            x_BTC = x_BTC * kept_BT1
-        out_BTC = self.conv(x_BTC.mT).mT
-        if kept_BT1 is not None:
-            out_BTC = out_BTC * kept_BT1
-        summed: Tensor = self.norm(y_BTC + self.activation(out_BTC))
+        if mask_BT is not None:
+            x_BTC = x_BTC * (mask_BT != 0)[:, :, None].to(x_BTC.dtype)
+        summed: Tensor = self.norm(y_BTC + self.activation(self.conv(x_BTC.mT).mT))
         return summed
