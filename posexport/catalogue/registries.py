@@ -25,6 +25,7 @@ from posexport.sources.transformers.types import PROVEN, REFUSED
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
 #: tasks that only checkpoints have
 _CHECKPOINT_TASKS = {
+    "token-embedding": "a vector for each token, compared by MaxSim (ColBERT)",
     "text-ranking": "a score of a pair of texts, by a decoder's logits of yes and no",
     "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
     "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",

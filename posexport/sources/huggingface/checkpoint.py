@@ -5,7 +5,7 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
-from posexport.sources.huggingface import assign, own_code, scoring, sentence_transformers
+from posexport.sources.huggingface import assign, late_interaction, own_code, scoring, sentence_transformers
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
@@ -18,6 +18,9 @@ from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
+
+#: tasks whose graphs end in vectors of texts
+EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
 
 
 def checkpoint_source(
@@ -44,10 +47,12 @@ def checkpoint_source(
     pooling = None
     below = ""
     embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
-    if embeds and task in (None, "sentence-embedding"):
+    if embeds and task in (None, *EMBEDDING_TASKS):
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json", as_transformers=as_transformers)
+    if not embeds and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
+        pooling = late_interaction.of_colbert(files, config)
     if through == "transformers" or _is_foreign(config):
         from posexport.sources.transformers.checkpoint import through_source
 
@@ -113,17 +118,18 @@ def _family(config: Config) -> Family:
 def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str]]:
     """The task, and remarks on how it was chosen."""
     known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
-    if task == "sentence-embedding" and pooling is None:
+    if task in EMBEDDING_TASKS and (pooling is None or pooling.task != task):
         raise PosexportError(
-            f"{config.label}: the task sentence-embedding needs the {MODULES} of sentence-transformers, which says "
-            f"how to pool; use --task features without it"
+            f"{config.label}: the task {task} needs a {MODULES} of sentence-transformers that says how, and "
+            f"{'there is none' if pooling is None else f'this one is for {pooling.task}'}; use --task features for the "
+            "transformer alone"
         )
-    if task not in (None, "sentence-embedding", *known):
+    if task not in (None, *EMBEDDING_TASKS, *known):
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
         return task, []
     if pooling is not None:
-        return "sentence-embedding", []
+        return pooling.task, []
     return _task_of_class(config, family, known)
 
 

@@ -9,6 +9,7 @@ from posexport.sources.huggingface.plan import Plan
 TASKS = (
     "features",
     "sentence-embedding",
+    "token-embedding",
     "fill-mask",
     "text-generation",
     "text2text-generation",
