@@ -21,7 +21,7 @@ import yaml
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.sources.transformers.checkpoint import OWN_ATTENTION
+from posexport.sources.transformers.agreement import OWN_ATTENTION
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"

@@ -13,13 +13,14 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.live_module import source_of_module
 from posexport.sources.source import Source
-from posexport.sources.transformers import attention, library, refusals
-from posexport.sources.transformers.agreement import Before
+from posexport.sources.transformers import library, refusals, seq2seq
+from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.decoder import decoder_source
 from posexport.sources.transformers.tasks import (
     AUDIO,
     FEATURES,
     GENERATION,
+    SEQ2SEQ,
     TASKS,
     ZERO_SHOT,
     Task,
@@ -29,8 +30,6 @@ from posexport.sources.transformers.tasks import (
 from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
 from posexport.spec import SAMPLES, Limits
 
-#: in the remark of a model that computes attention without ours
-OWN_ATTENTION = "computes attention by code of its own"
 #: tokens of sound, so many that attention is tiled
 _LONG = 600
 
@@ -47,21 +46,31 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     with library.quiet(transformers):
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
-        module, own = _module(config, model, chosen)
-    source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
-    source = msgspec.structs.replace(
+        make = seq2seq.source if chosen is SEQ2SEQ else _alone
+        source, own = make(files, config, model, chosen)
+    return msgspec.structs.replace(
         source,
         kind="transformers",
-        task=AUDIO.name if chosen.name == "sequence-classification" and SOUND in taken(model) else chosen.name,
-        limits=_limits(source, module),
         sha256=sha256(files, weights, ["config.json"]),
         files=copied(files, ""),
         remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
         tools={"transformers": transformers.__version__},
     )
-    if chosen is GENERATION:
+
+
+def _alone(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
+    """The source of a model that is one graph, and remarks on its attention."""
+    module, own = _module(config, model, task)
+    source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
+    source = msgspec.structs.replace(
+        source,
+        kind="transformers",
+        task=AUDIO.name if task.name == "sequence-classification" and SOUND in taken(model) else task.name,
+        limits=_limits(source, module),
+    )
+    if task is GENERATION:
         source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
-    return source
+    return source, own
 
 
 def _limits(source: Source, module: Wrapped) -> Limits:
@@ -163,10 +172,7 @@ def _without_pooler(model: nn.Module) -> None:
 
 
 def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:
-    """The model with `attention` and `experts` of posexport, by its inputs; it computes what it did before.
-
-    And a remark where it has attention of its own.
-    """
+    """The model by its inputs, and remarks on who computes its attention (`computed_by_ours`)."""
     model.config.use_cache = model.config.get_text_config().use_cache = False
     numbered = task is GENERATION
     if numbered and POSITIONS not in taken(model):
@@ -174,26 +180,4 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
     module = wrapped(config.label, model, task, numbered=numbered).eval()
-    before = Before(config.label, module)
-    attention.register()
-    attention.use(model)
-    if not before.changed():
-        return module, []
-    attention.use(model, attention="eager")
-    name = type(model).__name__
-    if changed := before.changed():
-        if not before.finite():
-            raise PosexportError(
-                f"{config.label}: {name} gives {changed} that are no finite numbers for padded texts; it is not "
-                "converted through transformers"
-            )
-        if Before(config.label, module).changed():
-            raise PosexportError(
-                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a "
-                "state; it is not converted through transformers"
-            )
-        raise PosexportError(
-            f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
-            "converted through transformers"
-        )
-    return module, [f"{name} {OWN_ATTENTION}, of which posexport sees what is in the graph"]
+    return module, computed_by_ours(config.label, module)

@@ -31,12 +31,15 @@ EMBEDDINGS = Task(
     "features", ("ModelWithProjection",), "AutoModel", ("text_embeds", "image_embeds", "last_hidden_state")
 )
 GENERATION = Task("text-generation", ("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM")
+#: of an encoder-decoder, in two graphs
+SEQ2SEQ = Task("text2text-generation", ("ForConditionalGeneration",), "AutoModelForSeq2SeqLM")
 #: its classes are called as those of texts are
 AUDIO = Task("audio-classification", ("ForAudioClassification",), "AutoModelForAudioClassification")
 #: the first whose end fits is taken
 TASKS = (
     Task("fill-mask", ("ForMaskedLM",), "AutoModelForMaskedLM"),
     GENERATION,
+    SEQ2SEQ,
     Task("sequence-classification", ("ForSequenceClassification",), "AutoModelForSequenceClassification"),
     Task("token-classification", ("ForTokenClassification",), "AutoModelForTokenClassification"),
     Task(

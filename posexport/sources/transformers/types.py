@@ -11,7 +11,6 @@ from importlib.resources import files
 PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").read_text())
 
 _RECURRENT = "its layers keep a state of their own between tokens, which is no KV cache"
-_SEQ2SEQ = "it is an encoder-decoder, which posexport converts in several graphs, of types that it defines alone"
 _PLACES = "it also reads where words stand on a page (bbox), which posexport does not give it"
 _VISION_LANGUAGE = "it reads images and text in several graphs, which posexport does not make"
 _VIDEO = "it reads videos, which posexport does not give it"
@@ -40,10 +39,6 @@ REFUSED: dict[str, str] = {
             "zamba2",
         ),
         _RECURRENT,
-    ),
-    **dict.fromkeys(
-        ("bigbird_pegasus", "blenderbot", "blenderbot-small", "led", "longt5", "m2m_100", "pegasus", "prophetnet"),
-        _SEQ2SEQ,
     ),
     **dict.fromkeys(
         ("blip", "gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"), _VISION_LANGUAGE
