@@ -1,5 +1,7 @@
 """A checkpoint directory whose type transformers defines, as a source."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
+from posexport.sources.huggingface.adapter import Adapter
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.directory import Directory
@@ -34,8 +37,12 @@ from posexport.spec import SAMPLES, Limits
 _LONG = 600
 
 
-def through_source(files: Directory, config: Config, *, task: str | None, allow_pickle: bool) -> Source:
+def through_source(
+    files: Directory, config: Config, *, task: str | None, allow_pickle: bool, adapted: Adapter | None = None
+) -> Source:
     """The checkpoint in ``files``, for ``task`` or the one that its class is for. Executes nothing from the directory.
+
+    ``adapted``: the adapter that is merged into it.
 
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
@@ -46,13 +53,17 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     with library.quiet(transformers):
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
+        if adapted is not None:
+            weights = replace(weights, files=weights.files | adapted.files)
+            remarks = [*remarks, adapted.remark]
+            adapted.merge_into(model)
         make = seq2seq.source if chosen is SEQ2SEQ else _alone
         source, own = make(files, config, model, chosen)
     return msgspec.structs.replace(
         source,
         kind="transformers",
         sha256=sha256(files, weights, ["config.json"]),
-        files=copied(files, ""),
+        files=copied(files, "") | ({} if adapted is None else copied(Directory(Path(adapted.label)), "")),
         remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
         tools={"transformers": transformers.__version__},
     )

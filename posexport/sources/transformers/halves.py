@@ -22,7 +22,7 @@ from posexport.nn.cached_call import NotCachedError, cached_call, current
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.reach import Reach
 from posexport.sources.transformers.attention import CrossingCall, Layer, PlannedCall, noting
-from posexport.sources.user_module import UserModule
+from posexport.sources.user_module import UserModule, not_the_module_s, raised
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec
 
 IDS, STATES, POSITIONS = "decoder_input_ids", "encoder_hidden_states", "decoder_position_ids"
@@ -133,8 +133,15 @@ def _noted_ids(user: UserModule) -> Tensor:
 def _plain(user: UserModule, ids_1T: Tensor) -> None:
     width = user.inputs[1].axes[-1]
     assert isinstance(width, int)
-    with torch.no_grad():
-        user(**{IDS: ids_1T, STATES: torch.zeros(1, _STATES, width)})
+    try:
+        with torch.no_grad():
+            user.module(**{IDS: ids_1T, STATES: torch.zeros(1, _STATES, width)})
+    except PosexportError:
+        raise
+    except Exception as err:
+        if not_the_module_s(err):
+            raise
+        raise NotCachedError(f"its decoder cannot be called with an encoder's states alone: it raised {raised(err)}") from err
 
 
 class ThroughEncoder(nn.Module):
