@@ -1,5 +1,6 @@
 """A checkpoint directory whose type transformers defines, as a source."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.live_module import source_of_module
 from posexport.sources.source import Source
-from posexport.sources.transformers import library, refusals, seq2seq
+from posexport.sources.transformers import library, refusals, seq2seq, vision
 from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.decoder import decoder_source
 from posexport.sources.transformers.tasks import (
     AUDIO,
     FEATURES,
     GENERATION,
+    IMAGE_TEXT,
     SEQ2SEQ,
     TASKS,
     ZERO_SHOT,
@@ -30,11 +32,8 @@ from posexport.sources.transformers.tasks import (
     task_named,
     task_of,
 )
-from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
-from posexport.spec import SAMPLES, Limits
+from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, limits_of, taken, wrapped
 
-#: tokens of sound, so many that attention is tiled
-_LONG = 600
 
 
 def through_source(
@@ -57,8 +56,7 @@ def through_source(
             weights = replace(weights, files=weights.files | adapted.files)
             remarks = [*remarks, adapted.remark]
             adapted.merge_into(model)
-        make = seq2seq.source if chosen is SEQ2SEQ else _alone
-        source, own = make(files, config, model, chosen)
+        source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
     return msgspec.structs.replace(
         source,
         kind="transformers",
@@ -77,24 +75,18 @@ def _alone(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
         source,
         kind="transformers",
         task=AUDIO.name if task.name == "sequence-classification" and SOUND in taken(model) else task.name,
-        limits=_limits(source, module),
+        limits=limits_of(source, module),
     )
     if task is GENERATION:
         source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
     return source, own
 
 
-def _limits(source: Source, module: Wrapped) -> Limits:
-    """Those found, with the longest text that the model was trained for, and proven with sound long enough for tiles.
-
-    Rows of a table of positions that no token gets do not count.
-    """
-    limits, settings = source.limits, module.model.config
-    stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
-    if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
-        return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
-    long = [sizes for sizes in (module.sizes({}, tokens=_LONG),) if SAMPLES in sizes]
-    return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, *({SAMPLES: s[SAMPLES]} for s in long)])
+#: by task, what makes a source of several graphs
+_MAKERS: dict[str, Callable[[Directory, Config, Any, Task], tuple[Source, list[str]]]] = {
+    SEQ2SEQ.name: seq2seq.source,
+    IMAGE_TEXT.name: vision.source,
+}
 
 
 def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
@@ -111,6 +103,8 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
         return of_class if of_class is not None and of_class.name == named else task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
+    if "vision_config" in config.values and task_of(architecture) is SEQ2SEQ:
+        return IMAGE_TEXT, []
     towers = {"text_config", "vision_config"} <= set(config.values)
     task = ZERO_SHOT if towers and architecture.endswith("Model") else task_of(architecture)
     if task is None:
@@ -158,7 +152,7 @@ def _load(transformers: Any, files: Directory, config: Config, task: Task) -> An
 def _class(transformers: Any, settings: Any, config: Config, task: Task) -> Any:
     """The class of the checkpoint's architecture, or the type's for another task."""
     architecture = config.architecture()
-    if architecture is not None and task_of(architecture) is task and hasattr(transformers, architecture):
+    if architecture is not None and architecture.endswith(task.ends) and hasattr(transformers, architecture):
         return getattr(transformers, architecture)
     auto = getattr(transformers, task.auto)
     if type(settings) not in auto._model_mapping:  # noqa: SLF001 (the public way raises a list of all types)

@@ -41,7 +41,7 @@ REFUSED: dict[str, str] = {
         _RECURRENT,
     ),
     **dict.fromkeys(
-        ("blip", "gemma3", "idefics3", "llava", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"), _VISION_LANGUAGE
+        ("blip", "gemma3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl"), _VISION_LANGUAGE
     ),
     **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
