@@ -34,7 +34,10 @@ def loaded(folder: Path, task: str | None = None) -> Source:
 def pair(module: str, inputs: int, outputs: int, seed: int) -> dict[str, Tensor]:
     rng = np.random.default_rng(seed)
     a, b = rng.standard_normal((RANK, inputs)), rng.standard_normal((outputs, RANK))
-    return {f"{module}.lora_A.weight": torch.from_numpy(a).float(), f"{module}.lora_B.weight": torch.from_numpy(b).float()}
+    return {
+        f"{module}.lora_A.weight": torch.from_numpy(a).float(),
+        f"{module}.lora_B.weight": torch.from_numpy(b).float(),
+    }
 
 
 def logits(source: Source, beside: dict[str, tuple[Tensor, Tensor, float]]) -> Tensor:
@@ -130,7 +133,10 @@ def test_what_is_not_merged_is_refused(tmp_path: Path, settings: dict[str, Any],
         ({"model.layers.0.mlp.gate_proj.lora_magnitude_vector": torch.ones(3)}, "no part of plain LoRA"),
         ({"model.layers.0.mlp.gate_proj.lora_A.weight": torch.ones(RANK, 4)}, "needs two matrices"),
         (
-            {"model.embed_tokens.lora_embedding_A": torch.ones(RANK, 4), "model.embed_tokens.lora_embedding_B": torch.ones(4, RANK)},
+            {
+                "model.embed_tokens.lora_embedding_A": torch.ones(RANK, 4),
+                "model.embed_tokens.lora_embedding_B": torch.ones(4, RANK),
+            },
             "whose weights the head shares",
         ),
         ({"model.norm.weight": torch.tensor([float("nan")])}, "other values than finite"),

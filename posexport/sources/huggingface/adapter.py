@@ -141,8 +141,8 @@ class Adapter:
                 )
             if name in shapes and shapes[name] != change.shape:
                 raise PosexportError(
-                    f"{self.label} changes {path} of the shape {change.shape}, and it is {shapes[name]} in the model in "
-                    f"{self.base.path}; give the model that the adapter was trained on"
+                    f"{self.label} changes {path} of the shape {change.shape}, and it is {shapes[name]} in the model "
+                    f"in {self.base.path}; give the model that the adapter was trained on"
                 )
             found[name] = change
         return found

@@ -45,7 +45,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention: KV heads, what keys and values are padded to, and its window; ``cross``: of an encoder's states."""
+    """One attention: KV heads, what keys and values are padded to, its window; ``cross``: of an encoder's states."""
 
     kv_heads: int
     size: int

@@ -35,7 +35,6 @@ from posexport.sources.transformers.tasks import (
 from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, limits_of, taken, wrapped
 
 
-
 def through_source(
     files: Directory, config: Config, *, task: str | None, allow_pickle: bool, adapted: Adapter | None = None
 ) -> Source:

@@ -59,7 +59,7 @@ class ThroughDecoder(PlainDecoder):
 class EmbedsDecoder(ThroughDecoder):
     """The same, which takes embeddings in the place of ids."""
 
-    def forward(
+    def forward(  # type: ignore[override]  # by the name of its own input
         self,
         inputs_embeds: Tensor,
         attention_mask: Tensor | None = None,

@@ -72,7 +72,7 @@ def decoder_ports(vocab: int, padding: int, width: int) -> tuple[list[InputSpec]
 
 
 class Numbered(nn.Module):
-    """A table of positions of transformers, of which a `PlannedCall` reads the rows of its tokens from ``offset`` on."""
+    """A table of positions of transformers, of which a `PlannedCall` reads its tokens' rows from ``offset`` on."""
 
     def __init__(self, own: nn.Module, table: str, offset: int) -> None:
         super().__init__()
@@ -141,7 +141,9 @@ def _plain(user: UserModule, ids_1T: Tensor) -> None:
     except Exception as err:
         if not_the_module_s(err):
             raise
-        raise NotCachedError(f"its decoder cannot be called with an encoder's states alone: it raised {raised(err)}") from err
+        raise NotCachedError(
+            f"its decoder cannot be called with an encoder's states alone: it raised {raised(err)}"
+        ) from err
 
 
 class ThroughEncoder(nn.Module):
@@ -197,12 +199,15 @@ class ThroughHalf(nn.Module):
         own, cross = ([layer for layer in layers if layer.cross is far] for far in (False, True))
         shapes = {(layer.kv_heads, layer.size) for layer in own}, {(layer.kv_heads, layer.size) for layer in cross}
         if len(own) != len(cross) or len(shapes[0]) != 1 or len(shapes[1]) != 1:
-            raise NotCachedError("its layers differ in their attention, and each must have one to its tokens and one to the states")
+            raise NotCachedError(
+                "its layers differ in their attention, and each must have one to its tokens and one to the states"
+            )
         (kv_heads, size), (heads, far_size) = *shapes[0], *shapes[1]
         if size != far_size:
             raise NotCachedError(f"its heads have the sizes {size} and {far_size}, and must have one")
         width = states.axes[-1]
-        assert isinstance(width, int) and tokens.size is not None
+        assert isinstance(width, int)
+        assert tokens.size is not None
         self.config = HalfSizes(tokens.size, tokens.padding, width, len(own), heads, kv_heads, size)
 
     @property

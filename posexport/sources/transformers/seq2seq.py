@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.models.encoder_decoder import EncoderDecoderModel
@@ -22,7 +22,7 @@ from posexport.sources.source import Source
 from posexport.sources.transformers import halves
 from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.tasks import Task
-from posexport.sources.transformers.wrapped import IDS, MASK, POSITIONS, Wrapped, taken
+from posexport.sources.transformers.wrapped import IDS, MASK, Wrapped, taken
 from posexport.sources.user_module import UserModule, by_name, in_precision
 from posexport.sources.with_cache import small
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, LengthContract, Promises
@@ -59,8 +59,10 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
     encoder = source_of_module(str(files.path), halves.EncoderCall(model, inputs), label=kind, fingerprint=b"")
     try:
         definition = _definition(encoder, model, tokens)
-        trial, dtype = (copy.deepcopy((definition, whole)), torch.float64) if small(whole) else ((definition, whole), torch.float32)
-        _check(*(in_precision(each, dtype) for each in trial), dtype)  # type: ignore[arg-type]
+        pair = nn.ModuleList([definition, whole])
+        wide = small(pair)
+        trial = in_precision(copy.deepcopy(pair), torch.float64) if wide else pair
+        _check(trial, torch.float64 if wide else torch.float32)
     except NotCachedError as err:
         raise PosexportError(
             f"{config.label}: {kind} cannot be converted for {task.name} through transformers: {err}"
@@ -94,7 +96,9 @@ def _inputs(config: Config, model: Any) -> list[InputSpec]:
 
 def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Seq:
     width, vocab = encoder.outputs[0].axes[-1], tokens.size
-    assert isinstance(width, int) and vocab is not None and isinstance(encoder.module, UserModule)
+    assert isinstance(width, int)
+    assert vocab is not None
+    assert isinstance(encoder.module, UserModule)
     takes = halves.POSITIONS in taken(model)
     call = halves.DecoderCall(model, numbered=takes).eval()
     user = by_name(encoder.name, call, *halves.decoder_ports(vocab, tokens.padding, width))
@@ -106,15 +110,19 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
     found = encoder.limits
     ends = [length for length in (found.max_length, end) if length is not None]
     limits = LengthContract(max_length=min(ends, default=None), trained_length=min(ends, default=None))
-    return ThroughSeq2Seq(halves.ThroughEncoder(encoder.module, limits), decoder, torch.nn.Identity(), shared=False).eval()
+    return ThroughSeq2Seq(halves.ThroughEncoder(encoder.module, limits), decoder, nn.Identity(), shared=False).eval()
 
 
-def _check(definition: ThroughSeq2Seq, whole: Wrapped, dtype: torch.dtype) -> None:
-    """Compare the logits of the cached halves with those of transformers' own forward, at once and in parts.
+def _check(pair: nn.Module, dtype: torch.dtype) -> None:
+    """Of a definition and transformers' own model, compare the logits of the cached halves with those of transformers' own forward, at once and in parts.
 
     Raises:
         NotCachedError: they differ, or padding on the left changes them.
     """
+    assert isinstance(pair, nn.ModuleList)
+    definition, whole = pair
+    assert isinstance(definition, ThroughSeq2Seq)
+    assert isinstance(whole, Wrapped)
     limit = definition.limits.max_length
     length = min(_LENGTH, limit or _LENGTH)
     parts = (length - 2, 1, 1) if length == _LENGTH else (1,) * length
@@ -152,18 +160,25 @@ def _ids(definition: ThroughSeq2Seq, length: int) -> Tensor:
 
 
 def _own(whole: Wrapped, ids_BS: Tensor, mask_BS: Tensor, ids_BT: Tensor) -> Tensor:
-    return whole(**{IDS: ids_BS, MASK: mask_BS, halves.IDS: ids_BT})["logits"]
+    logits: Tensor = whole(**{IDS: ids_BS, MASK: mask_BS, halves.IDS: ids_BT})["logits"]
+    return logits
 
 
 def _in_calls(
     definition: ThroughSeq2Seq, ids_BS: Tensor, mask_BS: Tensor, ids_BT: Tensor, mask_BT: Tensor, parts: tuple[int, ...]
 ) -> Tensor:
     """The logits of all tokens, read in calls of so many new ones."""
-    wiring, held, logits, end = definition.wiring, {}, [], 0
+    wiring, logits, end = definition.wiring, [], 0
+    held: dict[str, Tensor] = {}
     outputs = [spec.name.replace("present", "past_key_values") for spec in definition.outputs]
     for new in parts:
         start, end = end, end + new
-        given = {IDS: ids_BS, MASK: mask_BS, halves.IDS: ids_BT[:, start:end], "decoder_attention_mask": mask_BT[:, :end]}
+        given = {
+            IDS: ids_BS,
+            MASK: mask_BS,
+            halves.IDS: ids_BT[:, start:end],
+            "decoder_attention_mask": mask_BT[:, :end],
+        }
         answers = dict(zip(outputs, definition(**given, **held), strict=True))
         logits.append(answers["logits"])
         held = {spec.name: answers[spec.name] for spec in wiring.past}

@@ -30,11 +30,11 @@ from posexport.sources.transformers.tasks import Task
 from posexport.sources.transformers.wrapped import IDS, MASK, PIXELS, Wrapped, limits_of, text_inputs
 from posexport.sources.user_module import UserModule, by_name, in_precision
 from posexport.sources.with_cache import small
-from posexport.spec import BATCH, SEQUENCE, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, ProofPlan, Promises
+from posexport.spec import BATCH, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 
 VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
 EMBEDS, FEATURES = "inputs_embeds", "image_features"
-IMAGES, ALL_IMAGES = "num_images", "num_all_images"
+IMAGES = "num_images"
 _ROWS, _AFTER = 2, 6
 
 
@@ -61,21 +61,33 @@ class Llava(nn.Module):
 
 
 class Idefics(nn.Module):
-    """Images [B, N, 3, H, W], none of them padded, to features [B * N, P, C]."""
+    """Images [B, N, 3, H, W], none of them padded, to features [B, N, P, C].
+
+    Positions of patches are noted once: transformers counts them by fractions, which a graph rounds otherwise.
+    """
 
     several = True
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.tower, self.connector = model.model.vision_model, model.model.connector
+        own = model.model.vision_model
+        self.embeddings, self.encoder, self.last_norm = own.embeddings, own.encoder, own.post_layernorm
+        self.connector = model.model.connector
         vision = model.config.vision_config
-        self._side = vision.image_size // vision.patch_size
+        side = vision.image_size // vision.patch_size
+        noted: list[Tensor] = []
+        hook = own.embeddings.position_embedding.register_forward_pre_hook(lambda _, given: noted.append(given[0]))
+        with torch.no_grad():
+            image = torch.zeros(1, 3, vision.image_size, vision.image_size)
+            own.embeddings(image, torch.ones(1, side, side, dtype=torch.bool))
+        hook.remove()
+        self.register_buffer("positions_1P", noted[0], persistent=False)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        images = pixel_values.flatten(0, 1)
-        whole = images.new_ones((images.shape[0], self._side, self._side), dtype=torch.bool)
-        states = self.tower(pixel_values=images, patch_attention_mask=whole, return_dict=True).last_hidden_state
-        features: Tensor = self.connector(states)
+        patches = self.embeddings.patch_embedding(pixel_values.flatten(0, 1)).flatten(2).mT
+        embedded = patches + self.embeddings.position_embedding(self.positions_1P)
+        states = self.encoder(inputs_embeds=embedded, attention_mask=None).last_hidden_state
+        features: Tensor = self.connector(self.last_norm(states)).unflatten(0, pixel_values.shape[:2])
         return features
 
 
@@ -204,7 +216,9 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
             f"{', '.join(TOWERS)} are converted"
         )
     if not small(model):
-        raise PosexportError(f"{config.label}: {kind} is compared with transformers in float64 first, and is too large for that")
+        raise PosexportError(
+            f"{config.label}: {kind} is compared with transformers in float64 first, and is too large for that"
+        )
     tower = TOWERS[kind](model).eval()
     pixels = _pixels(config, model, several=tower.several)
     ids_BT, pixel_values = _sample(model, pixels)
@@ -218,7 +232,8 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
     definition = ThroughVision(
         _vision(str(files.path), tower, pixels), embed, embeds_decoder(decoder, text, embed, EMBEDS), text.inputs[0]
     ).eval()
-    trial = in_precision(copy.deepcopy(definition), torch.float64)
+    trial = copy.deepcopy(definition)
+    in_precision(trial, torch.float64)
     got = _merged(trial, ids_BT, pixel_values.double(), model.config.image_token_id)
     # transformers' own way has a softmax of float32 in any precision
     if differ(got, want, torch.ones_like(ids_BT), torch.float32):
@@ -234,8 +249,8 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
 
 
 _CLIENT = (
-    f"a client puts {FEATURES} in the place of the {EMBEDS} of image tokens; the graphs are proven one after another, the "
-    "decoder on embeddings of tokens"
+    f"a client puts {FEATURES} in the place of the {EMBEDS} of image tokens; the graphs are proven one after another, "
+    "the decoder on embeddings of tokens"
 )
 
 
@@ -244,7 +259,9 @@ def _pixels(config: Config, model: Any, *, several: bool) -> InputSpec:
     vision = model.config.vision_config
     side, channels = vision.image_size, getattr(vision, "num_channels", 3)
     if not isinstance(side, int):
-        raise PosexportError(f"{config.label} says vision_config.image_size = {side!r:.60}; it must be a number of pixels")
+        raise PosexportError(
+            f"{config.label} says vision_config.image_size = {side!r:.60}; it must be a number of pixels"
+        )
     images: list[Axis] = [BATCH, IMAGES] if several else [BATCH]
     return InputSpec(name=PIXELS, dtype="float32", axes=[*images, channels, side, side], role="values")
 
@@ -253,8 +270,8 @@ def _vision(argument: str, tower: "Llava | Idefics", pixels: InputSpec) -> UserM
     sizes = {BATCH: 2, IMAGES: 2}
     with torch.no_grad():
         features = tower(torch.zeros([sizes[axis] if isinstance(axis, str) else axis for axis in pixels.axes]))
-    first = ALL_IMAGES if tower.several else BATCH
-    output = OutputSpec(name=FEATURES, axes=[first, *features.shape[1:]])
+    images: list[Axis] = [BATCH, IMAGES] if tower.several else [BATCH]
+    output = OutputSpec(name=FEATURES, axes=[*images, *features.shape[len(images) :]])
     named = _Named(tower).eval()
     return by_name(argument, named, [pixels], [output])
 
@@ -289,7 +306,10 @@ def _own(model: Any, ids_BT: Tensor, pixel_values: Tensor) -> Tensor:
     own = in_precision(copy.deepcopy(model), torch.float64)
     with torch.no_grad():
         logits: Tensor = own(
-            input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), pixel_values=pixel_values.double(), return_dict=True
+            input_ids=ids_BT,
+            attention_mask=torch.ones_like(ids_BT),
+            pixel_values=pixel_values.double(),
+            return_dict=True,
         ).logits
     return logits
 
