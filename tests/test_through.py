@@ -51,7 +51,7 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
     ("config", "said"),
     [
         ({"model_type": "mamba"}, "not converted: its layers keep a state"),
-        ({"model_type": "qwen2_vl"}, "not converted: it reads images and text"),
+        ({"model_type": "qwen2_vl"}, "not converted: it reads images of any size"),
         ({"model_type": "zzz", "auto_map": {"AutoModel": "x.X"}}, "auto_map names is never run"),
         ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "the closest is mistral"),
         ({"model_type": "mixtral", "quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),

@@ -114,7 +114,7 @@ def _definition(encoder: Source, model: Any, tokens: InputSpec) -> ThroughSeq2Se
 
 
 def _check(pair: nn.Module, dtype: torch.dtype) -> None:
-    """Of a definition and transformers' own model, compare the logits of the cached halves with those of transformers' own forward, at once and in parts.
+    """Compare the logits of a definition with those of transformers' own forward, at once and in parts.
 
     Raises:
         NotCachedError: they differ, or padding on the left changes them.
