@@ -104,7 +104,7 @@ def test_three_graphs_are_proven_and_generate_from_text(tmp_path: Path, monkeypa
 
 def test_a_client_s_folder_has_the_same_three_graphs(tmp_path: Path) -> None:
     source = toy()
-    with pytest.raises(PosexportError, match="needs a checkpoint with a config.json"):
+    with pytest.raises(PosexportError, match=r"needs a checkpoint with a config\.json"):
         arrange(source)
     (tmp_path / "config.json").write_text("{}")
     cut = arrange(msgspec.structs.replace(source, files={"config.json": tmp_path / "config.json"}))

@@ -215,10 +215,6 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
             f"{config.label} says model_type = {kind}, which reads images beside text; of such models "
             f"{', '.join(TOWERS)} are converted"
         )
-    if not small(model):
-        raise PosexportError(
-            f"{config.label}: {kind} is compared with transformers in float64 first, and is too large for that"
-        )
     tower = TOWERS[kind](model).eval()
     pixels = _pixels(config, model, several=tower.several)
     ids_BT, pixel_values = _sample(model, pixels)
@@ -232,9 +228,11 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
     definition = ThroughVision(
         _vision(str(files.path), tower, pixels), embed, embeds_decoder(decoder, text, embed, EMBEDS), text.inputs[0]
     ).eval()
-    trial = copy.deepcopy(definition)
-    in_precision(trial, torch.float64)
-    got = _merged(trial, ids_BT, pixel_values.double(), model.config.image_token_id)
+    trial, dtype = definition, torch.float32
+    if small(model):
+        trial, dtype = copy.deepcopy(definition), torch.float64
+        in_precision(trial, dtype)
+    got = _merged(trial, ids_BT, pixel_values.to(dtype), model.config.image_token_id)
     # transformers' own way has a softmax of float32 in any precision
     if differ(got, want, torch.ones_like(ids_BT), torch.float32):
         raise PosexportError(
@@ -302,13 +300,15 @@ def _sample(model: Any, pixels: InputSpec) -> tuple[Tensor, Tensor]:
 
 
 def _own(model: Any, ids_BT: Tensor, pixel_values: Tensor) -> Tensor:
-    """The logits of transformers' own forward, in float64."""
-    own = in_precision(copy.deepcopy(model), torch.float64)
+    """The logits of transformers' own forward, in float64 where there is memory for a copy."""
+    own, dtype = model, torch.float32
+    if small(model):
+        own, dtype = in_precision(copy.deepcopy(model), torch.float64), torch.float64
     with torch.no_grad():
         logits: Tensor = own(
             input_ids=ids_BT,
             attention_mask=torch.ones_like(ids_BT),
-            pixel_values=pixel_values.double(),
+            pixel_values=pixel_values.to(dtype),
             return_dict=True,
         ).logits
     return logits
