@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import posexport
 from posexport.errors import PosexportError
+from posexport.explain.explanation import explain
 from posexport.export.layouts.transformers_js import arrange
 from posexport.sources import prepare
 from posexport.sources.live_module import source_of_module
@@ -98,6 +99,8 @@ def test_three_graphs_are_proven_and_generate_from_text(tmp_path: Path, monkeypa
             )[0]
         ids.append(int(logits[0, -1].argmax()))
     assert session.generate([prompt], max_new_tokens=6).completions[0].tokens == ids[4:]
+    # positions that have no default are given to the graph that is timed
+    assert [part.file for part in explain(tmp_path / "toy").parts] == [part.spec.file for part in source.parts]
     features = session.run({"pixel_values": np.ones((1, 3, 6, 6), np.float32)}, outputs=["image_features"])
     assert list(features["image_features"].shape) == [1, 4, WIDTH]
 
