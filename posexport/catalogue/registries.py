@@ -31,6 +31,7 @@ _CHECKPOINT_TASKS = {
     "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
     "audio-classification": "logits over labels of a whole sound",
     "zero-shot-image-classification": "how well every image fits every text, and the vectors of both",
+    "image-text-to-text": "features of images, and logits of the next token by a decoder of embeddings",
 }
 
 

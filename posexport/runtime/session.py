@@ -314,6 +314,7 @@ class Session:
         bundle_ports = ports(self.inputs, self.outputs)
         if bundle_ports is None:
             raise refuse(self._manifest.task, self.inputs, self.outputs)
+        bundle_ports = bundle_ports.of(self._chain.needs([LOGITS, *bundle_ports.present]))
         request = self._request(prompts, decoder_prompts, bundle_ports)
         events = generate(
             functools.partial(self._cache, bundle_ports, request.encoder_feeds),

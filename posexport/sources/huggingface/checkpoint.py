@@ -5,7 +5,7 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
-from posexport.sources.huggingface import assign, late_interaction, own_code, scoring, sentence_transformers
+from posexport.sources.huggingface import adapter, assign, late_interaction, own_code, scoring, sentence_transformers
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
@@ -43,7 +43,10 @@ def checkpoint_source(
     files = Directory(directory)
     if task is not None and task not in TASKS:
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
-    _refuse_adapter(files)
+    adapted = adapter.read(files, allow_pickle=allow_pickle)
+    own = files
+    if adapted is not None:
+        files, task = adapted.base, task or adapted.task
     pooling = None
     below = ""
     embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
@@ -56,7 +59,7 @@ def checkpoint_source(
     if through == "transformers" or _is_foreign(config):
         from posexport.sources.transformers.checkpoint import through_source
 
-        return through_source(files, config, task=task, allow_pickle=allow_pickle)
+        return through_source(files, config, task=task, allow_pickle=allow_pickle, adapted=adapted)
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -70,12 +73,13 @@ def checkpoint_source(
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     for folder in pooling.folders if pooling is not None else []:
         weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
+    weights = weights if adapted is None else adapted.merged(weights)
     names = assign.names_of(weights, family)
     plan = with_pooler(plan, family, names.stored) if chosen == "features" else plan
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
-    remarks += config.remarks + difference_remarks(family, plan.model)
+    remarks += config.remarks + difference_remarks(family, plan.model) + ([] if adapted is None else [adapted.remark])
     return source_of(
         plan.model,
         name=str(directory),
@@ -84,22 +88,10 @@ def checkpoint_source(
         task=chosen,
         longest=plan.longest,
         sha256=sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
-        files=copied(files, below),
+        files=copied(files, below) | ({} if adapted is None else copied(own, "")),
         remarks=remarks,
         text_rules=None if pooling is None else pooling.rules,
         pair_rules=scoring.pair_rules(files, config, below, chosen),
-    )
-
-
-def _refuse_adapter(files: Directory) -> None:
-    """PosexportError where there is an adapter and no model, as LoRA's training saves it."""
-    if files.find("config.json") is not None or files.find("adapter_config.json") is None:
-        return
-    settings = files.json("adapter_config.json")
-    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
-    raise PosexportError(
-        f"{files.path} holds an adapter alone (adapter_config.json), whose model is {base!r:.80}; merge them with "
-        "peft, merge_and_unload() and save_pretrained(DIR), and convert DIR"
     )
 
 

@@ -22,6 +22,7 @@ TASKS = (
     "ctc",
     "audio-classification",
     "zero-shot-image-classification",
+    "image-text-to-text",
 )
 
 
