@@ -14,12 +14,16 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.errors import PosexportError
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
 from posexport.ops.attention import AttentionSpec
 from posexport.options.recipe import CacheName
+from posexport.parity.grid.point import GridPoint
+from posexport.parity.references.own_forward import reference_of
 from posexport.runtime.session import load
 from posexport.sources.plain.decoder import PlainDecoder
+from posexport.spec import Padding
 from tests.small import in_short
 from tests.test_plain_decoders import (
     IDS,
@@ -247,15 +251,67 @@ class Window(Llama):
         return self.through(tokens, (distance >= 0) & (distance < self.window))
 
 
+class TensorWindow(Window):
+    """The same, of a tensor."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__(window)
+        del self.window
+        self.register_buffer("window", torch.tensor(window), persistent=False)
+
+
+class OtherCalls(Window):
+    """Another call where there are many tokens."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens) + (0 * tokens.cumsum(1)[..., None] if tokens.shape[1] > 99 else 0)
+
+
+class Blocks(Window):
+    """Blocks of tokens attend to themselves alone where the length is a multiple of them."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        at = torch.arange(tokens.shape[1])
+        size = tokens.shape[1] if tokens.shape[1] % self.window else self.window
+        return self.through(tokens, (at <= at[:, None]) & (at // size == at[:, None] // size))
+
+
+OTHER_LOGITS = r"Blocks: of 26 tokens its own forward gives other logits, from the 14th on, than with a KV cache"
+
+
+@pytest.mark.parametrize(("padding", "good", "bad"), [("none", 25, 26), ("left", 36, 39), ("ragged", 13, 26)])
+def test_the_users_own_forward_judges_the_decoder_made_of_it(padding: Padding, good: int, bad: int) -> None:
+    source = source_of(Blocks(13))
+    assert source.task == "text-generation"
+    reference = reference_of(source, "fp32")
+    reference.case(GridPoint(batch=3, length=good, padding=padding))
+    with pytest.raises(PosexportError, match=OTHER_LOGITS):
+        reference.case(GridPoint(batch=3, length=bad, padding=padding))
+
+
+@pytest.mark.all
+def test_what_its_own_forward_computes_otherwise_is_not_converted(tmp_path: Path) -> None:
+    module = Blocks(13)
+    with pytest.raises(PosexportError, match=f"{OTHER_LOGITS}.*convert it for the task features"):
+        convert(module, tmp_path / "out", ConvertOptions(lengths=(25, 26), threads=1, example_inputs=example(module)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_calls_in_long_inputs_leave_the_cache_out() -> None:
+    source = source_of(OtherCalls(1 << 40))
+    assert re.search(r"other calls at 1025 tokens than in short inputs \(test_plain_variants", source.remarks[-1])
+
+
 @pytest.mark.parametrize(
-    ("window", "said"),
+    ("make", "window", "said"),
     [
-        (16, r"its mask is more than causality and padding \(test_plain_decoders.py line"),
-        (5000, r"it compares with 5000, more tokens than are tried \(test_plain_variants.py line"),
+        (Window, 16, r"its mask is more than causality and padding \(test_plain_decoders.py line"),
+        (Window, 5000, r"it compares with 5000, more tokens than are tried \(test_plain_variants.py line"),
+        (TensorWindow, 5000, r"it compares with 5000, more tokens than are tried \(test_plain_variants.py line"),
     ],
 )
-def test_a_window_that_short_inputs_do_not_reach_is_seen(window: int, said: str) -> None:
-    source = source_of(Window(window))
+def test_a_window_that_short_inputs_do_not_reach_is_seen(make: type[Window], window: int, said: str) -> None:
+    source = source_of(make(window))
     assert source.task == "features"
     assert re.search(said, source.remarks[-1])
 

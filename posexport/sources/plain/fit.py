@@ -4,7 +4,7 @@ Shape letters: B batch, T tokens.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.nn.cached_call import NotCachedError
@@ -109,13 +109,24 @@ def _misfit_far(decoder: PlainDecoder, length: int, dtype: torch.dtype) -> str:
     whole_1T, since = torch.ones_like(ids_1T), length - 1 if decoder.plan_of_calls.of_last else 0
     with torch.inference_mode():
         want = decoder.plain(ids_1T, whole_1T, since)
-        for got in (decoder(ids_1T, whole_1T)[0], in_calls(decoder, ids_1T, whole_1T, (length - 1, 1))):
+        for parts in ((length,), (length - 1, 1)):
+            try:
+                got = in_calls(decoder, ids_1T, whole_1T, parts)
+            except PosexportError as err:  # its own forward took the same
+                return f"forward makes other calls at {parts[0]} tokens than in short inputs ({likely_line(err)})"
             if differ(got[:, since:], want, whole_1T[:, since:], dtype):
-                plan, inputs = decoder.plan_of_calls, (ids_1T, whole_1T)
-                noted = _noted(decoder.user, plan.token, dtype, inputs, range(0), of_last=False)
-                why = noted.refused[0] if noted.refused else "it has a clip or a branch that depends on the length"
+                why = line_in_the_way(decoder, ids_1T)
                 return f"at {length} tokens, and not in short inputs, its logits are others than with a KV cache: {why}"
     return ""
+
+
+def line_in_the_way(decoder: nn.Module, ids_BT: Tensor) -> str:
+    """Why a cache cannot go through the module at a length at which its own forward gives other logits."""
+    assert isinstance(decoder, PlainDecoder)
+    plan, dtype = decoder.plan_of_calls, next(decoder.parameters()).dtype
+    inputs = (ids_BT, torch.ones_like(ids_BT))
+    noted = _noted(decoder.user, plan.token, dtype, inputs, range(0), of_last=False)
+    return noted.refused[0] if noted.refused else "it has a clip or a branch that depends on the length"
 
 
 def _hides_padding(

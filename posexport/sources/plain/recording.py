@@ -76,8 +76,9 @@ class Recording(Recognised):
     def _check_numbers(self, func: Callable[..., Any], args: Sequence[Any]) -> None:
         """Positions are compared with a number that none of the tried inputs reaches: a window, a clip."""
         if sites.compares(func) and isinstance(args[0], Tensor) and args[0].shape[:1] != self._order.real_BT.shape[:1]:
-            far = [n for n in args[1:] if isinstance(n, int | float) and abs(n) in self._untried]
-            self._refused += [f"it compares with {far[0]}, more tokens than are tried ({_line()})"] if far else []
+            numbers = [float(n) for n in args if isinstance(n, int | float) or (isinstance(n, Tensor) and n.ndim == 0)]
+            far = [n for n in numbers if self._untried.start <= abs(n) < self._untried.stop]
+            self._refused += [f"it compares with {far[0]:.0f}, more tokens than are tried ({_line()})"] if far else []
 
     def _check_table(self, read: sites.Read, table: Tensor) -> None:
         """A mask of all pairs in a table that is larger than what is tried must be causal to its end."""
