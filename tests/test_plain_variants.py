@@ -22,6 +22,7 @@ from posexport.options.recipe import CacheName
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.own_forward import reference_of
 from posexport.runtime.session import load
+from posexport.sources.cached import cached
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.spec import Padding
 from tests.small import in_short
@@ -297,6 +298,71 @@ def test_what_its_own_forward_computes_otherwise_is_not_converted(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+class Third(Window):
+    """A third of the tokens, as many as a short input has at least."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.window = max(9, tokens.shape[1] // 3)
+        return super().forward(tokens)
+
+
+class OneByHand(Window):
+    """The second of two by hand, in a band of a table."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__(window)
+        self.attention[1] = Banded(window)
+
+
+class Banded(Gqa):
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        q, k, v = (w(x).unflatten(-1, (-1, C // H)).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        k, v = (y.repeat_interleave(H // self.KV, 1) for y in (k, v))
+        T = x.shape[1]
+        seen = torch.ones(T, T, dtype=torch.bool, device=x.device).tril().triu(1 - self.window // 2)
+        y = (q @ k.mT / 3).masked_fill(~seen, -torch.inf).softmax(-1) @ v
+        out: Tensor = self.wo(y.transpose(1, 2).flatten(2))
+        return out
+
+
+WINDOWED: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
+    "of-four": (partial(Window, 4), [4, 4]),
+    "of-sixteen": (partial(Window, 16), [16, 16]),
+    "one-by-hand": (partial(OneByHand, 20), [20, 10]),
+}
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", WINDOWED)
+def test_a_window_goes_with_the_cache(name: str, cache: CacheName) -> None:
+    make, windows = WINDOWED[name]
+    module = make()
+    plain = source_of(module)
+    assert f"2 of them in windows of {' and '.join(map(str, sorted(set(windows))))} tokens" in plain.remarks[-1]
+    assert plain.limits.boundaries == sorted(set(windows))
+    source = cached(plain, cache, "at-write")
+    assert [spec.parameters["left"] + 1 for spec in source.encodings or [source.encoding] * 2] == windows
+    ids = torch.randint(0, V, (2, 31), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(31) >= torch.tensor([[0], [4]])).long()
+    held = [torch.full((2, 2, 33, C // H), torch.nan) for _ in range(4)] if cache == "static" else []
+    parts = []
+    for start, end in ((0, 12), (12, 13), (13, 31)):
+        logits, *held = source.module(ids[:, start:end], mask[:, :end], held)
+        parts.append(logits.detach())
+    got = torch.cat(parts, 1)
+    agree(got[0].numpy(), alone(module, ids[:1])[0].numpy(), "attention", np.float32)
+    agree(got[1, 4:].numpy(), alone(module, ids[1:, 4:])[0].numpy(), "attention", np.float32)
+
+
+def test_a_window_that_grows_with_the_length_has_no_cache() -> None:
+    source = source_of(Third(0))
+    assert re.search(r"sees 341 of 1025 tokens and 227 of 683: a window must have one size \(", source.remarks[-1])
+
+
 def test_other_calls_in_long_inputs_leave_the_cache_out() -> None:
     source = source_of(OtherCalls(1 << 40))
     assert re.search(r"other calls at 1025 tokens than in short inputs \(test_plain_variants", source.remarks[-1])
@@ -305,7 +371,6 @@ def test_other_calls_in_long_inputs_leave_the_cache_out() -> None:
 @pytest.mark.parametrize(
     ("make", "window", "said"),
     [
-        (Window, 16, r"its mask is more than causality and padding \(test_plain_decoders.py line"),
         (Window, 5000, r"it compares with 5000, more tokens than are tried \(test_plain_variants.py line"),
         (TensorWindow, 5000, r"it compares with 5000, more tokens than are tried \(test_plain_variants.py line"),
     ],
@@ -334,6 +399,7 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
     "interleaved-by-hand": partial(GroupedLlama, InterleavedByHand),
     "tiled": partial(GroupedLlama, Tiled),
     "by-mask": partial(ByMask, WithMask),
+    **{name: make for name, (make, _) in WINDOWED.items()},
 }
 
 

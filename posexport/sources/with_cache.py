@@ -7,7 +7,7 @@ Shape letters: B batch, T new tokens.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.plain.fit import check, plan_of
+from posexport.sources.plain.fit import fitted, plan_of
 from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
@@ -165,11 +165,21 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
         )
     tokens = msgspec.structs.replace(tokens, name=IDS)
     decoder, remarks = limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
-    check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
+    lengths = decoder.limits
+    plan = fitted(lambda plan: PlainDecoder(trial, plan, tokens, vocab, lengths).eval(), plan, dtype)
+    decoder = PlainDecoder(user, plan, tokens, vocab, lengths).eval()
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
-    found = msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
-    return found, f"{len(plan.shapes)} causal attentions"
+    found = as_source(source, decoder, remarks)
+    if not any(plan.windows):
+        found = msgspec.structs.replace(found, encoding=None)
+    return found, f"{len(plan.shapes)} causal attentions{_in_windows(plan.windows)}"
+
+
+def _in_windows(windows: Sequence[int | None]) -> str:
+    sizes = sorted({window for window in windows if window})
+    within = sum(window is not None for window in windows)
+    return f", {within} of them in windows of {' and '.join(map(str, sizes))} tokens" if sizes else ""
 
 
 def tokens_of(source: Source, user: UserModule) -> tuple[InputSpec, int]:

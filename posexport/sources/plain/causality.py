@@ -1,4 +1,4 @@
-"""Whether attention is causal, and nothing else: by its masks, or by its probabilities where it is written by hand.
+"""Whether attention is causal, in a window or not: by its masks, or by its probabilities where it is written by hand.
 
 Queries that are padding do not count: nobody reads them.
 
@@ -6,6 +6,7 @@ Shape letters: B batch, H heads, T tokens.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ _BIAS = (
 LATER = "its attention sees later tokens"
 
 
-def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: int) -> str:
-    """Why masks of ``F.scaled_dot_product_attention`` are not causality and padding; nothing where they are."""
+def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: int) -> Order | str:
+    """What masks of ``F.scaled_dot_product_attention`` leave: causality and padding; in words where it is more."""
     kept = order.causal_TT if is_causal else torch.ones_like(order.causal_TT)
     kept_BHTT = kept[None, None]
     for mask in masks:
@@ -36,30 +37,36 @@ def of_masks(masks: Sequence[Tensor], order: Order, *, is_causal: bool, axes: in
     return _compared(kept_BHTT, order)
 
 
-def _compared(kept_BHTT: Tensor, order: Order) -> str:
+def _compared(kept_BHTT: Tensor, order: Order) -> Order | str:
     real_BHTT = order.real_BT[:, None, :, None]
 
     def equal(other: Tensor) -> bool:
         return not bool(((kept_BHTT != other) & real_BHTT).any())
 
     if equal(order.kept_BTT[:, None]):
-        return ""
+        return order
     if equal(order.causal_TT):
         return "its attention does not leave out what attention_mask pads"
     later = kept_BHTT & ~order.causal_TT & real_BHTT
-    return LATER if bool(later.any()) else "its mask is more than causality and padding"
+    if bool(later.any()):
+        return LATER
+    at = torch.arange(order.real_BT.shape[1], device=kept_BHTT.device)
+    farthest = int(((at[:, None] - at) * (kept_BHTT & real_BHTT)).max())
+    within = replace(order, window=farthest + 1)
+    return within if equal(within.kept_BTT[:, None]) else "its mask is more than causality, a window and padding"
 
 
-def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> float | str:
-    """The scale of scores ``s`` whose softmax with causality and padding ``p`` is, [B, H, T, T] or [B * H, T, T].
+def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> tuple[float, Order] | str:
+    """The scale of scores ``s`` whose softmax with causality and padding ``p`` is, and what its mask leaves.
 
-    In words where it is none.
+    Both are [B, H, T, T] or [B * H, T, T]. In words where there is no such scale.
     """
     rows, length = order.real_BT.shape
     p_BHTT, s_BHTT = (x.expand_as(p).reshape(rows, -1, length, length).double() for x in (p, s))
-    kept_BHTT = order.kept_BTT[:, None].expand_as(p_BHTT)
-    if reason := _compared(p_BHTT > 0, order):
-        return reason
+    seen = _compared(p_BHTT > 0, order)
+    if isinstance(seen, str):
+        return seen
+    kept_BHTT = seen.kept_BTT[:, None].expand_as(p_BHTT)
     # relative to each row's best key, as the softmax's sum is not known
     best = p_BHTT.argmax(-1, keepdim=True)
     counts = kept_BHTT & order.real_BT[:, None, :, None]
@@ -69,4 +76,4 @@ def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> fl
     scale = float((x * y).sum() / (x * x).sum())
     if float((y - scale * x).abs().max()) > tolerance * (1 + float(y.abs().max())):
         return "it does more with its scores than scale and mask them"
-    return scale
+    return scale, seen

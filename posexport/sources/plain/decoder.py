@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
 from posexport.encodings.encoding import Encoding
+from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.caching import Caching, KeysAndValues
@@ -41,11 +42,15 @@ class PlainDecoder(CachedDecoder):
         self._tokens, self._vocab, self._limits = tokens, vocab, limits
         self._takes = frozenset(spec.name for spec in user.inputs)
         # positions are in the user's code, which rotates keys before the cache has them
-        self._no_encoding = NoPE()
+        windows = plan.windows or [None] * len(plan.shapes)
+        kinds: dict[int | None, Encoding] = {
+            window: NoPE() if window is None else LocalWindow(left=window - 1, right=0) for window in windows
+        }
+        self._windows = nn.ModuleList(kinds[window] for window in windows)
 
     @property
     def encodings(self) -> list[Encoding]:
-        return [self._no_encoding for _ in self.plan_of_calls.shapes]
+        return [each for each in self._windows if isinstance(each, Encoding)]
 
     @property
     def decoding(self) -> Decoding:
@@ -56,9 +61,16 @@ class PlainDecoder(CachedDecoder):
             position_ids=positions if self.plan_of_calls.counts or POSITIONS in self._takes else None,
             answer=answer_output(self._vocab, None),
             cache=CacheTensors(self.plan_of_calls.shapes),
-            encodings=[self._no_encoding],
-            lengths=self._limits,
+            encodings=self.encodings,
+            lengths=msgspec.structs.replace(self._limits, boundaries=self._boundaries),
         )
+
+    @property
+    def _boundaries(self) -> list[int]:
+        """Those of the user's module, and the longest inputs that are inside a window."""
+        longest = [window for window in self.plan_of_calls.windows if window is not None]
+        limit = self._limits.max_length
+        return sorted({*self._limits.boundaries, *(n for n in longest if limit is None or n <= limit)})
 
     def decode(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
@@ -77,7 +89,7 @@ class PlainDecoder(CachedDecoder):
 
     def mode(self, call: CachedCall) -> CachedMode:
         """What the module's operations do in one call."""
-        return CachedMode(self.plan_of_calls, call)
+        return CachedMode(self.plan_of_calls, self.encodings, call)
 
     def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
         """The logits of the user's forward itself for tokens from ``since`` on, without a cache.

@@ -3,6 +3,9 @@
 Shape letters: B batch, T tokens.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +61,50 @@ def _noted(
     with torch.no_grad(), entered.chosen(recording):
         user(**{name: tensors[name] for name in takes})
     return recording.noted
+
+
+def fitted(make: Callable[[Plan], PlainDecoder], plan: Plan, dtype: torch.dtype) -> Plan:
+    """``plan``, with the windows that long inputs show, by which ``make`` gives a decoder that computes the same.
+
+    Raises:
+        NotCachedError: there is none.
+    """
+    try:
+        check(make(plan), dtype)
+    except NotCachedError:
+        windows = _windows(make(plan), dtype)
+        if not any(windows):
+            raise
+        plan = replace(plan, windows=windows)
+        check(make(plan), dtype)
+    return plan
+
+
+def _windows(decoder: PlainDecoder, dtype: torch.dtype) -> list[int | None]:
+    """The window of every attention, the same at two lengths beyond them all; none where another thing is in the way.
+
+    Raises:
+        NotCachedError: a window depends on the length.
+    """
+    plan, size = decoder.plan_of_calls, decoder.inputs[0].size or 1
+
+    def noted(length: int) -> Noted:
+        ids_1T = torch.zeros((1, length), dtype=torch.int64).random_(size, generator=torch.Generator().manual_seed(1))
+        return _noted(decoder.user, plan.token, dtype, (ids_1T, torch.ones_like(ids_1T)), range(0), of_last=False)
+
+    longest = _far(decoder.limits.max_length)
+    first = noted(longest)
+    largest = max((window or 0 for window, _ in first.windows), default=0)
+    between = (largest + longest) // 2
+    if first.refused or not largest < between < longest:
+        return []
+    for (window, line), (other, _) in zip(first.windows, noted(between).windows, strict=True):
+        if window != other:
+            raise NotCachedError(
+                f"its attention sees {window or longest} of {longest} tokens and {other or between} of {between}: a "
+                f"window must have one size ({line})"
+            )
+    return [window for window, _ in first.windows]
 
 
 def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:

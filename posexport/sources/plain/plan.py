@@ -5,7 +5,7 @@ follows it in all: a length may equal a size that has nothing to do with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -64,12 +64,13 @@ Step = Count | Rows | Numbers | Last | Scores | Context | None
 class Plan:
     """``steps``: what every counted call is, in order. ``shapes``: KV heads and head size of every attention.
 
-    ``token``: the name of the input of ids.
+    ``token``: the name of the input of ids. ``windows``: of every attention, where one has a window.
     """
 
     token: str
     steps: list[Step]
     shapes: list[tuple[int, int]]
+    windows: list[int | None] = field(default_factory=list)
 
     @property
     def counts(self) -> bool:
@@ -87,7 +88,7 @@ class Noted:
     """One run.
 
     ``calls``: kind and line of every counted call; ``causal``: how many of its attentions see no later tokens;
-    ``refused``: why a cache cannot go through one, and its line.
+    ``refused``: why a cache cannot go through one, and its line; ``windows``: that of every attention, and its line.
     """
 
     calls: list[tuple[str, str]]
@@ -95,6 +96,7 @@ class Noted:
     shapes: list[tuple[int, int]]
     causal: int
     refused: list[str]
+    windows: list[tuple[int | None, str]]
 
     @property
     def attentions(self) -> tuple[object, ...]:
@@ -129,15 +131,20 @@ def _same(steps: Sequence[Step]) -> bool:
 
 @dataclass(frozen=True)
 class Order:
-    """What causality and padding leave. ``real_BT``: tokens that are no padding."""
+    """What causality and padding leave.
+
+    ``real_BT``: tokens that are no padding. ``window``: how many tokens, itself among them, a query sees; None: all.
+    """
 
     real_BT: Tensor
+    window: int | None = None
 
     @property
     def causal_TT(self) -> Tensor:
-        """Keys that are not after the query."""
+        """Keys that are not after the query, nor out of its window."""
         length = self.real_BT.shape[1]
-        return self.real_BT.new_ones(length, length).tril()
+        seen_TT = self.real_BT.new_ones(length, length).tril()
+        return seen_TT if self.window is None else seen_TT.triu(1 - self.window)
 
     @property
     def kept_BTT(self) -> Tensor:
