@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
+from posexport.encodings import alibi
 from posexport.errors import PosexportError
 from posexport.export import recognition, unknown_sizes
 from posexport.export.trace import trace
@@ -24,6 +25,7 @@ from posexport.parity.references.own_forward import reference_of
 from posexport.runtime.session import load
 from posexport.sources.cached import cached
 from posexport.sources.plain.decoder import PlainDecoder
+from posexport.sources.source import Source
 from posexport.spec import Padding
 from tests.small import in_short
 from tests.test_plain_decoders import (
@@ -35,6 +37,7 @@ from tests.test_plain_decoders import (
     NanoGpt,
     Opt,
     SelfAttention,
+    Sliced,
     V,
     alone,
     example,
@@ -306,7 +309,11 @@ class Third(Window):
         return super().forward(tokens)
 
 
-class OneByHand(Window):
+class ShortWindow(Window, Sliced):
+    """The same, with a limit of length, which is sooner found."""
+
+
+class OneByHand(ShortWindow):
     """The second of two by hand, in a band of a table."""
 
     def __init__(self, window: int) -> None:
@@ -329,26 +336,15 @@ class Banded(Gqa):
         return out
 
 
-WINDOWED: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
-    "of-four": (partial(Window, 4), [4, 4]),
-    "of-sixteen": (partial(Window, 16), [16, 16]),
-    "one-by-hand": (partial(OneByHand, 20), [20, 10]),
-}
-
-
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("name", WINDOWED)
-def test_a_window_goes_with_the_cache(name: str, cache: CacheName) -> None:
-    make, windows = WINDOWED[name]
-    module = make()
-    plain = source_of(module)
-    assert f"2 of them in windows of {' and '.join(map(str, sorted(set(windows))))} tokens" in plain.remarks[-1]
-    assert plain.limits.boundaries == sorted(set(windows))
-    source = cached(plain, cache, "at-write")
-    assert [spec.parameters["left"] + 1 for spec in source.encodings or [source.encoding] * 2] == windows
+def agrees_in_parts(module: nn.Module, source: Source, cache: CacheName) -> None:
+    """Rows of two lengths, read in three calls, have the logits of the module's own forward."""
     ids = torch.randint(0, V, (2, 31), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(31) >= torch.tensor([[0], [4]])).long()
-    held = [torch.full((2, 2, 33, C // H), torch.nan) for _ in range(4)] if cache == "static" else []
+    held = (
+        [torch.full((2, source.outputs[1].axes[1], 33, C // H), torch.nan) for _ in range(4)]
+        if cache == "static"
+        else []
+    )
     parts = []
     for start, end in ((0, 12), (12, 13), (13, 31)):
         logits, *held = source.module(ids[:, start:end], mask[:, :end], held)
@@ -358,9 +354,94 @@ def test_a_window_goes_with_the_cache(name: str, cache: CacheName) -> None:
     agree(got[1, 4:].numpy(), alone(module, ids[1:, 4:])[0].numpy(), "attention", np.float32)
 
 
+WINDOWED: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
+    "of-four": (partial(ShortWindow, 4), [4, 4]),
+    "of-sixteen": (partial(ShortWindow, 16), [16, 16]),
+    "one-by-hand": (partial(OneByHand, 20), [20, 10]),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    in_short(
+        [(name, cache) for name in WINDOWED for cache in ("dynamic", "static")],
+        lambda name, cache: (name, cache) in (("of-four", "dynamic"), ("one-by-hand", "static")),
+    ),
+)
+def test_a_window_goes_with_the_cache(name: str, cache: CacheName) -> None:
+    make, windows = WINDOWED[name]
+    module = make()
+    plain = source_of(module)
+    assert f"2 of them in windows of {' and '.join(map(str, sorted(set(windows))))} tokens" in plain.remarks[-1]
+    assert set(windows) < set(plain.limits.boundaries)
+    source = cached(plain, cache, "at-write")
+    assert [spec.parameters["left"] + 1 for spec in source.encodings or [source.encoding] * 2] == windows
+    agrees_in_parts(module, source, cache)
+
+
 def test_a_window_that_grows_with_the_length_has_no_cache() -> None:
     source = source_of(Third(0))
     assert re.search(r"sees 341 of 1025 tokens and 227 of 683: a window must have one size \(", source.remarks[-1])
+
+
+class Linear(Sliced):
+    """ALiBi as its authors write it, relative to the query."""
+
+    def slopes(self) -> Tensor:
+        return torch.tensor(alibi.slopes(H), dtype=self.freqs.dtype)[:, None, None]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        at = torch.arange(tokens.shape[1])
+        bias = self.slopes() * (at - at[:, None])
+        return self.through(tokens, bias.masked_fill(at > at[:, None], -torch.inf))
+
+
+class ByKey(Linear):
+    """BLOOM's, by the key's position, which softmax cannot tell from it."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        at = torch.arange(tokens.shape[1])
+        bias = (self.slopes() * at).expand(H, len(at), len(at))
+        return self.through(tokens, bias.masked_fill(at > at[:, None], -torch.inf))
+
+
+class Steeper(Linear):
+    def slopes(self) -> Tensor:
+        return super().slopes() * 1.1
+
+
+class PenaltyByHand(SelfAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        at = torch.arange(q.shape[2])
+        slopes = torch.tensor(alibi.slopes(H), dtype=torch.float32)[:, None, None]
+        scores = q @ k.mT * 0.4 - slopes * (at[:, None] - at)
+        return scores.masked_fill(at > at[:, None], -torch.inf).softmax(-1) @ v
+
+
+ALIBI: dict[str, Callable[[], nn.Module]] = {
+    "alibi": Linear,
+    "alibi-by-key": ByKey,
+    "alibi-by-hand": partial(Opt, PenaltyByHand),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    in_short(
+        [(name, cache) for name in ALIBI for cache in ("dynamic", "static")],
+        lambda name, cache: (name, cache) in (("alibi-by-key", "static"), ("alibi-by-hand", "dynamic")),
+    ),
+)
+def test_alibi_goes_with_the_cache(name: str, cache: CacheName) -> None:
+    module = ALIBI[name]()
+    plain = source_of(module)
+    assert "2 causal attentions, 2 of them with ALiBi" in plain.remarks[-1]
+    assert plain.encoding.name == "alibi"
+    agrees_in_parts(module, cached(plain, cache, "at-write"), cache)
+
+
+def test_other_slopes_have_no_cache() -> None:
+    assert "it adds a bias to its scores, which a cache does not have" in source_of(Steeper()).remarks[-1]
 
 
 def test_other_calls_in_long_inputs_leave_the_cache_out() -> None:
@@ -400,6 +481,7 @@ CONVERTED: dict[str, Callable[[], nn.Module]] = {
     "tiled": partial(GroupedLlama, Tiled),
     "by-mask": partial(ByMask, WithMask),
     **{name: make for name, (make, _) in WINDOWED.items()},
+    **ALIBI,
 }
 
 

@@ -7,7 +7,7 @@ Shape letters: B batch, T new tokens.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.plain.fit import fitted, plan_of
-from posexport.sources.plain.plan import NotCausalError
+from posexport.sources.plain.plan import NotCausalError, Plan
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
@@ -171,15 +171,16 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
     found = as_source(source, decoder, remarks)
-    if not any(plan.windows):
+    if not any(encoding.hooks for encoding in decoder.encodings):
         found = msgspec.structs.replace(found, encoding=None)
-    return found, f"{len(plan.shapes)} causal attentions{_in_windows(plan.windows)}"
+    return found, f"{len(plan.shapes)} causal attentions{_with_terms(plan)}"
 
 
-def _in_windows(windows: Sequence[int | None]) -> str:
-    sizes = sorted({window for window in windows if window})
-    within = sum(window is not None for window in windows)
-    return f", {within} of them in windows of {' and '.join(map(str, sizes))} tokens" if sizes else ""
+def _with_terms(plan: Plan) -> str:
+    windows, biased = [window for window in plan.windows if window], sum(bool(slopes) for slopes in plan.slopes)
+    sizes = " and ".join(map(str, sorted(set(windows))))
+    within = f", {len(windows)} of them in windows of {sizes} tokens" if windows else ""
+    return f"{within}, {biased} of them with ALiBi" if biased else within
 
 
 def tokens_of(source: Source, user: UserModule) -> tuple[InputSpec, int]:

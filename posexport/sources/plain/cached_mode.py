@@ -27,12 +27,12 @@ _OTHER_CALLS = "forward makes other calls than in its first call; it must make t
 class CachedMode(Recognised):
     """Attention and positions of the new tokens are those of ``call``; all else is the module's own.
 
-    ``windows``: of every attention, as encodings.
+    ``terms``: what is added to the scores of every attention.
     """
 
-    def __init__(self, plan: Plan, windows: Sequence[Encoding], call: CachedCall) -> None:
+    def __init__(self, plan: Plan, terms: Sequence[Encoding], call: CachedCall) -> None:
         super().__init__()
-        self._plan, self._windows, self._call = plan, windows, call
+        self._plan, self._terms, self._call = plan, terms, call
         self._index = 0
         self._pending: tuple[Tensor, Tensor] | None = None
 
@@ -122,8 +122,8 @@ class CachedMode(Recognised):
         kv_heads, _ = self._plan.shapes[len(call.present)]
         k_BGTD, v_BGTD = (each_once(x, x.shape[1] // kv_heads) for x in (k_BHTD, v_BHTD))
         past = None if call.past is None else call.past[len(call.present)]
-        window = self._windows[len(call.present)]
-        kept = call.at.kept(window, k_BGTD, v_BGTD, past)
+        term = self._terms[len(call.present)]
+        kept = call.at.kept(term, k_BGTD, v_BGTD, past)
         call.present.append(kept.present)
         causal, mask = (call.at.queries, call.at.keys), additive(call.mask_BS, q)
         context_BHTD = attend(
@@ -132,7 +132,7 @@ class CachedMode(Recognised):
             kept.values,
             scale=scale,
             mask=mask,
-            scores=window.scores(q_BHTD, kept.keys, *causal),
+            scores=term.scores(q_BHTD, kept.keys, *causal),
             causal=causal,
             buffers=kept.buffers,
         )

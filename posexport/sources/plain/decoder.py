@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
@@ -43,14 +44,12 @@ class PlainDecoder(CachedDecoder):
         self._takes = frozenset(spec.name for spec in user.inputs)
         # positions are in the user's code, which rotates keys before the cache has them
         windows = plan.windows or [None] * len(plan.shapes)
-        kinds: dict[int | None, Encoding] = {
-            window: NoPE() if window is None else LocalWindow(left=window - 1, right=0) for window in windows
-        }
-        self._windows = nn.ModuleList(kinds[window] for window in windows)
+        kinds = {each: _term(*each) for each in zip(windows, plan.slopes, strict=True)}
+        self._terms = nn.ModuleList(kinds[each] for each in zip(windows, plan.slopes, strict=True))
 
     @property
     def encodings(self) -> list[Encoding]:
-        return [each for each in self._windows if isinstance(each, Encoding)]
+        return [each for each in self._terms if isinstance(each, Encoding)]
 
     @property
     def decoding(self) -> Decoding:
@@ -113,3 +112,12 @@ class PlainDecoder(CachedDecoder):
         logits: Tensor
         (logits,) = user(**{name: value for name, value in tensors.items() if name in self._takes})
         return logits
+
+
+def _term(window: int | None, slopes: tuple[float, ...]) -> Encoding:
+    """What a user's mask adds to the scores beside causality and padding."""
+    if slopes:
+        encoding = Alibi(heads=len(slopes), variant="causal")
+        encoding.slopes = list(slopes)  # those of the module's float32 constants
+        return encoding
+    return NoPE() if window is None else LocalWindow(left=window - 1, right=0)

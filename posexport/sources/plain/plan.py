@@ -65,11 +65,13 @@ class Plan:
     """``steps``: what every counted call is, in order. ``shapes``: KV heads and head size of every attention.
 
     ``token``: the name of the input of ids. ``windows``: of every attention, where one has a window.
+    ``slopes``: of every attention, empty where it has no ALiBi.
     """
 
     token: str
     steps: list[Step]
     shapes: list[tuple[int, int]]
+    slopes: list[tuple[float, ...]]
     windows: list[int | None] = field(default_factory=list)
 
     @property
@@ -88,7 +90,8 @@ class Noted:
     """One run.
 
     ``calls``: kind and line of every counted call; ``causal``: how many of its attentions see no later tokens;
-    ``refused``: why a cache cannot go through one, and its line; ``windows``: that of every attention, and its line.
+    ``refused``: why a cache cannot go through one, and its line; ``windows``: that of every attention, and its line;
+    ``slopes``: of ALiBi's bias in every attention.
     """
 
     calls: list[tuple[str, str]]
@@ -97,11 +100,12 @@ class Noted:
     causal: int
     refused: list[str]
     windows: list[tuple[int | None, str]]
+    slopes: list[tuple[float, ...]]
 
     @property
     def attentions(self) -> tuple[object, ...]:
         """What is compared of two runs."""
-        return (self.shapes, self.causal, self.refused)
+        return (self.shapes, self.causal, self.refused, [len(slopes) for slopes in self.slopes])
 
 
 def agreed(token: str, runs: Sequence[Noted]) -> Plan:
@@ -121,7 +125,7 @@ def agreed(token: str, runs: Sequence[Noted]) -> Plan:
         lines = [b for a, (_, b) in zip(first.calls, other.calls, strict=False) if a[1] != b] if other else []
         raise NotCachedError("forward makes other calls at other lengths" + (f" ({lines[0]})" if lines else ""))
     steps = [same[0] if _same(same) else None for same in zip(*(run.steps for run in alike), strict=True)]
-    return Plan(token, steps, first.shapes)
+    return Plan(token, steps, first.shapes, first.slopes)
 
 
 def _same(steps: Sequence[Step]) -> bool:
@@ -134,10 +138,12 @@ class Order:
     """What causality and padding leave.
 
     ``real_BT``: tokens that are no padding. ``window``: how many tokens, itself among them, a query sees; None: all.
+    ``slopes``: of ALiBi's bias, for every head; none: there is no bias.
     """
 
     real_BT: Tensor
     window: int | None = None
+    slopes: tuple[float, ...] = ()
 
     @property
     def causal_TT(self) -> Tensor:

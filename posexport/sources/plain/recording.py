@@ -38,6 +38,7 @@ class Recording(Recognised):
         self._shapes: list[tuple[int, int]] = []
         self._refused: list[str] = []
         self._windows: list[tuple[int | None, str]] = []
+        self._slopes: list[tuple[float, ...]] = []
         self._causal = 0
         self._untried, self._of_last = untried, of_last
         self._order, self._tolerance, self._length = order, tolerance, order.real_BT.shape[1]
@@ -47,7 +48,7 @@ class Recording(Recognised):
         """What the call was."""
         calls = [(call.kind, call.line) for call in self._calls]
         steps = [call.step for call in self._calls]
-        return Noted(calls, steps, self._shapes, self._causal, self._refused, self._windows)
+        return Noted(calls, steps, self._shapes, self._causal, self._refused, self._windows, self._slopes)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -129,7 +130,9 @@ class Recording(Recognised):
         reason = attention.refusal(q, k, v, given, dropout, scale)
         if not reason and q.shape[-2] != k.shape[-2]:
             reason = "its keys are not those of its queries"
-        self._found(k, v, reason or causality.of_masks(given, self._order, is_causal=is_causal, axes=q.ndim))
+        heads = q.shape[1] if q.ndim > 3 else 1
+        seen = causality.of_masks(given, self._order, is_causal=is_causal, axes=q.ndim, heads=heads)
+        self._found(k, v, reason or seen)
         return attention.formula(q, k, v, given, is_causal=is_causal, scale=scale, grouped=grouped)
 
     def _multi_head(self, call: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
@@ -164,6 +167,7 @@ class Recording(Recognised):
         if not reason and v.shape[-1] != k.shape[-1]:
             reason = "its values are not as wide as its keys"
         self._causal += reason != causality.LATER
+        self._slopes.append(() if isinstance(seen, str) else seen.slopes)
         self._windows.append((None if isinstance(seen, str) else seen.window, _line()))
         if reason:
             self._refused.append(f"{reason} ({_line()})")
