@@ -7,6 +7,7 @@ Shape letters: B batch, T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ class JudgedByForward(DefinitionReference):
         for rows in groups:
             real_T = keep_BT[rows[0]]
             ids_BT = torch.from_numpy(feeds[IDS][rows][:, real_T])
-            tokens, own_BTV = self.truth.asked(lambda module, ids_BT=ids_BT: _own(module, ids_BT))
+            tokens, own_BTV = self.truth.asked(partial(_own, ids_BT=ids_BT))
             other = _first_other(torch.from_numpy(logits_BTV[rows][:, real_T][:, tokens]), own_BTV)
             if other is not None:
                 self._refuse(ids_BT, tokens[other])
@@ -67,8 +68,8 @@ class JudgedByForward(DefinitionReference):
 
 def reference_of(source: Source, precision: PrecisionName, sample: SampleWriter | None = None) -> DefinitionReference:
     """The reference of a definition in a proof of a graph that computes in ``precision``."""
-    kind = JudgedByForward if isinstance(source.module, PlainDecoder) else DefinitionReference
-    return kind(source, precision, sample)
+    judged = isinstance(source.module, PlainDecoder) and source.module.judged_by_forward
+    return (JudgedByForward if judged else DefinitionReference)(source, precision, sample)
 
 
 def _own(decoder: nn.Module, ids_BT: Tensor) -> tuple[Sequence[int], Tensor]:

@@ -32,6 +32,8 @@ class PlainDecoder(CachedDecoder):
 
     #: how past tokens are kept; `posexport.sources.cached` changes it
     caching: Caching = Caching()
+    #: whether the proof asks the user's forward as well (`posexport.parity.references.own_forward`)
+    judged_by_forward = True
 
     def __init__(self, user: UserModule, plan: Plan, tokens: InputSpec, vocab: int, limits: LengthContract) -> None:
         super().__init__()
@@ -43,9 +45,9 @@ class PlainDecoder(CachedDecoder):
         self._tokens, self._vocab, self._limits = tokens, vocab, limits
         self._takes = frozenset(spec.name for spec in user.inputs)
         # positions are in the user's code, which rotates keys before the cache has them
-        windows = plan.windows or [None] * len(plan.shapes)
-        kinds = {each: _term(*each) for each in zip(windows, plan.slopes, strict=True)}
-        self._terms = nn.ModuleList(kinds[each] for each in zip(windows, plan.slopes, strict=True))
+        windows, slopes = plan.windows or [None] * len(plan.shapes), plan.slopes or [()] * len(plan.shapes)
+        kinds = {each: _term(*each) for each in zip(windows, slopes, strict=True)}
+        self._terms = nn.ModuleList(kinds[each] for each in zip(windows, slopes, strict=True))
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -90,12 +92,17 @@ class PlainDecoder(CachedDecoder):
         """What the module's operations do in one call."""
         return CachedMode(self.plan_of_calls, self.encodings, call)
 
+    @property
+    def own(self) -> UserModule:
+        """The user's module, called so that it returns what its forward does."""
+        return returning(self.user, self._own_outputs)
+
     def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
         """The logits of the user's forward itself for tokens from ``since`` on, without a cache.
 
         Of a module that returns those of the last token, each token's are those of a call that ends with it.
         """
-        length, own = ids_BT.shape[1], returning(self.user, self._own_outputs)
+        length, own = ids_BT.shape[1], self.own
         if not self.plan_of_calls.of_last:
             return self._called(own, ids_BT, mask_BT, Reach.by_mask(mask_BT, length, Caching()))[:, since:]
         ends = range(since + 1, length + 1)

@@ -90,7 +90,7 @@ def _windows(decoder: PlainDecoder, dtype: torch.dtype) -> list[int | None]:
 
     def noted(length: int) -> Noted:
         ids_1T = torch.zeros((1, length), dtype=torch.int64).random_(size, generator=torch.Generator().manual_seed(1))
-        return _noted(decoder.user, plan.token, dtype, (ids_1T, torch.ones_like(ids_1T)), range(0), of_last=False)
+        return _noted(decoder.own, plan.token, dtype, (ids_1T, torch.ones_like(ids_1T)), range(0), of_last=False)
 
     longest = _far(decoder.limits.max_length)
     first = noted(longest)
@@ -172,7 +172,7 @@ def line_in_the_way(decoder: nn.Module, ids_BT: Tensor) -> str:
     assert isinstance(decoder, PlainDecoder)
     plan, dtype = decoder.plan_of_calls, next(decoder.parameters()).dtype
     inputs = (ids_BT, torch.ones_like(ids_BT))
-    noted = _noted(decoder.user, plan.token, dtype, inputs, range(0), of_last=False)
+    noted = _noted(decoder.own, plan.token, dtype, inputs, range(0), of_last=False)
     return noted.refused[0] if noted.refused else "it has a clip or a branch that depends on the length"
 
 

@@ -65,13 +65,13 @@ class Plan:
     """``steps``: what every counted call is, in order. ``shapes``: KV heads and head size of every attention.
 
     ``token``: the name of the input of ids. ``windows``: of every attention, where one has a window.
-    ``slopes``: of every attention, empty where it has no ALiBi.
+    ``slopes``: of every attention, where one has ALiBi; those of another are empty.
     """
 
     token: str
     steps: list[Step]
     shapes: list[tuple[int, int]]
-    slopes: list[tuple[float, ...]]
+    slopes: list[tuple[float, ...]] = field(default_factory=list)
     windows: list[int | None] = field(default_factory=list)
 
     @property
