@@ -420,8 +420,9 @@ class ByKey(Linear):
     """BLOOM's, by the key's position, which softmax cannot tell from it."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        at = torch.arange(tokens.shape[1])
-        bias = (self.slopes() * at).expand(H, len(at), len(at))
+        T = tokens.shape[1]
+        at = torch.arange(T)
+        bias = (self.slopes() * at).expand(H, T, T)
         return self.through(tokens, bias.masked_fill(at > at[:, None], -torch.inf))
 
 
