@@ -30,6 +30,9 @@ _NOTED = 5
 class ThroughDecoder(PlainDecoder):
     """A causal language model of transformers. ``layers``: its attentions, in the order of their calls."""
 
+    #: routers of experts compute in float32, and may choose another one where two are nearly alike
+    judged_by_forward = False
+
     def __init__(
         self, user: UserModule, layers: list[Layer], tokens: InputSpec, vocab: int, limits: LengthContract
     ) -> None:
