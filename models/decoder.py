@@ -17,6 +17,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.models.decoder_layer import DecoderLayer, DecoderLayerConfig
 from posexport.models.embeddings import EmbeddingConfig
 from posexport.models.transformer import TransformerConfig
+from posexport.nn.activations import activation
 from posexport.nn.attention import additive
 from posexport.nn.caching import Caching, KeysAndValues
 from posexport.nn.config import Config, above_zero, above_zero_or_none, named
@@ -168,6 +169,19 @@ class LanguageModel(nn.Module):
             x_BTC = x_BTC * self.scale
         logits: Tensor = self.out(x_BTC if self.narrow is None else self.narrow(x_BTC))
         return logits if self.cap is None else (logits / self.cap).tanh() * self.cap
+
+
+class PredictionHead(LanguageModel):
+    """Logits behind a projection, an activation and a normalisation, as BERT's fill-mask head has them."""
+
+    def __init__(self, config: DecoderConfig, token: nn.Embedding) -> None:
+        super().__init__(config, token)
+        self.dense = nn.Linear(config.hidden, config.hidden)
+        self.activation = activation(config.layer.feedforward.activation)
+        self.norm = normalisation(config.layer.norm, config.hidden)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return super().forward(self.norm(self.activation(self.dense(x_BTC))))
 
 
 class DecoderModel(CachedDecoder):

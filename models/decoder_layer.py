@@ -16,10 +16,10 @@ from posexport.errors import PosexportError
 from posexport.models.layer import AttentionConfig, LayerConfig, Sublayers
 from posexport.nn.attention import attend, sees_any
 from posexport.nn.caching import KeysAndValues
-from posexport.nn.config import above_zero_or_none
+from posexport.nn.config import above_zero_or_none, named
 from posexport.nn.encoded_attention import EncodedAttention
 from posexport.nn.norms import LayerNormOfHeads, NormConfig, normalisation
-from posexport.nn.projections import Projections, split_heads
+from posexport.nn.projections import ClippedLinear, Projections, split_heads
 from posexport.nn.reach import Reach
 from posexport.nn.residual import ResidualConfig
 from posexport.nn.scoring import SoftCapped, scoring
@@ -39,6 +39,8 @@ class DecoderAttentionConfig(AttentionConfig):
     scale_size: float | None = None
     #: scores of query and key, scaled, stay below this (Gemma 2, arXiv:2408.00118, section 2)
     score_cap: float | None = None
+    #: queries, keys and values stay within this of zero (MPT)
+    clip: float | None = named("projection_clip", None)
     #: a learned score of every head takes part in the softmax and has no value (gpt-oss)
     sinks: bool = False
 
@@ -46,7 +48,7 @@ class DecoderAttentionConfig(AttentionConfig):
         super().__post_init__()
         if self.kv_heads is not None and (self.kv_heads < 1 or self.heads % self.kv_heads):
             raise PosexportError(f"kv_heads must divide heads={self.heads}, got {self.kv_heads}")
-        above_zero_or_none(scale_size=self.scale_size, score_cap=self.score_cap)
+        above_zero_or_none(scale_size=self.scale_size, score_cap=self.score_cap, projection_clip=self.clip)
         if self.score_cap is not None and self.score != "dot":
             raise PosexportError(f"score_cap is for score=dot, got score={self.score}; leave one of them out")
 
@@ -99,6 +101,10 @@ class DecoderAttention(EncodedAttention):
             key_bias=config.key_bias,
             output_bias=config.output_bias,
         )
+        if config.clip is not None:
+            self.query, self.key, self.value = (
+                ClippedLinear.of(linear, config.clip) for linear in (self.query, self.key, self.value)
+            )
         self.scale = ((config.scale_size or size) * encoding.score_terms) ** -0.5 if config.scaled else 1.0
         self.sink = nn.Parameter(torch.zeros(self.heads)) if config.sinks else None
         self.norm_before_split = config.head_norm == "projection"

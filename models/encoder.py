@@ -13,7 +13,7 @@ import msgspec
 from torch import Tensor, nn
 
 from posexport.definition.definition import HeadedModel, text_inputs
-from posexport.definition.lengths import limits_of
+from posexport.definition.lengths import limits_of, together
 from posexport.encodings.encoding import Encoding
 from posexport.encodings.positions import Positions
 from posexport.errors import PosexportError
@@ -21,6 +21,7 @@ from posexport.models.embeddings import Embeddings, TypedEmbeddingConfig
 from posexport.models.layer import EncoderLayer, Memory
 from posexport.models.transformer import TransformerConfig
 from posexport.nn.attention import additive
+from posexport.nn.convolution import TokenConvolution
 from posexport.nn.heads import Head
 from posexport.nn.norms import normalisation
 from posexport.nn.position_ids import PositionIds, SequentialPositionIds
@@ -35,6 +36,8 @@ class EncoderConfig(TransformerConfig):
     embedding: TypedEmbeddingConfig = field(default_factory=TypedEmbeddingConfig)
     #: the layers in turn use these many sets of weights (None: as many as layers; ALBERT: 1)
     layer_groups: int | None = None
+    #: so many sets in turn make a group, whose layers follow one another each time that it is used (ALBERT)
+    layer_group_size: int = 1
     #: the first layer's attention has a normalisation
     first_norm: bool = True
     #: inputs and outputs have the sequence before the batch, as PyTorch's own transformer modules do
@@ -44,17 +47,40 @@ class EncoderConfig(TransformerConfig):
         super().__post_init__()
         if self.layer_groups is not None and not 1 <= self.layer_groups <= self.layers:
             raise PosexportError(f"layer_groups must be from 1 to layers={self.layers}, got {self.layer_groups}")
+        sets, size = self.layer_groups or self.layers, self.layer_group_size
+        if size < 1 or sets % size or self.layers % size:
+            raise PosexportError(
+                f"layer_group_size must divide layer_groups={sets} and layers={self.layers}, got {size}"
+            )
+
+    def weights_of(self, layer: int) -> int:
+        """Which set of weights a layer has."""
+        size = self.layer_group_size
+        groups, turns = (self.layer_groups or self.layers) // size, self.layers // size
+        return layer // size * groups // turns * size + layer % size
 
 
 class Encoder(nn.Module):
     """Embeddings and layers: token ids [B, T] to hidden states [B, T, C]."""
 
-    def __init__(self, config: EncoderConfig, encoding: Encoding, position_ids: PositionIds | None = None) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        encoding: Encoding,
+        position_ids: PositionIds | None = None,
+        *,
+        at_input: Encoding | None = None,
+        convolution: TokenConvolution | None = None,
+    ) -> None:
+        """``at_input``: acts on the embeddings, beside an ``encoding`` in every layer (DeBERTa).
+
+        ``convolution``: of the embeddings, is added to what the first layer gives.
+        """
         super().__init__()
         self.config = config
         layer = config.layer
         # an encoding with parameters in every layer is a template here: a copy beside the layers' would be dead weight
-        shared = None if encoding.per_layer else encoding
+        shared = at_input if encoding.per_layer else encoding
         numbering = position_ids or SequentialPositionIds()
         self.embeddings = Embeddings(config.embedding, layer.norm, layer.hidden, shared, numbering)
         groups = config.layer_groups or config.layers
@@ -62,6 +88,7 @@ class Encoder(nn.Module):
             EncoderLayer(layer, encoding, index, first_norm=config.first_norm) for index in range(groups)
         )
         self.final_norm = normalisation(layer.norm, layer.hidden) if config.final_norm else None
+        self.convolution = convolution
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -88,8 +115,10 @@ class Encoder(nn.Module):
             counted = Positions.counted(memory_BSC.shape[1], memory_BSC.device)
             memory = Memory(memory_BSC, additive(memory_mask_BS, x_BTC), counted)
         for index in range(self.config.layers):
-            group = self.groups[index * len(self.groups) // self.config.layers]
-            x_BTC = group(x_BTC, mask_B11T, positions, memory)
+            group = self.groups[self.config.weights_of(index)]
+            before_BTC, x_BTC = x_BTC, group(x_BTC, mask_B11T, positions, memory)
+            if index == 0 and self.convolution is not None:
+                x_BTC = self.convolution(before_BTC, x_BTC, mask_BT)
         if self.final_norm is not None:
             x_BTC = self.final_norm(x_BTC)
         return x_BTC
@@ -110,6 +139,11 @@ class EncoderModel(HeadedModel):
         return self.encoder.encoding
 
     @property
+    def shift_invariant(self) -> bool:
+        at_input = self.encoder.embeddings.encoding
+        return super().shift_invariant and (at_input is None or at_input.shift_invariant)
+
+    @property
     def outputs(self) -> list[OutputSpec]:
         """The head's, with the sequence first if asked for."""
         return [msgspec.structs.replace(spec, axes=self._axes(spec.axes)) for spec in self.head.outputs]
@@ -121,9 +155,12 @@ class EncoderModel(HeadedModel):
         Also for the sequence that is attended to, where the encoding's terms measure distances to it.
         """
         position_ids = self.encoder.embeddings.position_ids
+        at_input = self.encoder.embeddings.encoding
         limits = limits_of(self.encoding, position_ids)
         boundaries = {b for encoding in self.encoder.encodings for b in limits_of(encoding, position_ids).boundaries}
         limits = msgspec.structs.replace(limits, boundaries=sorted(boundaries))
+        if at_input is not None:
+            limits = together([limits, limits_of(at_input, position_ids)])
         between_tokens = bool(self.encoding.attention_hooks)
         if self.encoder.config.layer.cross_attention and between_tokens:
             return msgspec.structs.replace(limits, limited_axes=[*limits.limited_axes, ENCODER_SEQUENCE])

@@ -16,7 +16,8 @@ from posexport.definition.cached_decoder import flat
 from posexport.definition.definition import Definition, Part
 from posexport.definition.lengths import limits_of, together
 from posexport.encodings.encoding import Encoding
-from posexport.models.decoder import Decoder, LanguageModel
+from posexport.models.decoder import Decoder
+from posexport.models.decoder_side import Half
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_decoder_parts import Wiring, decode
 from posexport.models.encoder_side import Side, side_of
@@ -33,7 +34,7 @@ class EncoderDecoderModel(Definition):
     causal = True
 
     def __init__(
-        self, encoder: Encoder | Side, decoder: Decoder, head: LanguageModel | None, *, shared: bool = True
+        self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None, *, shared: bool = True
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -41,7 +42,7 @@ class EncoderDecoderModel(Definition):
         self.head = head
         if isinstance(encoder, Encoder):
             self.overhead = encoder.embeddings.position_ids.offset
-            if shared:
+            if shared and isinstance(decoder, Decoder):
                 decoder.token.weight = encoder.embeddings.token.weight
 
     @property

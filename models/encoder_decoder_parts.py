@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CacheTensors, answer_output, flat, mask_input, pairs, token_input
 from posexport.definition.definition import Part
-from posexport.models.decoder import Crossed, Decoder, LanguageModel
+from posexport.models.decoder import Crossed
+from posexport.models.decoder_side import Half
 from posexport.models.encoder import Encoder
 from posexport.models.encoder_side import Side, side_of
 from posexport.nn.attention import additive
@@ -35,7 +36,7 @@ CrossSource = Literal["held", "states", "both"]
 class Wiring:
     """Inputs and outputs of an encoder-decoder, and the parts that it can be cut into."""
 
-    def __init__(self, encoder: Encoder | Side, decoder: Decoder, head: LanguageModel | None) -> None:
+    def __init__(self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None) -> None:
         self.encoder, self.decoder, self.head = encoder, decoder, head
         side, config, cache = side_of(encoder), decoder.config, decoder.caching.cache
         own = CacheTensors([(config.kv_heads, config.head_size)] * config.layers, "decoder.")
@@ -110,7 +111,7 @@ class Wiring:
         )
         return [first, Part(later, module)]
 
-    def _encoder(self, decoder: Decoder | None, file: str, outputs: list[OutputSpec]) -> Part:
+    def _encoder(self, decoder: Half | None, file: str, outputs: list[OutputSpec]) -> Part:
         module, input_names = EncoderPart(self.encoder, decoder), {spec.name: spec.name for spec in self.side_inputs}
         return self._part(module, file, self.side_inputs, outputs, input_names=input_names)
 
@@ -150,7 +151,7 @@ class Wiring:
 class EncoderPart(nn.Module):
     """The encoder's inputs to its states, and with ``decoder`` their keys and values in every layer of it."""
 
-    def __init__(self, encoder: Encoder | Side, decoder: Decoder | None) -> None:
+    def __init__(self, encoder: Encoder | Side, decoder: Half | None) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
 
@@ -173,7 +174,7 @@ class DecoderPart(nn.Module):
     or, ``by_layer``, both of every layer in turn. ``named``: the same, by the inputs' names.
     """
 
-    def __init__(self, decoder: Decoder, head: LanguageModel | None, crossed: CrossSource, *, by_layer: bool) -> None:
+    def __init__(self, decoder: Half, head: nn.Module | None, crossed: CrossSource, *, by_layer: bool) -> None:
         super().__init__()
         self.decoder, self.head = decoder, head
         self.crossed, self.by_layer = crossed, by_layer
@@ -205,8 +206,8 @@ class DecoderPart(nn.Module):
 
 
 def decode(
-    decoder: Decoder,
-    head: LanguageModel | None,
+    decoder: Half,
+    head: nn.Module | None,
     ids_BT: Tensor,
     mask_BS: Tensor | None,
     states_mask_BS: Tensor | None,
@@ -219,7 +220,7 @@ def decode(
     return (x_BTC if head is None else head(x_BTC), *flat(present))
 
 
-def completed(decoder: Decoder, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequence[Tensor]:
+def completed(decoder: Half, states_BSC: Tensor, held: Sequence[Tensor]) -> Sequence[Tensor]:
     """Keys and values [B, H, S, D] of all states, those of the first P being ``held``, [B, H, P, D].
 
     Without control flow: they are computed of the states that none are held of, which are all or none, and put behind

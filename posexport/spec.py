@@ -266,6 +266,32 @@ class EncodingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cached_keys_until: int | None = None
 
 
+class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a text becomes a vector for each of its tokens (ColBERT), beside what `TextRules` say of prompts.
+
+    Attributes:
+        query_marker: the token that stands behind the first one of a query; empty: none.
+        document_marker: the same of a document.
+        query_length: tokens at which a query is cut, special tokens and the marker included; None: as other texts.
+        document_length: the same of a document.
+        filled_to: tokens to which a shorter query is filled up, whose vectors count like those of its own; None: none.
+        filler: the token that fills it.
+        filler_attended: the other tokens attend to the fillers.
+        skipped: tokens that have no vector in a document.
+        skipped_in_queries: nor in a query.
+    """
+
+    query_marker: str = ""
+    document_marker: str = ""
+    query_length: int | None = None
+    document_length: int | None = None
+    filled_to: int | None = None
+    filler: str = "[MASK]"
+    filler_attended: bool = False
+    skipped: list[str] = []
+    skipped_in_queries: bool = False
+
+
 class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What sentence-transformers does to a text before the model and to a vector behind it: what ``encode`` does too.
 
@@ -276,7 +302,9 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         default_prompt: the name of the prompt where none is asked for; None: none.
         prompt_pooled: the prompt's tokens are pooled with the others.
         truncate_dim: how many elements of a vector are kept; None: all.
-        similarity: how vectors are compared: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``.
+        similarity: how vectors are compared: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``; of a vector for each
+            token ``maxsim`` or ``meanmaxsim``.
+        tokens: how a text becomes a vector for each token; None: it becomes one.
     """
 
     max_length: int | None = None
@@ -286,6 +314,7 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     prompt_pooled: bool = True
     truncate_dim: int | None = None
     similarity: str = "cosine"
+    tokens: TokenRules | None = None
 
 
 class PairRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

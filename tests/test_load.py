@@ -18,7 +18,8 @@ from posexport.cli.run import command
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
 from posexport.runtime.feeds import prepare
-from posexport.runtime.session import Session, refusal
+from posexport.runtime.refusal import refusal
+from posexport.runtime.session import Session
 from posexport.spec import InputSpec, OutputSpec
 from tests.tolerances import agree
 

@@ -101,6 +101,21 @@ class Chunks(Halves):
         return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+class Signed(Chunks):
+    """Sums alone: the sine has either sign."""
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * cos + b * (-sin), b * cos + a * sin), -1)
+
+
+class Inverse(Halves):
+    """Sines of the other sign alone: rotated the other way."""
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return x * cos + self.turned(x) * (-sin)
+
+
 class Complex(Halves):
     """As in the first Llama: heads behind tokens, pairs as complex numbers."""
 
@@ -120,6 +135,8 @@ RECOGNISED: dict[type[Halves], str] = {
     Interleaved: "rotary, interleaved, 12 of 12 channels",
     Partial: "rotary, halves, 8 of 12 channels",
     Chunks: "rotary, halves, 12 of 12 channels",
+    Signed: "rotary, halves, 12 of 12 channels",
+    Inverse: "rotary, halves, 12 of 12 channels",
     Complex: "rotary, interleaved, 12 of 12 channels",
 }
 
@@ -132,7 +149,7 @@ def traced(model: Halves) -> tuple[ir.Model, PassResult]:
     return graph, results["rotary"]
 
 
-@pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model is Partial))
+@pytest.mark.parametrize("model", in_short(RECOGNISED, lambda model: model in (Partial, Signed)))
 def test_it_is_a_rotation(model: type[Halves]) -> None:
     graph, result = traced(model())
     specs = [spec for node in graph.graph if (spec := RotationSpec.of(node))]
@@ -140,7 +157,7 @@ def test_it_is_a_rotation(model: type[Halves]) -> None:
     layout = "interleaved" if "interleaved" in RECOGNISED[model] else "half"
     assert specs == [RotationSpec(layout, partial=model is Partial, shared=True)] * 4
     # what it was written with is gone: nothing but one projection a layer is taken apart
-    assert sum(node.op_type == "Neg" for node in graph.graph) == 0
+    assert any(node.op_type == "Neg" for node in graph.graph) is (model is Inverse)
     assert sum(node.op_type == "Split" for node in graph.graph) == 2
 
 

@@ -17,7 +17,7 @@ from posexport.errors import PosexportError
 from posexport.runtime import providers
 from posexport.runtime.placement import Placed, placement, strays
 from posexport.runtime.providers import LEVELS, make_session
-from posexport.runtime.session import refusal
+from posexport.runtime.refusal import refusal
 from posexport.targets import cuda
 from posexport.targets.providers import PROVIDERS
 from tests.tolerances import agree

@@ -586,3 +586,25 @@ def test_a_long_table_of_a_known_encoding_is_approached_not_tried_at_once(
     assert source.limits.max_length == 16384
     layer = next(part for part in source.module.modules() if type(part).__name__ == "Layer")
     assert 256 <= max(type(layer).forward.__globals__["LENGTHS"]) <= 2048
+
+
+class Scaled(nn.Module):
+    """Takes a number beside its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(31, 12)
+
+    def forward(self, input_ids: torch.Tensor, strength: torch.Tensor) -> torch.Tensor:
+        return self.words(input_ids) * strength
+
+
+def test_an_input_may_be_a_number(tmp_path: Path) -> None:
+    module, ids = Scaled().eval(), torch.arange(10).reshape(2, 5)
+    examples = {"input_ids": ids, "strength": torch.tensor(0.5)}
+    done = convert(module, tmp_path / "b", ConvertOptions(lengths=(1, 7), threads=1, example_inputs=examples))
+    assert done.good
+    assert done.manifest is not None
+    assert [spec.axes for spec in done.manifest.inputs] == [["batch_size", "sequence_length"], []]
+    got = load_bundle(tmp_path / "b").run({"input_ids": ids.numpy(), "strength": np.float32(3)})["output"]
+    agree(got, module(ids, torch.tensor(3.0)).detach().numpy(), "attention", np.float32)

@@ -25,9 +25,13 @@ FEW = slice(0, 40, 13)
 
 
 def answered(session: posexport.Session, texts: list[str], call: dict[str, Any]) -> Any:
-    """Vectors of the texts, or the scores of each text with the next one."""
+    """Vectors of the texts (of tokens: text by text), or scores of each text with the next one, or of all with one."""
+    if "rank" in call:
+        scores = {each["corpus_id"]: each["score"] for each in session.rank(texts[0], texts)}
+        return np.array([scores[place] for place in range(len(texts))])
     if session.manifest.pair_rules is None:
-        return session.encode(texts, **call)
+        found = session.encode(texts, **call)
+        return np.concatenate(found) if isinstance(found, list) else found
     pairs = list(zip(texts, [*texts[1:], texts[0]], strict=True))
     scores = session.predict(pairs, **call)
     if scores.ndim == 1:
@@ -62,11 +66,12 @@ def compared(directory: Path, texts: list[str]) -> dict[str, Any]:
         got = answered(session, texts, call)
         assert got.shape == answers[str(index)].shape, (got.shape, answers[str(index)].shape)
         errors.append(float(np.abs(got - answers[str(index)]).max()))
-    few, embeds = texts[FEW], session.manifest.pair_rules is None
+    few, embeds = texts[FEW], session.manifest.task == "sentence-embedding"
     last = answers[str(len(calls) - 1)][FEW]
-    # the command line gives vectors; pairs are scored in Python alone
+    # of the command line the vectors of texts are compared
     command = float(np.abs(by_command(bundle, few, calls[-1]) - last).max()) if embeds else None
     backwards = [" ".join(reversed(text.split())) for text in texts]
+    reversed_answers = answered(session, backwards, calls[0])
     return {
         "task": session.manifest.task,
         "proven": conversion.manifest is not None and conversion.manifest.proven,
@@ -74,7 +79,10 @@ def compared(directory: Path, texts: list[str]) -> dict[str, Any]:
         "errors": errors,
         "error_of_command": command,
         "largest": float(max(np.abs(answers[str(i)]).max() for i in range(len(calls)))),
-        "backwards_differ": float(np.abs(answered(session, backwards, calls[0]) - answers["0"]).max()),
+        # a text that is cut may have other tokens backwards
+        "backwards_differ": float(
+            np.abs(reversed_answers[: len(answers["0"])] - answers["0"][: len(reversed_answers)]).max()
+        ),
     }
 
 

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import late_interaction
 import numpy as np
 import rerankers
 import sentence_embedders
@@ -43,7 +44,7 @@ def main(work: Path, names: list[str]) -> None:
     golden = "--golden" in names
     names = [name for name in names if name != "--golden"]
     torch.set_num_threads(1)
-    made: dict[str, Callable[..., Any]] = {**sentence_embedders.MODELS, **rerankers.MODELS}
+    made: dict[str, Callable[..., Any]] = {**sentence_embedders.MODELS, **late_interaction.MODELS, **rerankers.MODELS}
     corpus = texts()
     asked = [text for text in map(corpus.__getitem__, GOLDEN) if len(text) < 1500] if golden else corpus
     (work / "texts.json").write_text(json.dumps(asked, indent=0))

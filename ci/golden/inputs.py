@@ -59,6 +59,10 @@ def tokens(
         for row, keep in zip(ids, real, strict=True):
             first, last = np.flatnonzero(keep)[[0, -1]]
             row[[first + 2, first + 3, last]] = config.sep_token_id
+    if config.is_encoder_decoder and "SequenceClassification" in type(model).__name__:
+        # a classifier reads its answer at the end token
+        for row, keep in zip(ids, real, strict=True):
+            row[np.flatnonzero(keep)[-1]] = config.eos_token_id
     ids = np.where(real, ids, config.pad_token_id)
     if entry.get("unmasked_padding") and real.shape == (1, 17):
         ids[0, 6] = config.pad_token_id

@@ -48,7 +48,7 @@ def load(target: Path, kind: Any, entry: dict[str, Any]) -> torch.nn.Module:
 
 
 def encoder(target: Path, kind: Any, entry: dict[str, Any], given: Tensors) -> Tensors:
-    """Hidden states, and what a head or a pooler makes of them."""
+    """Hidden states (of an encoder-decoder the encoder's), and what a head or a pooler makes of them."""
     model, given = load(target, kind, entry), dict(given)
     config = model.config
     if "global_attention_mask" in given and not given["global_attention_mask"].any():
@@ -56,8 +56,10 @@ def encoder(target: Path, kind: Any, entry: dict[str, Any], given: Tensors) -> T
     options = {"interpolate_pos_encoding": True} if config.model_type == "vit" and _square(config) else {}
     with torch.inference_mode(), wide(entry.get("wide")):
         out = model(**given, **options)
-        base = model.base_model(**given, **options) if model.base_model is not model else out
-    found = {"last_hidden_state": base.last_hidden_state}
+        states = out.get("encoder_last_hidden_state")
+        alone = states is not None or model.base_model is model
+        base = out if alone else model.base_model(**given, **options)
+    found = {"last_hidden_state": base.last_hidden_state if states is None else states}
     for name in ("logits", "start_logits", "end_logits", "pooler_output"):
         if out.get(name) is not None:
             found[name] = out[name]

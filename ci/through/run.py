@@ -21,7 +21,7 @@ import yaml
 
 import posexport
 from posexport.errors import PosexportError
-from posexport.sources.transformers.checkpoint import OWN_ATTENTION
+from posexport.sources.transformers.agreement import OWN_ATTENTION
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"
@@ -37,6 +37,11 @@ def table() -> dict[str, dict[str, Any]]:
         for group in groups.values()
         for name, row in group["checkpoints"].items()
     }
+
+
+def is_type(entry: dict[str, Any]) -> bool:
+    """Whether a row stands for a type, not for another way to convert one that has a row or a definition."""
+    return not entry.keys() & {"through", "live"}
 
 
 def digest(entry: dict[str, Any]) -> str:
@@ -57,8 +62,9 @@ def record(row: dict[str, Any]) -> None:
     written.write_text("\n".join(lines) + "\n")
     written.replace(RECORD)
     proven: dict[str, str] = json.loads(PROVEN.read_text())
+    entries = table()
     for each in recorded():
-        if each["outcome"] == "proven":
+        if each["outcome"] == "proven" and is_type(entries[each["type"]]):
             proven[each["type"]] = each["said"]
         else:
             proven.pop(each["type"], None)
@@ -81,8 +87,9 @@ def make(target: Path, entry: dict[str, Any]) -> None:
 def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target: str) -> tuple[str, str]:
     """proven, refused or failed, and for which task it was proven or what was said."""
     through = "transformers" if entry.get("through") else None
+    live = getattr(transformers, entry["class"]).from_pretrained(source) if entry.get("live") else None
     try:
-        result = posexport.convert(str(source), bundle, target=target, through=through, force=True)
+        result = posexport.convert(live or str(source), bundle, target=target, through=through, force=True)
     except PosexportError as err:
         return "refused", str(err).replace(f"{source}/", "").replace(str(source), name)
     eager = [remark for remark in result.remarks if OWN_ATTENTION in remark]
@@ -90,6 +97,10 @@ def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target
         return "failed", eager[0] if eager else "attention is seen; the table says own: eager"
     if result.manifest is None or result.report is None or not result.good:
         return "failed", result.verdict
+    if live is not None:
+        for report in (posexport.verify(bundle, against=live), posexport.verify(bundle)):
+            if not report.passed:
+                return "failed", f"verify: {report.verdict}"
     return "proven", result.manifest.task
 
 

@@ -25,11 +25,13 @@ from posexport.sources.transformers.types import PROVEN, REFUSED
 _SIZES = {"hidden": 60, "heads": 5, "head_size": 12, "max_positions": 128}
 #: tasks that only checkpoints have
 _CHECKPOINT_TASKS = {
+    "token-embedding": "a vector for each token, compared by MaxSim (ColBERT)",
     "text-ranking": "a score of a pair of texts, by a decoder's logits of yes and no",
     "text2text-generation": "an encoder's states, and logits of the next token by a decoder that reads them",
     "automatic-speech-recognition": "logits of the next token, by a decoder that reads an encoder of audio",
     "audio-classification": "logits over labels of a whole sound",
     "zero-shot-image-classification": "how well every image fits every text, and the vectors of both",
+    "image-text-to-text": "features of images, and logits of the next token by a decoder of embeddings",
 }
 
 

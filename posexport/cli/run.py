@@ -17,6 +17,7 @@ from posexport.cli.command import Command
     type=click.Path(path_type=Path),
     help='Input arrays by name: .npz, .safetensors or .json, e.g. {"input_ids": [[5, 2, 7]]}.',
 )
+@click.option("--query", metavar="TEXT", help="Rank the texts of --text for this query, the best first (rerankers).")
 @click.option("--output", "outputs", multiple=True, metavar="NAME", help="Only this output (repeatable); default: all.")
 @click.option(
     "--truncate", is_flag=True, help="Cut texts at the model's length limit; otherwise longer ones are an error."
@@ -36,11 +37,12 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
 
     DIR is a bundle. Prints the shape and first values of every output; for two or more texts and a sentence embedding
     also their cosine similarities. Of a model of sentence-transformers it is that of Session.encode: cut at its
-    max_seq_length, behind its default prompt.
+    max_seq_length, behind its default prompt. With --query: the texts in the order of Session.rank.
 
     \b
     Example:
         posexport run minilm --text "A cat sits." --text "A kitten rests."
+        posexport run reranker --query "What do cats eat?" --text "Mice." --text "The moon is far."
         posexport run shaw --inputs ids.json --output last_hidden_state -o states.npz
     """
     from posexport.runtime.answer import answer

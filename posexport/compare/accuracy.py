@@ -10,7 +10,7 @@ from posexport.compare.records import LIMIT, Cell, Setup
 from posexport.errors import PosexportError
 from posexport.parity.agreement.cosine import cosine
 from posexport.runtime.providers import make_session
-from posexport.runtime.session import refusal
+from posexport.runtime.refusal import refusal
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

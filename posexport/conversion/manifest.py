@@ -123,7 +123,9 @@ def _lowerings(built: "Sequence[Built]") -> dict[str, LoweringSpec]:
 
 def _passes(built: "Sequence[Built]") -> dict[str, PassSpec]:
     """What each graph pass did, in all graphs together."""
-    results = {name: [graph.passes[name] for graph in built] for name in built[0].passes}
+    # a graph of nothing but weights was not looked through
+    names = dict.fromkeys(name for graph in built for name in graph.passes)
+    results = {name: [graph.passes[name] for graph in built if name in graph.passes] for name in names}
     return {
         name: PassSpec(
             nodes=sum(result.nodes for result in each),

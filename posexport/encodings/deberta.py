@@ -12,6 +12,7 @@ are the model's.
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -36,8 +37,9 @@ def oracle(
     span: int = 512,
     max_distance: int | None = None,
     table_norm: bool = False,
+    terms: str = "both",
 ) -> Array:
-    """Equation 4's two terms, the projected tables gathered at delta(i, j) for every pair, row by row of the tables."""
+    """Equation 4's two terms or one, the projected tables gathered at delta(i, j) for every pair, row by row."""
     table = params["table"]
     assert table.shape == (2 * span, hidden)
     if table_norm:
@@ -46,7 +48,9 @@ def oracle(
         table = table * params["table_norm.weight"] + params["table_norm.bias"]
     key_RHD, query_RHD = (
         (table @ params[f"{name}.weight"].T + params[f"{name}.bias"]).reshape(2 * span, heads, head_size)
-        for name in ("pos_key", "pos_query")
+        if terms in ("both", term)
+        else np.zeros((2 * span, heads, head_size))
+        for name, term in (("pos_key", "c2p"), ("pos_query", "p2c"))
     )
     row_BTS = qpos_BT[:, :, None] - kpos_BS[:, None, :]
     if max_distance is not None:
@@ -91,6 +95,8 @@ def log_bucket_edges(span: int, max_distance: int) -> list[int]:
         {"hidden": 20, "heads": 5, "head_size": 4, "span": 8, "max_distance": 33},
         {"hidden": 20, "heads": 5, "head_size": 4, "span": 7, "max_distance": 100, "table_norm": True},
         {"hidden": 7, "heads": 5, "head_size": 3, "span": 256, "max_distance": 512},
+        {"hidden": 7, "heads": 5, "head_size": 3, "span": 13, "terms": "c2p"},
+        {"hidden": 20, "heads": 5, "head_size": 4, "span": 8, "max_distance": 33, "terms": "p2c"},
     ],
     source="He et al. 2021, arXiv:2006.03654, equation 4",
     scores=oracle,
@@ -102,12 +108,12 @@ class Deberta(Encoding):
     ``pos_key`` and ``pos_query``, two projections a layer. Distances beyond ``span - 1`` and ``-span`` are taken as
     these. With ``max_distance`` (versions 2 and 3: 512, with ``span`` 256) distances beyond ``span // 2`` share rows
     in buckets that grow with the logarithm. ``table_norm``: the table goes through a layer normalisation first
-    (``norm_rel_ebd=layer_norm``). A score is the sum of three products, and scaled as such.
+    (``norm_rel_ebd=layer_norm``). ``terms``: ``c2p``, the first term alone, or ``p2c``, the second. A score is the sum
+    of three products, or of two, and scaled as such.
     """
 
     per_layer = True
     tied = ("table", "table_norm")
-    score_terms = 3
 
     def __init__(
         self,
@@ -118,10 +124,19 @@ class Deberta(Encoding):
         span: int = 512,
         max_distance: int | None = None,
         table_norm: bool = False,
+        terms: Literal["both", "c2p", "p2c"] = "both",
     ) -> None:
         super().__init__(
-            hidden=hidden, heads=heads, head_size=head_size, span=span, max_distance=max_distance, table_norm=table_norm
+            hidden=hidden,
+            heads=heads,
+            head_size=head_size,
+            span=span,
+            max_distance=max_distance,
+            table_norm=table_norm,
+            terms=terms,
         )
+        if terms not in ("both", "c2p", "p2c"):
+            raise PosexportError(f"{self.name}: terms must be both, c2p or p2c, got {terms!r:.40}")
         self._at_least(1, hidden=hidden, heads=heads, head_size=head_size, span=span)
         if max_distance is not None:
             self._at_least(4, span=span)
@@ -135,8 +150,9 @@ class Deberta(Encoding):
         self.edges = None if max_distance is None else log_bucket_edges(span, max_distance)
         self.table = self._drawn(2 * span, hidden)
         self.table_norm = nn.LayerNorm(hidden, eps=1e-7) if table_norm else nn.Identity()
-        self.pos_key = nn.Linear(hidden, heads * head_size)
-        self.pos_query = nn.Linear(hidden, heads * head_size)
+        self.pos_key = None if terms == "p2c" else nn.Linear(hidden, heads * head_size)
+        self.pos_query = None if terms == "c2p" else nn.Linear(hidden, heads * head_size)
+        self.score_terms = 3 if terms == "both" else 2
 
     @property
     def boundaries(self) -> list[int]:
@@ -153,9 +169,12 @@ class Deberta(Encoding):
     def scores(self, q_BHTD: Tensor, k_BHSD: Tensor, queries: Positions, keys: Positions) -> Term:
         """``q_i . K[i - j] + k_j . Q[i - j]``."""
         table = self.table_norm(self.table)
-        vectors = [
-            project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1) for project in (self.pos_key, self.pos_query)
+        projected = [
+            None if project is None else project(table).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+            for project in (self.pos_key, self.pos_query)
         ]
+        given = next(vector_HRD for vector_HRD in projected if vector_HRD is not None)
+        vectors = [torch.zeros_like(given) if vector_HRD is None else vector_HRD for vector_HRD in projected]
         if self.edges is None:
             # row by row the distances from -span up: the operator clips those beyond by itself
             lowest_1 = torch.full((1,), -self.span, device=table.device)

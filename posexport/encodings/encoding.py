@@ -100,7 +100,7 @@ class Encoding(nn.Module):
     position_parameters: ClassVar[tuple[str, ...]] = ()
     #: number of products that a score sums, that of query and key among them: attention scales by one over the
     #: square root of head size times this
-    score_terms: ClassVar[int] = 1
+    score_terms: int = 1
     #: nothing changes when all positions move by the same amount
     shift_invariant: bool = True
     #: padding on the right changes nothing: the formula does not ask how long the input is

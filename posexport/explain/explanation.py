@@ -20,7 +20,7 @@ from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Link
 from posexport.runtime.providers import bundle_session, check_loads
-from posexport.runtime.session import refusal
+from posexport.runtime.refusal import refusal
 from posexport.spec import (
     BATCH,
     CAPACITY,

@@ -68,10 +68,10 @@ def _room(limits: Sequence[int], past: int) -> list[int]:
 
 
 def draw(inputs: Sequence[InputSpec], limits: LengthContract, named: dict[str, int]) -> Feeds:
-    """Arrays of those sizes for all inputs but positions, which the model counts by the mask."""
+    """Arrays of those sizes for all inputs but positions that may be left out: the mask counts them."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
     fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask")]
     arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}
-    positions = {spec.name for spec in inputs if spec.role == "positions"}
+    positions = {spec.name for spec in inputs if spec.role == "positions" and spec.default is not None}
     return {name: array for name, array in prepare(arrays, inputs, limits).items() if name not in positions}

@@ -72,7 +72,12 @@ class SequenceClassification(Head):
         self.outputs = [OutputSpec(name="logits", axes=[BATCH, labels])]
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        return (self.out(self.activation(self.dense(x_BTC[:, 0]))),)
+        return (self.scores(x_BTC[:, 0]),)
+
+    def scores(self, x_BC: Tensor) -> Tensor:
+        """Logits from the vector of one token, [B, labels]."""
+        logits_BL: Tensor = self.out(self.activation(self.dense(x_BC)))
+        return logits_BL
 
 
 class TokenClassification(Head):

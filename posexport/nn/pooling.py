@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posexport.nn.activations import activation
-from posexport.nn.heads import Head, mean_of_tokens
+from posexport.nn.heads import Head, SequenceClassification, mean_of_tokens
 from posexport.spec import BATCH, SEQUENCE, OutputSpec
 
 #: by the names of sentence-transformers 6, in the order in which it concatenates several
@@ -130,6 +130,26 @@ class SentenceEmbedding(Head):
         return x_BTC, y_BC
 
 
+class TokenEmbeddings(Head):
+    """A vector of length 1 for every token, by projections: late interaction.
+
+    Khattab and Zaharia, "ColBERT" (arXiv:2004.12832), section 3.2. Which tokens count is not decided here: queries are
+    filled up with tokens that the mask leaves out and whose vectors count all the same (section 3.2, "query
+    augmentation").
+    """
+
+    def __init__(self, hidden: int, steps: Sequence[DenseConfig]) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(Dense(step) for step in steps)
+        width = steps[-1].outer if steps else hidden
+        self.outputs = [OutputSpec(name="token_embeddings", axes=[BATCH, SEQUENCE, width])]
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        for step in self.steps:
+            x_BTC = step(x_BTC)
+        return (F.normalize(x_BTC, dim=-1),)
+
+
 class LastToken(Head):
     """Scores from the last token of a text: what decoders classify and rank by. A linear projection without a bias."""
 
@@ -140,6 +160,15 @@ class LastToken(Head):
 
     def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
         return (self.out(last_token(x_BTC, mask_BT)),)
+
+
+class LastTokenClassification(SequenceClassification):
+    """Logits over labels from the last token that the mask keeps: dense, activation, linear."""
+
+    reads_first_token = False
+
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
+        return (self.scores(last_token(x_BTC, mask_BT)),)
 
 
 class Normalised(nn.Module):

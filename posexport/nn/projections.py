@@ -18,6 +18,23 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
+class ClippedLinear(nn.Linear):
+    """A linear projection whose outputs stay within ``limit`` of zero (MosaicML, MPT's released code: ``clip_qkv``)."""
+
+    limit: float
+
+    @staticmethod
+    def of(linear: nn.Linear, limit: float) -> "ClippedLinear":
+        """The same projection, clipped."""
+        bias = linear.bias is not None
+        clipped = ClippedLinear(linear.in_features, linear.out_features, bias=bias, device=linear.weight.device)
+        clipped.limit = limit
+        return clipped
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).clamp(-self.limit, self.limit)
+
+
 class Projections(nn.Module):
     """Q, K, V and output projections, of ``hidden`` channels to heads and back."""
 

@@ -35,7 +35,7 @@ from posexport.parity.proof import Check, Judge, Progress, Proof, Rejection
 from posexport.parity.quantized import StoredError, as_stored
 from posexport.parity.range.check import Range
 from posexport.parity.range.log import RangeLog
-from posexport.parity.references.definition import DefinitionReference
+from posexport.parity.references.own_forward import reference_of
 from posexport.parity.references.precision_copy import torch_threads
 from posexport.parity.report.report import Report
 from posexport.parity.sample.proof import Settled, Shipped
@@ -129,7 +129,7 @@ class _Choice:
         self._log = RangeLog(wishes.threads) if wishes.computed == WATCHED else None
         watched = self._log.session if self._log is not None and wishes.copied else None
         self._subject = self._opened(self._source, graph, watched)
-        self._reference = DefinitionReference(self._source, wishes.computed, self._wishes.sample)
+        self._reference = reference_of(self._source, wishes.computed, self._wishes.sample)
         self._budget = Budget(outputs=own.outputs, heads=heads_of(own.module), limit=wishes.memory_limit)
 
     def proof(self) -> Proof:

@@ -137,7 +137,8 @@ def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.
         value = max(todo, key=lambda each: order.get(each.producer(), -1))  # type: ignore[arg-type]
         alike = value.dtype == rotated.dtype and sizes(value) == sizes(rotated)
         if moves and factors and len(todo) == 1 and alike:
-            return _Region(value, rotated, tuple(factors), frozenset(inner - {rotated}))
+            once = tuple(each for each in factors if not _negates(each, factors))
+            return _Region(value, rotated, once, frozenset(inner - {rotated}))
         node = value.producer()
         if node is None or node.domain or node.op_type not in _STEPS:
             return None
@@ -150,6 +151,12 @@ def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.
             elif node.op_type == "Mul" and each is not None and len(sizes(each) or ()) > 1:
                 factors[each] = None
     return None
+
+
+def _negates(factor: ir.Value, factors: Collection[ir.Value]) -> bool:
+    """Whether it is one of the others with the other sign, ``x[0] * cos + x[1] * (-sin)``."""
+    node = producer(factor, "Neg")
+    return node is not None and node.inputs[0] in factors
 
 
 def _rotary(model: ir.Model, region: _Region) -> _Rotary | str:

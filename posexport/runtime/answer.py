@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
 from posexport.runtime.embed import EMBEDDING
+from posexport.runtime.late_interaction import TOKEN_EMBEDDINGS
+from posexport.runtime.rank import Ranked
 from posexport.runtime.session import load
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
@@ -22,17 +24,23 @@ SHOWN = 6
 
 @dataclass(frozen=True)
 class Answer:
-    """The outputs of one run; ``similarity`` is there for two or more texts with sentence embeddings, [N, N]."""
+    """The outputs of one run.
+
+    ``similarity`` is there for two or more texts with sentence embeddings, [N, N]; ``ranking`` where a query was given:
+    the texts in the order of their scores.
+    """
 
     directory: Path
     providers: list[str]
     texts: list[str]
     outputs: dict[str, NDArray[Any]]
-    similarity: NDArray[np.float64] | None
+    similarity: NDArray[np.float64] | None = None
+    query: str | None = None
+    ranking: list[Ranked] | None = None
 
     def to_json(self) -> str:
         """One JSON document: outputs as nested lists, numbers that are not finite as null."""
-        document = {
+        document: dict[str, Any] = {
             "bundle": str(self.directory),
             "providers": self.providers,
             "texts": self.texts,
@@ -40,10 +48,14 @@ class Answer:
         }
         if self.similarity is not None:
             document["cosine_similarity"] = self.similarity.tolist()
+        if self.ranking is not None:
+            document |= {"query": self.query, "ranking": self.ranking}
         return msgspec.json.encode(document).decode()
 
     def to_text(self) -> str:
-        """A line per output with its shape and first numbers; a table of similarities."""
+        """A line per output with its shape and first numbers, and a table of similarities; or one per ranked text."""
+        if self.ranking is not None:
+            return "\n".join(f"{each['score']:10.4f}  {self.texts[each['corpus_id']]}" for each in self.ranking)
         width = max(len(name) for name in self.outputs)
         lines = []
         for name, array in self.outputs.items():
@@ -63,6 +75,7 @@ def answer(
     *,
     texts: Sequence[str] = (),
     inputs: Path | None = None,
+    query: str | None = None,
     outputs: Sequence[str] = (),
     precision: PrecisionName | None = None,
     provider: str = DEFAULT_PROVIDER,
@@ -78,15 +91,10 @@ def answer(
     """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
 
     The vectors of texts by a model of sentence-transformers are those of `Session.encode`, whose options these are.
+    With a ``query`` texts are the documents of `Session.rank`, and the one output is their scores.
 
     Raises PosexportError for what `load` and the session refuse, and unless one of ``texts`` and ``inputs`` is given.
     """
-    if bool(texts) == (inputs is not None):
-        raise PosexportError(f"give --text or --inputs, {'not both' if texts else 'one of them'}")
-    if truncate and not texts:
-        raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
-    arrays = None if inputs is None else read_arrays(inputs)
-    session = load(directory, precision=precision, provider=provider, threads=threads)
     embed: dict[str, Any] = {
         "prompt_name": prompt_name,
         "prompt": prompt,
@@ -94,19 +102,53 @@ def answer(
         "normalize": normalize,
     }
     asked = any(value not in (None, False) for value in embed.values())
-    if asked and (arrays is not None or list(outputs) not in ([], [EMBEDDING])):
-        raise PosexportError(
-            "--prompt-name, --prompt, --truncate-dim and --normalize are for the vectors of texts; leave them out, or "
-            f"give --text and no --output but {EMBEDDING}"
-        )
+    _check(texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=asked)
+    arrays = None if inputs is None else read_arrays(inputs)
+    session = load(directory, precision=precision, provider=provider, threads=threads)
+    ranking = None if query is None else session.rank(query, texts)
     chosen = list(outputs) or None
-    if arrays is not None:
+    if ranking is not None:
+        result = {"scores": np.array([each["score"] for each in sorted(ranking, key=lambda each: each["corpus_id"])])}
+    elif arrays is not None:
         result = session.run(arrays, outputs=chosen)
-    elif asked or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING])):
-        result = {EMBEDDING: session.encode(texts, truncate=truncate, **embed)}
+    elif asked or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])):
+        result = _named(session.encode(texts, truncate=truncate, **embed))
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
     if save is not None:
         save_arrays(save, result, force=force)
     similarity = similarities(result[EMBEDDING]) if EMBEDDING in result and len(texts) > 1 else None
-    return Answer(directory, session.providers, list(texts), result, similarity)
+    return Answer(directory, session.providers, list(texts), result, similarity, query, ranking)
+
+
+def _check(
+    *,
+    texts: Sequence[str],
+    inputs: Path | None,
+    query: str | None,
+    outputs: Sequence[str],
+    truncate: bool,
+    embed: bool,
+) -> None:
+    """PosexportError for choices that exclude each other. ``embed``: an option for vectors is among them."""
+    if bool(texts) == (inputs is not None):
+        raise PosexportError(f"give --text or --inputs, {'not both' if texts else 'one of them'}")
+    if query is not None and (inputs is not None or outputs or embed or truncate):
+        raise PosexportError(
+            "--query ranks the texts of --text and gives their scores; leave out --inputs, --output, --truncate and "
+            "the options for vectors"
+        )
+    if truncate and not texts:
+        raise PosexportError("--truncate shortens texts, not arrays; leave it out or give --text")
+    if embed and (inputs is not None or list(outputs) not in ([], [EMBEDDING], [TOKEN_EMBEDDINGS])):
+        raise PosexportError(
+            "--prompt-name, --prompt, --truncate-dim and --normalize are for the vectors of texts; leave them out, or "
+            f"give --text and no --output but {EMBEDDING}"
+        )
+
+
+def _named(vectors: NDArray[Any] | list[NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The vectors of all texts as one output; of a model with a vector for each token an output for each text."""
+    if isinstance(vectors, list):
+        return {f"{TOKEN_EMBEDDINGS}.{number}": each for number, each in enumerate(vectors)}
+    return {EMBEDDING: vectors}

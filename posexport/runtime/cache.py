@@ -3,7 +3,7 @@
 Shape letters: B rows, T new tokens, S tokens read so far, V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from posexport.errors import PosexportError
 from posexport.runtime import denormals
 from posexport.runtime.binding import run_bound
 from posexport.runtime.chain import Chain, Link
-from posexport.runtime.ort_values import to_array, to_value
+from posexport.runtime.ort_values import run, to_array, to_value
 from posexport.runtime.providers import make_session
 from posexport.spec import BATCH, CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_NAME, BY_ORT_TYPE
@@ -56,6 +56,10 @@ class Ports:
     fixed: list[InputSpec]
     positions: InputSpec | None = None
 
+    def of(self, needed: Collection[str]) -> "Ports":
+        """Without fixed inputs that are not among ``needed``."""
+        return replace(self, fixed=[spec for spec in self.fixed if spec.name in needed])
+
     @property
     def static(self) -> bool:
         """A static KV cache: one buffer of a capacity."""
@@ -86,9 +90,15 @@ def _only(specs: Iterable[S]) -> S | None:
     return listed[0] if len(listed) == 1 else None
 
 
-def renamed(ports: Ports, link: Link) -> Ports:
-    """The same by the names that one graph gives them, without what is fixed."""
+def renamed(ports: Ports, link: Link, embedding: Link | None = None) -> Ports:
+    """The same by the names that one graph gives them, without what is fixed.
+
+    ``embedding``: the graph whose answer the tokens become before.
+    """
     inputs = {whole: name for name, whole in link.input_names.items()}
+    if embedding is not None:
+        (whole,) = embedding.output_names.values()
+        inputs[ports.tokens.name] = inputs[whole]
     outputs = {whole: name for name, whole in link.output_names.items()}
     tokens, mask, *past = (_rename(spec, inputs) for spec in (ports.tokens, ports.mask, *ports.past))
     positions = None if ports.positions is None else _rename(ports.positions, inputs)
@@ -122,9 +132,11 @@ class Cache:
         last = chain.links[-1]
         device = provider_named(provider).device
         self._session, self._device, self._room = last.session, device, room
-        self._ports = renamed(ports, last)
+        self._embedding = chain.embedding(ports.tokens.name)
+        self._ports = renamed(ports, last, self._embedding)
         self._last = None if device == HOST else LastToken(provider, self._logits_type())
-        self._fixed = {name: self._on_device(array) for name, array in chain.before_last(fixed or {}).items()}
+        before = chain.before_last(fixed or {}, self._embedding)
+        self._fixed = {name: self._on_device(array) for name, array in before.items()}
         self.clear(rows)
 
     def _logits_type(self) -> str:
@@ -162,7 +174,7 @@ class Cache:
         What ONNX Runtime raises passes as it is, and then nothing was read.
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
-        arrays = {self._ports.tokens.name: np.ascontiguousarray(ids_BT), self._ports.mask.name: mask_BS}
+        arrays = {self._ports.tokens.name: self._embedded(np.ascontiguousarray(ids_BT)), self._ports.mask.name: mask_BS}
         if self._ports.positions is not None:
             arrays[self._ports.positions.name] = np.full_like(ids_BT, -1)
         logits, *present = self._bound(arrays) if self._ports.mask.default is None else self._unbound(arrays)
@@ -174,6 +186,15 @@ class Cache:
         # a view would keep all of the prompt's logits
         last_BV: NDArray[Any] = to_array(logits)[:, -1].astype(np.float32)
         return last_BV
+
+    def _embedded(self, ids_BT: Ids) -> NDArray[Any]:
+        """What the last graph takes of tokens: the ids, or their embeddings."""
+        if self._embedding is None:
+            return ids_BT
+        (name,), (output,) = self._embedding.input_names, self._embedding.output_names
+        with denormals.as_zero():
+            (embeds_BTC,) = run(self._embedding.session, [output], {name: ids_BT})
+        return embeds_BTC
 
     def _bound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """Logits, and the KV cache after the call, on the device."""

@@ -113,10 +113,20 @@ class Chain:
         known = self._known(self.links, feeds, outputs, options, later=self._is_later(feeds))
         return [known[name] for name in outputs]
 
-    def before_last(self, feeds: Mapping[str, NDArray[Any]]) -> Arrays:
-        """What ``feeds`` and the graphs before it give the last one, by its own names; without new tokens."""
-        last = self.links[-1]
-        known = self._known(self.links[:-1], feeds, list(last.input_names.values()), None, later=True)
+    def embedding(self, tokens: str) -> Link | None:
+        """The graph between the input ``tokens`` and the last graph; None where that takes them itself."""
+        if tokens in self.links[-1].input_names.values():
+            return None
+        return next(link for link in self.links if set(link.input_names.values()) == {tokens})
+
+    def before_last(self, feeds: Mapping[str, NDArray[Any]], without: Link | None = None) -> Arrays:
+        """What ``feeds`` and the graphs before it give the last one, by its own names; without new tokens.
+
+        ``without``: the graph that new tokens go through.
+        """
+        last, left_out = self.links[-1], set() if without is None else set(without.output_names.values())
+        outputs = [whole for whole in last.input_names.values() if whole not in left_out]
+        known = self._known(self.links[:-1], feeds, outputs, None, later=True)
         return {name: known[whole] for name, whole in last.input_names.items() if whole in known}
 
     def each(self, feeds: Mapping[str, NDArray[Any]]) -> list[Arrays]:

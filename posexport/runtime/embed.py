@@ -4,7 +4,7 @@ Texts of about the same length share a batch, as in sentence-transformers: a sho
 of the longest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,19 @@ def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, pr
     return [prompt + text for text in texts]
 
 
-def in_batches(run: Run, tokenizer: Texts, rows: Sequence[Any], batch_size: int) -> Floats:
-    """What ``run`` gives for a batch of the tokenizer's rows, for all rows in their order."""
+def batches(rows: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
+    """Places of rows that share a batch, the longest rows first."""
     if batch_size < 1:
         raise PosexportError(f"batch_size must be at least 1, got {batch_size}")
     longest_first = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
-    out: Floats | None = None
     for start in range(0, len(rows), batch_size):
-        chosen = longest_first[start : start + batch_size]
+        yield longest_first[start : start + batch_size]
+
+
+def in_batches(run: Run, tokenizer: Texts, rows: Sequence[Any], batch_size: int) -> Floats:
+    """What ``run`` gives for a batch of the tokenizer's rows, for all rows in their order."""
+    out: Floats | None = None
+    for chosen in batches(rows, batch_size):
         values = run(tokenizer.padded([rows[row] for row in chosen]))
         if out is None:
             out = np.empty((len(rows), *values.shape[1:]), values.dtype)

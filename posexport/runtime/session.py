@@ -2,7 +2,6 @@
 
 import functools
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND
 from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.errors import PosexportError
@@ -23,8 +21,10 @@ from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, prompted,
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
+from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, maxsim, role_of, token_vectors
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
+from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
 from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec, TextRules
@@ -154,8 +154,11 @@ class Session:
         normalize: bool = False,
         batch_size: int = BATCH_SIZE,
         truncate: bool = False,
-    ) -> NDArray[Any]:
+    ) -> NDArray[Any] | list[NDArray[Any]]:
         """A vector for each text, [texts, elements], as ``SentenceTransformer.encode`` computes it.
+
+        Of a model with a vector for each token (ColBERT): a list of [tokens, elements], of queries where
+        ``prompt_name`` is ``query`` and of documents else, as ``MultiVectorEncoder`` computes them.
 
         The rules are those of the manifest (``text_rules``): where texts are cut, whether they are lowered, prompts.
 
@@ -172,12 +175,15 @@ class Session:
             PosexportError: a bundle that gives no sentence_embedding or has no tokenizer, an unknown prompt, a text
                 over the limit unless it is cut.
         """
+        rules = self._manifest.text_rules or TextRules()
+        if rules.tokens is not None:
+            vectors = self._token_vectors(texts, rules, prompt_name, prompt=prompt, batch_size=batch_size)
+            return [shortened(each, rules, truncate_dim, normalize=normalize) for each in vectors]
         if EMBEDDING not in (names := [spec.name for spec in self.outputs]):
             raise PosexportError(
                 f"this bundle gives {', '.join(names)} and no {EMBEDDING}; use run_texts (posexport run --text), or "
                 "convert a model of sentence-transformers"
             )
-        rules = self._manifest.text_rules or TextRules()
         cut = truncate or self._manifest.text_rules is not None
         rows = self._texts.rows(prompted(texts, rules, prompt_name, prompt), truncate=cut)
         found = in_batches(self._giving(EMBEDDING), self._texts, rows, batch_size)
@@ -196,7 +202,7 @@ class Session:
         if rules is None:
             raise PosexportError(
                 f"this bundle is for {self._manifest.task} and scores no pairs of texts; convert a cross-encoder, or a "
-                "decoder with --task text-ranking"
+                "decoder with --task text-ranking (of a vector for each token: use rank)"
             )
         if instruction is not None and rules.template is None:
             raise PosexportError("this model has no template that an instruction could stand in; leave it out")
@@ -215,6 +221,8 @@ class Session:
     ) -> list[Ranked]:
         """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
 
+        Of a model with a vector for each token (ColBERT) the score is MaxSim.
+
         Arguments and errors are those of `predict`; ``top_k``: how many are returned. A model must have one label.
 
         Examples:
@@ -222,8 +230,22 @@ class Session:
             >>> session.rank("What do cats eat?", ["Mice.", "The moon is far."])  # doctest: +SKIP
             [{'corpus_id': 0, 'score': 0.93}, {'corpus_id': 1, 'score': 0.02}]
         """
+        rules = self._manifest.text_rules
+        if rules is not None and rules.tokens is not None:
+            if instruction is not None:
+                raise PosexportError("this model has no template that an instruction could stand in; leave it out")
+            check_pairs([(query, document) for document in documents])
+            (asked,) = self._token_vectors([query], rules, QUERY, batch_size=batch_size)
+            found = self._token_vectors(documents, rules, DOCUMENT, batch_size=batch_size)
+            return in_order(maxsim(asked, found, rules), top_k)
         pairs = [(query, document) for document in documents]
         return in_order(self.predict(pairs, instruction=instruction, batch_size=batch_size), top_k)
+
+    def _token_vectors(
+        self, texts: Sequence[str], rules: TextRules, name: str | None, *, prompt: str | None = None, batch_size: int
+    ) -> list[NDArray[Any]]:
+        run = self._giving(TOKEN_EMBEDDINGS)
+        return token_vectors(run, self._texts, texts, rules, role=role_of(name), prompt=prompt, batch_size=batch_size)
 
     def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
         """`run` for one output."""
@@ -292,6 +314,7 @@ class Session:
         bundle_ports = ports(self.inputs, self.outputs)
         if bundle_ports is None:
             raise refuse(self._manifest.task, self.inputs, self.outputs)
+        bundle_ports = bundle_ports.of(self._chain.needs([LOGITS, *bundle_ports.present]))
         request = self._request(prompts, decoder_prompts, bundle_ports)
         events = generate(
             functools.partial(self._cache, bundle_ports, request.encoder_feeds),
@@ -372,18 +395,6 @@ def _explained(events: Iterator[Piece | Generation], request: Request) -> Iterat
             prompts = f"{len(request.ids)} prompts of up to {max(map(len, request.ids))} tokens"
             raise PosexportError(f"the bundle stopped at {prompts}: {reason}") from err
         raise
-
-
-def refusal(err: Exception) -> str | None:
-    """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
-    text = str(err)
-    if match := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
-        return match[1]
-    if match := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)'", text):
-        return match[1]
-    if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
-        return "there is not enough memory for it; use a smaller batch or a shorter input"
-    return None
 
 
 def _sizes(spec: InputSpec | OutputSpec) -> str:

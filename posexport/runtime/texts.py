@@ -1,5 +1,6 @@
 """Texts to arrays, with a bundle's ``tokenizer.json`` and the `tokenizers` library."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -90,10 +91,16 @@ class Texts:
         self._pair_rules = manifest.pair_rules or PairRules()
         stated = (manifest.limits.max_length, self._rules.max_length, self._pair_rules.max_length)
         ends = [end for end in stated if end is not None]
+        self._read = functools.partial(_tokenizer, directory, data)
         if ends:
-            self._cut = self._prepared(_tokenizer(directory, data))
-            self._cut.no_padding()
-            self._cut.enable_truncation(min(ends), direction=self._config.truncation_side)
+            self._cut = self._cut_at(min(ends))
+
+    def _cut_at(self, limit: int) -> "Tokenizer":
+        """The tokenizer, cutting texts to ``limit`` tokens."""
+        tokenizer = self._prepared(self._read())
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(limit, direction=self._config.truncation_side)
+        return tokenizer
 
     def _prepared(self, tokenizer: "Tokenizer") -> "Tokenizer":
         """The tokenizer, lowering texts first where the rules say so and it does not."""
@@ -127,6 +134,27 @@ class Texts:
                     f"or give truncate=True (posexport run: --truncate) to use its first {limit} tokens"
                 )
         return list(rows)
+
+    def cut_rows(self, texts: Sequence[str], length: int | None, *, leaving: int) -> list[Any]:
+        """What the library makes of each text, cut so that ``leaving`` more tokens have room in ``length``.
+
+        None: as long as other texts may be.
+        """
+        stated = (self._rules.max_length if length is None else length, self._manifest.limits.max_length)
+        ends = [end for end in stated if end is not None]
+        tokenizer = self._whole
+        if ends:
+            tokenizer = self._cut_at(max(min(ends) - leaving, 1))
+        return list(tokenizer.encode_batch(list(texts)))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it."""
+        number: int | None = self._whole.token_to_id(token)
+        return number
+
+    def start(self, length: int, count: int) -> int:
+        """Where the ``count`` tokens of a row padded to ``length`` begin."""
+        return length - count if self._config.padding_side == "left" else 0
 
     def pairs(self, pairs: Sequence[tuple[str, str]], instruction: str | None) -> list[Any]:
         """What the library makes of each pair, cut where the rules or the model end; not padded."""
@@ -191,7 +219,7 @@ class Texts:
             array = arrays[spec.name] = np.full((len(rows), length), filler, dtype=np.int64)
             for out, row in zip(array, rows, strict=True):
                 count = len(row.ids)
-                start = length - count if self._config.padding_side == "left" else 0
+                start = self.start(length, count)
                 out[start : start + count] = 0 if untyped else getattr(row, field)
         masked = any(spec.role == "mask" and spec.name in arrays for spec in self._manifest.inputs)
         if not masked and any(len(row.ids) < length for row in rows):

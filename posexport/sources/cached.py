@@ -12,6 +12,7 @@ from posexport.sources.mapped import copy_with_same_weights
 from posexport.sources.own_decoder import OwnDecoder
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.source import Source
+from posexport.sources.transformers.halves import ThroughHalf
 
 
 def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
@@ -27,7 +28,9 @@ def cached(source: Source, cache: CacheName, rotation: RotationName) -> Source:
     if not isinstance(module, Definition) or not source.limits.kv_cache:
         raise PosexportError(f"{asked} needs a decoder with a cache; {source.name} is for {source.task}: leave it out")
     module = copy_with_same_weights(module)
-    decoders = [part for part in module.modules() if isinstance(part, Decoder | OwnDecoder | PlainDecoder)]
+    decoders = [
+        part for part in module.modules() if isinstance(part, Decoder | OwnDecoder | PlainDecoder | ThroughHalf)
+    ]
     if rotation == "at-read" and not any(type(e).rotate is not Encoding.rotate for d in decoders for e in d.encodings):
         raise PosexportError(
             f"--rotation at-read has nothing to do: no layer of {source.name} rotates keys; leave it out"

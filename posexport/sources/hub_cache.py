@@ -36,7 +36,8 @@ def lookup(name: str, revision: str, *, allow_pickle: bool) -> Path | None:
         return None
     folder = weights_folder(lambda file: _json(snapshot / file), names)
     weights = weight_files(lambda file: _json(snapshot / file), names, folder, allow_pickle=allow_pickle)
-    complete = weights is not None and names.issuperset({f"{folder}config.json", *weights})
+    projections = projection_weights(lambda file: _json(snapshot / file), names, allow_pickle=allow_pickle)
+    complete = weights is not None and None not in projections and names.issuperset({f"{folder}config.json", *weights})
     return snapshot if complete else None
 
 
@@ -56,6 +57,17 @@ def module_paths(modules: Any) -> list[str]:
     return [
         "" if str(path) == "." else str(path) for path in plain if not path.is_absolute() and ".." not in path.parts
     ]
+
+
+def projection_weights(
+    read_json: Callable[[str], Any], names: Collection[str], *, allow_pickle: bool
+) -> list[list[str] | None]:
+    """The weights of each projection (``Dense``) that modules.json names; None for one that has none."""
+    modules = read_json("modules.json") if "modules.json" in names else None
+    listed = modules if isinstance(modules, list) else []
+    dense = [module for module in listed if isinstance(module, dict) and str(module.get("type")).endswith(".Dense")]
+    folders = [f"{path}/" for path in module_paths(dense) if path]
+    return [weight_files(read_json, names, folder, allow_pickle=allow_pickle) for folder in folders]
 
 
 def weight_files(

@@ -4,12 +4,13 @@ The library huggingface_hub does the transfer, to its own cache: HF_ENDPOINT, HF
 there. Pickles are downloaded only where they are allowed and there are no safetensors; code never.
 """
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 from posexport.errors import PosexportError
-from posexport.sources.hub_cache import module_paths, weight_files, weights_folder
+from posexport.sources.hub_cache import module_paths, projection_weights, weight_files, weights_folder
 from posexport.sources.huggingface.copied_names import BESIDE, TEMPLATES, TOP
 
 #: seconds until the Hub has said what a repository holds
@@ -46,8 +47,10 @@ def download(name: str, revision: str, *, allow_pickle: bool, by_hand: str) -> P
         )
         if weights is None:
             raise PosexportError(_without_weights(name, names, folder))
-        for file in weights:
-            fetch(file)
+        read = functools.partial(_json_of, fetch, names)
+        for files in (weights, *projection_weights(read, names, allow_pickle=allow_pickle)):
+            for file in files or []:
+                fetch(file)
         # last, as this records which commit the revision is: from now on the cache answers for it
         path = Path(huggingface_hub.hf_hub_download(name, config, revision=revision))
     except PosexportError:

@@ -144,10 +144,11 @@ def _check_example(argument: str, name: Any, tensor: Any) -> None:
             f"{argument}: the example of {name} must hold values, got shape {list(tensor.shape)}"
             f"{' on the device meta' if tensor.is_meta else ''}"
         )
-    if tensor.dtype == torch.bool or tensor.is_complex():
-        raise PosexportError(
-            f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}, so convert it in the module's forward"
-        )
+    instead = f"0 and 1 as int64, and let forward take {name}.bool()" if tensor.dtype == torch.bool else ""
+    if tensor.is_complex():
+        instead = f"torch.view_as_real({name}), and let forward take torch.view_as_complex({name})"
+    if instead:
+        raise PosexportError(f"input {name} is {tensor.dtype}; a bundle takes {_PORT_TYPES}: give {instead}")
 
 
 def _plain(tensor: Tensor) -> Tensor:

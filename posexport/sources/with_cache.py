@@ -25,8 +25,8 @@ from posexport.sources.length_search import LONGEST, search
 from posexport.sources.of_definition import spec_of
 from posexport.sources.own_decoder import IDS, MASK, POSITIONS, OwnDecoder
 from posexport.sources.plain.decoder import PlainDecoder
-from posexport.sources.plain.fit import check, plan_of
-from posexport.sources.plain.plan import NotCausalError
+from posexport.sources.plain.fit import fitted, plan_of
+from posexport.sources.plain.plan import NotCausalError, Plan
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule, in_precision, raised
 from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
@@ -165,11 +165,22 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
         )
     tokens = msgspec.structs.replace(tokens, name=IDS)
     decoder, remarks = limited(source, lambda limits: PlainDecoder(user, plan, tokens, vocab, limits).eval())
-    check(PlainDecoder(trial, plan, tokens, vocab, decoder.limits).eval(), dtype)
+    lengths = decoder.limits
+    plan = fitted(lambda plan: PlainDecoder(trial, plan, tokens, vocab, lengths).eval(), plan, dtype)
+    decoder = PlainDecoder(user, plan, tokens, vocab, lengths).eval()
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
-    found = msgspec.structs.replace(as_source(source, decoder, remarks), encoding=None)
-    return found, f"{len(plan.shapes)} causal attentions"
+    found = as_source(source, decoder, remarks)
+    if not any(encoding.hooks for encoding in decoder.encodings):
+        found = msgspec.structs.replace(found, encoding=None)
+    return found, f"{len(plan.shapes)} causal attentions{_with_terms(plan)}"
+
+
+def _with_terms(plan: Plan) -> str:
+    windows, biased = [window for window in plan.windows if window], sum(bool(slopes) for slopes in plan.slopes)
+    sizes = " and ".join(map(str, sorted(set(windows))))
+    within = f", {len(windows)} of them in windows of {sizes} tokens" if windows else ""
+    return f"{within}, {biased} of them with ALiBi" if biased else within
 
 
 def tokens_of(source: Source, user: UserModule) -> tuple[InputSpec, int]:

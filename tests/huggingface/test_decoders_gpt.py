@@ -215,7 +215,11 @@ def test_the_final_normalisation_of_old_files(copy) -> None:
         ("falcon-old-forcausallm", {"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn = 2"),
         ("mpt-forcausallm", {"no_bias": False}, "no_bias = False; only true is read"),
         ("mpt-forcausallm", {"logit_scale": 0.5}, "logit_scale = 0.5; only null is read"),
-        ("mpt-forcausallm", {"attn_config": {"clip_qkv": 6}}, "attn_config.clip_qkv = 6; only null is read"),
+        (
+            "mpt-forcausallm",
+            {"attn_config": {"clip_qkv": -6}},
+            "attn_config.clip_qkv = -6; it must be a number above 0",
+        ),
         ("mpt-forcausallm", {"attn_config": {"alibi": False}}, "attn_config.alibi = False; only true is read"),
         ("mpt-forcausallm", {"attn_config": {"alibi_bias_max": 0}}, "attn_config.alibi_bias_max = 0"),
         ("mpt-forcausallm", {"attn_config": [1]}, "must be an object"),

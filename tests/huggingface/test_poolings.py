@@ -89,7 +89,7 @@ def test_a_projection_stored_as_a_pickle_is_read_when_allowed(bert: Path) -> Non
         ({"in_features": 21}, "says in_features = 21; what comes before has 20"),
         ({"activation_function": "os.system"}, "says activation_function = 'os.system'"),
         ({"activation_function": "torch.nn.modules.activation.Hardtanh"}, "supported are Identity, GELU"),
-        ({"module_input_name": "token_embeddings"}, "projects token_embeddings to sentence_embedding"),
+        ({"module_input_name": "token_embeddings"}, "projects token_embeddings to token_embeddings"),
         ({"bias": False}, "not used (2_Dense/linear.bias)"),
         ({"out_features": 4}, "2_Dense/linear.weight is [3, 20], needed [4, 20]"),
     ],

@@ -83,7 +83,9 @@ def test_other_modules_are_refused(bert: Path, modules: Any, pooling: dict[str, 
 
 
 def test_sentence_embedding_without_modules(bert: Path) -> None:
-    assert "needs the modules.json" in refusal(bert, "sentence-embedding")
+    assert "needs a modules.json of sentence-transformers that says how, and there is none" in refusal(
+        bert, "sentence-embedding"
+    )
 
 
 #: what sentence-transformers 6.2.0 writes (1_Pooling, sentence_bert_config.json, modules.json)

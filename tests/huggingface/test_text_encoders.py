@@ -175,7 +175,7 @@ def test_of_a_whole_t5_the_encoder_is_read_when_asked_for(copy: Copy) -> None:
     assert "differ in the file" in refusal(directory, "features")
 
 
-@pytest.mark.parametrize("architecture", ["T5Model", "T5ForSequenceClassification", "T5ForQuestionAnswering"])
+@pytest.mark.parametrize("architecture", ["T5Model", "T5ForQuestionAnswering"])
 def test_what_needs_the_decoder_is_refused(copy: Copy, architecture: str) -> None:
     directory = copy("t5-encodermodel")
     configure(directory, architectures=[architecture])

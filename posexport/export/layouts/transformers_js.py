@@ -7,13 +7,16 @@ and src/utils/model-loader.js there). Of an encoder-decoder it runs ``encoder_mo
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
+from posexport.definition.definition import Part
 from posexport.export.layouts.layout import CONFIG, Layout, check_client, fed, in_one_part, read_json, wiring
 from posexport.export.save import OwnFile
 from posexport.sources.source import Source
+from posexport.sources.transformers.vision import ThroughVision
 
 FOLDER = "onnx"
 MODEL, ENCODER, MERGED = f"{FOLDER}/model.onnx", f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx"
@@ -24,10 +27,16 @@ _OWN, _EXTERNAL = "transformers.js_config", "use_external_data_format"
 def arrange(source: Source) -> Source:
     """``source`` as transformers.js has it; PosexportError where it knows no such model."""
     check_client(source, "transformers.js", "transformers.js")
+    if isinstance(source.module, ThroughVision):
+        return msgspec.structs.replace(source, parts=[_in_folder(part) for part in source.parts])
     if source.parts:
         cut = wiring(source)
         return msgspec.structs.replace(source, parts=[cut.encoder_alone(ENCODER), *cut.merged(MERGED)])
     return in_one_part(msgspec.structs.replace(source, inputs=fed(source.inputs)), MODEL)
+
+
+def _in_folder(part: Part) -> Part:
+    return replace(part, spec=msgspec.structs.replace(part.spec, file=f"{FOLDER}/{part.spec.file}"))
 
 
 def write(directory: Path, _source: Source) -> None:

@@ -28,7 +28,7 @@ from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded
 from posexport.runtime.cache import ports as ports_of
 from posexport.runtime.generate import Plan, drain, generate
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract
+from posexport.spec import BATCH, CAPACITY, PAST, InputSpec, LengthContract, Limits
 
 if TYPE_CHECKING:
     from posexport.parity.references.definition import DefinitionReference
@@ -131,10 +131,13 @@ def draw_prompts(tokens: InputSpec, limits: LengthContract, length: int) -> list
     return [row[: max(1, length - number * length // _ROWS)] if ragged else row for number, row in enumerate(drawn)]
 
 
-def draw_fixed(fixed: Sequence[InputSpec], limits: LengthContract) -> Feeds:
+def draw_fixed(fixed: Sequence[InputSpec], limits: Limits) -> Feeds:
     """What an encoder reads: rows of different lengths where it takes padding."""
     longest = _PROMPT if limits.max_length is None else min(_PROMPT, limits.max_length)
-    return draw(GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=limits.ragged or "none"), fixed)
+    sizes = tuple(limits.proof_sizes[0].items()) if limits.proof_sizes else ()
+    return draw(
+        GridPoint(batch=_ROWS, length=1, encoder_length=longest, padding=limits.ragged or "none", sizes=sizes), fixed
+    )
 
 
 def rollout(

@@ -69,10 +69,8 @@ class DefinitionReference:
 
     def _copy(self) -> None:
         module, outputs = self.source.module, len(self.source.outputs)
-        self.truth: Run = PrecisionCopy(module, torch.float64, outputs=outputs, fresh=self._fresh)
-        self.baseline: Run = PrecisionCopy(
-            module, BY_PRECISION[self.precision].torch, outputs=outputs, fresh=self._fresh
-        )
+        self.truth = PrecisionCopy(module, torch.float64, outputs=outputs, fresh=self._fresh)
+        self.baseline = PrecisionCopy(module, BY_PRECISION[self.precision].torch, outputs=outputs, fresh=self._fresh)
 
     @property
     def whole_truth(self) -> Run:

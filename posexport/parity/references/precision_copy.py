@@ -2,8 +2,9 @@
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from posexport.parity.references.half_products import WideProducts
 from posexport.parity.references.shared_weights import Reader, shareable, sharing
 from posexport.sources import mapped
 from posexport.sources.user_module import UserModule, copied, in_precision
+
+_T = TypeVar("_T")
 
 
 class PrecisionCopy:
@@ -52,16 +55,21 @@ class PrecisionCopy:
 
     def __call__(self, feeds: Feeds) -> list[Array]:
         """The outputs as NumPy arrays (half precision widened to float32)."""
-        module = self._copied() if self.copy is None else self.copy
-        with torch.inference_mode(), _products(self.dtype):
-            outputs = module(**self.tensors(feeds))
-        if self.reader is not None:
-            self.reader.release()
-            mapped.trim()
+        outputs = self.asked(lambda module: module(**self.tensors(feeds)))
         if not isinstance(outputs, tuple) or len(outputs) != self.outputs:
             got = f"a tuple of {len(outputs)}" if isinstance(outputs, tuple) else type(outputs).__name__
             raise PosexportError(f"the module returned {got}; a tuple of {self.outputs} was declared by its outputs")
         return [_numpy(tensor) for tensor in outputs]
+
+    def asked(self, call: Callable[[nn.Module], _T]) -> _T:
+        """What ``call`` makes of the copy, computed as its outputs are."""
+        module = self._copied() if self.copy is None else self.copy
+        with torch.inference_mode(), _products(self.dtype):
+            answer = call(module)
+        if self.reader is not None:
+            self.reader.release()
+            mapped.trim()
+        return answer
 
     def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:
         """Feeds as tensors, real numbers in the copy's precision."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from posexport.errors import PosexportError
 from posexport.options.recipe import Through
 from posexport.options.suggest import did_you_mean
-from posexport.sources.huggingface import assign, own_code, scoring, sentence_transformers
+from posexport.sources.huggingface import adapter, assign, late_interaction, own_code, scoring, sentence_transformers
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.differences import difference_remarks
@@ -18,6 +18,9 @@ from posexport.sources.huggingface.sentence_transformers import MODULES
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.of_definition import source_of
 from posexport.sources.source import Source
+
+#: tasks whose graphs end in vectors of texts
+EMBEDDING_TASKS = ("sentence-embedding", "token-embedding")
 
 
 def checkpoint_source(
@@ -40,18 +43,23 @@ def checkpoint_source(
     files = Directory(directory)
     if task is not None and task not in TASKS:
         raise PosexportError(f"unknown task {task!r}; {did_you_mean(task, TASKS, 'known: ' + ', '.join(TASKS))}")
-    _refuse_adapter(files)
+    adapted = adapter.read(files, allow_pickle=allow_pickle)
+    own = files
+    if adapted is not None:
+        files, task = adapted.base, task or adapted.task
     pooling = None
     below = ""
     embeds = files.find(MODULES) is not None and not scoring.is_cross_encoder(files)
-    if embeds and task in (None, "sentence-embedding"):
+    if embeds and task in (None, *EMBEDDING_TASKS):
         pooling = sentence_transformers.read(files)
         below = pooling.below
     config = Config(files, f"{below}config.json", as_transformers=as_transformers)
+    if not embeds and task in (None, "token-embedding") and config.architecture() == late_interaction.ARCHITECTURE:
+        pooling = late_interaction.of_colbert(files, config)
     if through == "transformers" or _is_foreign(config):
         from posexport.sources.transformers.checkpoint import through_source
 
-        return through_source(files, config, task=task, allow_pickle=allow_pickle)
+        return through_source(files, config, task=task, allow_pickle=allow_pickle, adapted=adapted)
     family = _family(config)
     config.spellings = family.spellings
     config.refuse_unsupported(family.allowed)
@@ -65,12 +73,13 @@ def checkpoint_source(
     weights = open_weights(files, below, allow_pickle=allow_pickle)
     for folder in pooling.folders if pooling is not None else []:
         weights = weights.beside(folder, open_weights(files, folder, allow_pickle=allow_pickle))
+    weights = weights if adapted is None else adapted.merged(weights)
     names = assign.names_of(weights, family)
     plan = with_pooler(plan, family, names.stored) if chosen == "features" else plan
     with own_code.explained(config):
         remarks += assign.check(plan, weights, names, family, task=chosen)
     remarks += assign.fill(plan, weights, names)
-    remarks += config.remarks + difference_remarks(family, plan.model)
+    remarks += config.remarks + difference_remarks(family, plan.model) + ([] if adapted is None else [adapted.remark])
     return source_of(
         plan.model,
         name=str(directory),
@@ -79,22 +88,10 @@ def checkpoint_source(
         task=chosen,
         longest=plan.longest,
         sha256=sha256(files, weights, [f"{below}config.json", *(pooling.files if pooling else [])]),
-        files=copied(files, below),
+        files=copied(files, below) | ({} if adapted is None else copied(own, "")),
         remarks=remarks,
         text_rules=None if pooling is None else pooling.rules,
         pair_rules=scoring.pair_rules(files, config, below, chosen),
-    )
-
-
-def _refuse_adapter(files: Directory) -> None:
-    """PosexportError where there is an adapter and no model, as LoRA's training saves it."""
-    if files.find("config.json") is not None or files.find("adapter_config.json") is None:
-        return
-    settings = files.json("adapter_config.json")
-    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
-    raise PosexportError(
-        f"{files.path} holds an adapter alone (adapter_config.json), whose model is {base!r:.80}; merge them with "
-        "peft, merge_and_unload() and save_pretrained(DIR), and convert DIR"
     )
 
 
@@ -113,17 +110,18 @@ def _family(config: Config) -> Family:
 def _task(task: str | None, config: Config, family: Family, pooling: Pooling | None) -> tuple[str, list[str]]:
     """The task, and remarks on how it was chosen."""
     known = list(dict.fromkeys([*family.architectures.values(), *family.tasks]))
-    if task == "sentence-embedding" and pooling is None:
+    if task in EMBEDDING_TASKS and (pooling is None or pooling.task != task):
         raise PosexportError(
-            f"{config.label}: the task sentence-embedding needs the {MODULES} of sentence-transformers, which says "
-            f"how to pool; use --task features without it"
+            f"{config.label}: the task {task} needs a {MODULES} of sentence-transformers that says how, and "
+            f"{'there is none' if pooling is None else f'this one is for {pooling.task}'}; use --task features for the "
+            "transformer alone"
         )
-    if task not in (None, "sentence-embedding", *known):
+    if task not in (None, *EMBEDDING_TASKS, *known):
         raise PosexportError(f"{config.label}: {family.model_type} has no task {task}; it has {', '.join(known)}")
     if task is not None:
         return task, []
     if pooling is not None:
-        return "sentence-embedding", []
+        return pooling.task, []
     return _task_of_class(config, family, known)
 
 

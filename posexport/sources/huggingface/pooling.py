@@ -10,7 +10,7 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
 from posexport.models.decoder_head import HeadedDecoder
 from posexport.nn.heads import Features, Head
-from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding
+from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding, TokenEmbeddings
 from posexport.nn.splade import Splade, SpladeConfig
 from posexport.sources.huggingface.plan import Origin, Plan
 from posexport.spec import TextRules
@@ -26,7 +26,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Pooling:
-    """``below`` is the folder of config.json and weights, empty or ending in ``/``; ``width`` that of the states."""
+    """``below`` is the folder of config.json and weights, empty or ending in ``/``; ``width`` that of the states.
+
+    Without ``modes`` and ``splade`` every token has a vector.
+    """
 
     modes: Sequence[Mode]
     steps: Sequence[Step]
@@ -40,14 +43,18 @@ class Pooling:
     splade: SpladeConfig | None = None
 
     @property
+    def task(self) -> str:
+        return "token-embedding" if self.rules.tokens is not None else "sentence-embedding"
+
+    @property
     def built_as(self) -> str:
         """The task whose model it stands on."""
         return "features" if self.splade is None else "fill-mask"
 
     @property
     def folders(self) -> list[str]:
-        """Those of the projections' weights."""
-        return [step.folder for step in self.steps if step.dense is not None]
+        """Those of the projections' weights that are not beside the transformer's."""
+        return [step.folder for step in self.steps if step.dense is not None and step.folder]
 
 
 def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
@@ -64,13 +71,23 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
             f"{pooling.label}: the states of {family} are not pooled here; use --task features for the transformer "
             "alone"
         )
+    if decoder is not None and pooling.rules.tokens is not None and pooling.rules.tokens.filled_to is not None:
+        raise PosexportError(
+            f"{pooling.label}: queries are filled up with tokens (query expansion), which {family}, a decoder, is not "
+            "given here; convert it with query expansion switched off, or --task features and pool yourself"
+        )
     hidden = decoder.width if decoder is not None else int(model.outputs[0].axes[-1])
     if pooling.width != hidden:
         raise PosexportError(
             f"{pooling.label} says {pooling.width_key} = {pooling.width}; config.json says hidden_size = {hidden}"
         )
+    steps = [step.dense for step in pooling.steps]
     with torch.device("meta"):
-        head = SentenceEmbedding(hidden, pooling.modes, [step.dense for step in pooling.steps])
+        head: Head = (
+            SentenceEmbedding(hidden, pooling.modes, steps)
+            if pooling.rules.tokens is None
+            else TokenEmbeddings(hidden, [step for step in steps if step is not None])
+        )
     if decoder is not None:
         model = HeadedDecoder(decoder, head)
     else:

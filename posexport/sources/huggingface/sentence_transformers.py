@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from posexport.errors import PosexportError
 from posexport.nn.pooling import MODES, DenseConfig, Mode
 from posexport.nn.splade import SpladeConfig
+from posexport.sources.huggingface import late_interaction
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.pooling import Pooling, Step
-from posexport.sources.huggingface.text_rules import SETTINGS, text_rules
+from posexport.sources.huggingface.text_rules import rule_files, text_rules, texts_config
 
 MODULES = "modules.json"
 _PACKAGE = "sentence_transformers."
+#: PyLate's own module, which is read like that of the same name in sentence-transformers
+_PYLATE_DENSE = "pylate.models.Dense.Dense"
 #: the flags that versions before 6 write, in the order in which several are concatenated
 _POOLINGS: dict[str, Mode] = {
     "pooling_mode_cls_token": "cls",
@@ -23,6 +26,7 @@ _POOLINGS: dict[str, Mode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+Vectors = Literal["sentence", "token"]
 #: classes of torch.nn to the names of activations; None: it changes nothing
 _CLASSES: dict[str, str | None] = {"Identity": None, "GELU": "gelu", "ReLU": "relu", "SiLU": "silu", "Tanh": "tanh"}
 
@@ -37,10 +41,13 @@ def read(directory: Directory) -> Pooling:
     folders = [_folder(label, module) for module in modules]
     if names in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
         return _splade(directory, folders)
+    if _is_late_interaction(names):
+        return _late_interaction(directory, list(zip(names, folders, strict=True)))
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize", "Dropout"}:
         raise PosexportError(
             f"{label} lists {', '.join(names) or 'nothing'}; only Transformer, Pooling and then any of Dense, "
-            f"Normalize and Dropout, or SpladePooling are supported, use --task features for the transformer alone"
+            f"Normalize and Dropout, or SpladePooling, or Dense and MultiVectorMask without a pooling, are supported, "
+            f"use --task features for the transformer alone"
         )
     below = folders[0]
     config = Config(directory, f"{folders[1]}config.json")
@@ -58,8 +65,23 @@ def read(directory: Directory) -> Pooling:
         label=config.label,
         rules=rules,
         below=below,
-        files=[*files, *(name for name in (SETTINGS, f"{below}sentence_bert_config.json") if directory.find(name))],
+        files=[*files, *rule_files(directory, below)],
     )
+
+
+def _is_late_interaction(names: Sequence[str]) -> bool:
+    """Whether every token has a vector: no pooling, and a projection of tokens."""
+    known = {"Dense", "Normalize", "Dropout", late_interaction.MASK_MODULE}
+    return names[:1] == ["Transformer"] and "Dense" in names and not set(names[1:]) - known
+
+
+def _late_interaction(directory: Directory, modules: Sequence[tuple[str, str]]) -> Pooling:
+    """A vector for each token (ColBERT)."""
+    _check_states(directory, modules[0][1])
+    first = next(folder for name, folder in modules if name == "Dense")
+    steps = _steps(directory, modules[1:], Config(directory, config_name(first)).size("in_features"), of="token")
+    files = [MODULES, *(config_name(folder) for name, folder in modules if name in ("Dense", "MultiVectorMask"))]
+    return late_interaction.of_modules(directory, modules, steps, files)
 
 
 def _splade(directory: Directory, folders: Sequence[str]) -> Pooling:
@@ -112,15 +134,17 @@ def _modes(config: Config) -> list[Mode]:
     return modes
 
 
-def _steps(directory: Directory, modules: Sequence[tuple[str, str]], width: int) -> list[Step]:
-    """What stands behind the pooling, each projection of the width that comes to it."""
+def _steps(
+    directory: Directory, modules: Sequence[tuple[str, str]], width: int, *, of: Vectors = "sentence"
+) -> list[Step]:
+    """What stands behind the pooling, or of a token's vectors the states, each projection of the width before it."""
     steps = []
     for name, folder in modules:
         if name == "Normalize":
             steps.append(Step(dense=None))
         elif name == "Dense":
             config = Config(directory, config_name(folder))
-            dense = _dense(config)
+            dense = _dense(config, of)
             if dense.inner != width:
                 raise PosexportError(f"{config.label} says in_features = {dense.inner}; what comes before has {width}")
             steps.append(Step(dense=dense, folder=folder))
@@ -128,12 +152,14 @@ def _steps(directory: Directory, modules: Sequence[tuple[str, str]], width: int)
     return steps
 
 
-def _dense(config: Config) -> DenseConfig:
-    read, written = (config.text(f"module_{end}_name", "sentence_embedding") for end in ("input", "output"))
-    if (read, written) != ("sentence_embedding", "sentence_embedding"):
+def _dense(config: Config, of: Vectors) -> DenseConfig:
+    needed = "token_embeddings" if of == "token" else "sentence_embedding"
+    read = config.text("module_input_name", needed)
+    written = read if config.values.get("module_output_name") is None else config.text("module_output_name")
+    if (read, written) != (needed, needed):
         raise PosexportError(
-            f"{config.label} projects {read} to {written}; only sentence_embedding to itself is computed here, use "
-            "--task features for the transformer alone"
+            f"{config.label} projects {read} to {written}; only {needed} to itself is computed here, use --task "
+            "features for the transformer alone"
         )
     return DenseConfig(
         inner=config.size("in_features"),
@@ -157,10 +183,9 @@ def _activation(config: Config) -> str | None:
 
 def _check_states(directory: Directory, below: str) -> None:
     """PosexportError where what is pooled is not the last hidden states; version 6 can say so."""
-    name = f"{below}sentence_bert_config.json"
-    if directory.find(name) is None:
+    config = texts_config(directory, below)
+    if config is None:
         return
-    config = Config(directory, name)
     task = config.values.get("transformer_task", "feature-extraction")
     modes = config.values.get("modality_config")
     text = modes.get("text") if isinstance(modes, dict) else None
@@ -174,6 +199,8 @@ def _check_states(directory: Directory, below: str) -> None:
 
 def _name(label: str, module: dict[str, Any]) -> str:
     kind = module.get("type")
+    if kind == _PYLATE_DENSE:
+        return "Dense"
     if not isinstance(kind, str) or not kind.startswith(_PACKAGE):
         raise PosexportError(
             f"{label} lists a module of type {kind!r:.80}; only those of sentence-transformers itself are read, "

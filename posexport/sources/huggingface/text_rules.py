@@ -2,6 +2,7 @@
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
+from posexport.sources.huggingface.copied_names import TEXTS
 from posexport.sources.huggingface.directory import Directory
 from posexport.spec import TextRules
 
@@ -13,9 +14,9 @@ _NO_LIMIT = 1 << 30
 
 def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> TextRules:
     """The rules; ``below``: the folder of the transformer. PosexportError for values that are none."""
-    texts = optional(directory, f"{below}sentence_bert_config.json")
+    texts = texts_config(directory, below)
     settings = optional(directory, SETTINGS)
-    prompts = {} if settings is None else _prompts(settings)
+    prompts = {} if settings is None else prompts_of(settings)
     default = None if settings is None else settings.values.get("default_prompt_name")
     if default is not None and default not in prompts:
         assert settings is not None
@@ -45,12 +46,24 @@ def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> Text
     )
 
 
+def texts_config(directory: Directory, below: str) -> Config | None:
+    """The rules beside the transformer; None where there are none."""
+    found = (optional(directory, below + name) for name in TEXTS)
+    return next((config for config in found if config is not None), None)
+
+
+def rule_files(directory: Directory, below: str) -> list[str]:
+    """Names of the files that hold rules."""
+    names = [SETTINGS, *(below + name for name in TEXTS)]
+    return [name for name in names if directory.find(name) is not None]
+
+
 def optional(directory: Directory, name: str) -> Config | None:
     """A file of settings; None where there is none."""
     return None if directory.find(name) is None else Config(directory, name)
 
 
-def _prompts(settings: Config) -> dict[str, str]:
+def prompts_of(settings: Config) -> dict[str, str]:
     prompts = settings.values.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise PosexportError(f"{settings.label} says prompts = {prompts!r:.80}; it must map names to texts")
@@ -59,7 +72,7 @@ def _prompts(settings: Config) -> dict[str, str]:
 
 def max_length(directory: Directory, below: str) -> int | None:
     """``max_seq_length``, else the tokenizer's own limit and the model's, whichever is smaller."""
-    texts = optional(directory, f"{below}sentence_bert_config.json")
+    texts = texts_config(directory, below)
     if texts is not None and (stated := texts.size_or_none("max_seq_length")) is not None:
         return stated
     tokenizer = optional(directory, f"{below}tokenizer_config.json")

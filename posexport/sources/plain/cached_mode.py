@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from posexport.encodings.nope import NoPE
+from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.nn.attention import additive, attend, sees_any
 from posexport.nn.cached_call import CachedCall
@@ -25,11 +25,14 @@ _OTHER_CALLS = "forward makes other calls than in its first call; it must make t
 
 
 class CachedMode(Recognised):
-    """Attention and positions of the new tokens are those of ``call``; all else is the module's own."""
+    """Attention and positions of the new tokens are those of ``call``; all else is the module's own.
 
-    def __init__(self, plan: Plan, call: CachedCall) -> None:
+    ``terms``: what is added to the scores of every attention.
+    """
+
+    def __init__(self, plan: Plan, terms: Sequence[Encoding], call: CachedCall) -> None:
         super().__init__()
-        self._plan, self._call = plan, call
+        self._plan, self._terms, self._call = plan, terms, call
         self._index = 0
         self._pending: tuple[Tensor, Tensor] | None = None
 
@@ -119,11 +122,19 @@ class CachedMode(Recognised):
         kv_heads, _ = self._plan.shapes[len(call.present)]
         k_BGTD, v_BGTD = (each_once(x, x.shape[1] // kv_heads) for x in (k_BHTD, v_BHTD))
         past = None if call.past is None else call.past[len(call.present)]
-        kept = call.at.kept(NoPE(), k_BGTD, v_BGTD, past)
+        term = self._terms[len(call.present)]
+        kept = call.at.kept(term, k_BGTD, v_BGTD, past)
         call.present.append(kept.present)
         causal, mask = (call.at.queries, call.at.keys), additive(call.mask_BS, q)
         context_BHTD = attend(
-            q_BHTD, kept.keys, kept.values, scale=scale, mask=mask, causal=causal, buffers=kept.buffers
+            q_BHTD,
+            kept.keys,
+            kept.values,
+            scale=scale,
+            mask=mask,
+            scores=term.scores(q_BHTD, kept.keys, *causal),
+            causal=causal,
+            buffers=kept.buffers,
         )
         assert mask is not None
         context_BHTD = of_seeing(context_BHTD, sees_any(mask, causal).mT)

@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.definition.cached_decoder import CachedDecoder, CacheTensors, Decoding, answer_output
+from posexport.encodings.alibi import Alibi
 from posexport.encodings.encoding import Encoding
+from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.nn.cached_call import CachedCall
 from posexport.nn.caching import Caching, KeysAndValues
@@ -30,6 +32,8 @@ class PlainDecoder(CachedDecoder):
 
     #: how past tokens are kept; `posexport.sources.cached` changes it
     caching: Caching = Caching()
+    #: whether the proof asks the user's forward as well (`posexport.parity.references.own_forward`)
+    judged_by_forward = True
 
     def __init__(self, user: UserModule, plan: Plan, tokens: InputSpec, vocab: int, limits: LengthContract) -> None:
         super().__init__()
@@ -41,11 +45,13 @@ class PlainDecoder(CachedDecoder):
         self._tokens, self._vocab, self._limits = tokens, vocab, limits
         self._takes = frozenset(spec.name for spec in user.inputs)
         # positions are in the user's code, which rotates keys before the cache has them
-        self._no_encoding = NoPE()
+        windows, slopes = plan.windows or [None] * len(plan.shapes), plan.slopes or [()] * len(plan.shapes)
+        kinds = {each: _term(*each) for each in zip(windows, slopes, strict=True)}
+        self._terms = nn.ModuleList(kinds[each] for each in zip(windows, slopes, strict=True))
 
     @property
     def encodings(self) -> list[Encoding]:
-        return [self._no_encoding for _ in self.plan_of_calls.shapes]
+        return [each for each in self._terms if isinstance(each, Encoding)]
 
     @property
     def decoding(self) -> Decoding:
@@ -56,9 +62,16 @@ class PlainDecoder(CachedDecoder):
             position_ids=positions if self.plan_of_calls.counts or POSITIONS in self._takes else None,
             answer=answer_output(self._vocab, None),
             cache=CacheTensors(self.plan_of_calls.shapes),
-            encodings=[self._no_encoding],
-            lengths=self._limits,
+            encodings=self.encodings,
+            lengths=msgspec.structs.replace(self._limits, boundaries=self._boundaries),
         )
+
+    @property
+    def _boundaries(self) -> list[int]:
+        """Those of the user's module, and the longest inputs that are inside a window."""
+        longest = [window for window in self.plan_of_calls.windows if window is not None]
+        limit = self._limits.max_length
+        return sorted({*self._limits.boundaries, *(n for n in longest if limit is None or n <= limit)})
 
     def decode(
         self, ids_BT: Tensor, mask_BS: Tensor | None, past: Sequence[KeysAndValues] | None, positions_BT: Tensor | None
@@ -77,14 +90,19 @@ class PlainDecoder(CachedDecoder):
 
     def mode(self, call: CachedCall) -> CachedMode:
         """What the module's operations do in one call."""
-        return CachedMode(self.plan_of_calls, call)
+        return CachedMode(self.plan_of_calls, self.encodings, call)
+
+    @property
+    def own(self) -> UserModule:
+        """The user's module, called so that it returns what its forward does."""
+        return returning(self.user, self._own_outputs)
 
     def plain(self, ids_BT: Tensor, mask_BT: Tensor, since: int = 0) -> Tensor:
         """The logits of the user's forward itself for tokens from ``since`` on, without a cache.
 
         Of a module that returns those of the last token, each token's are those of a call that ends with it.
         """
-        length, own = ids_BT.shape[1], returning(self.user, self._own_outputs)
+        length, own = ids_BT.shape[1], self.own
         if not self.plan_of_calls.of_last:
             return self._called(own, ids_BT, mask_BT, Reach.by_mask(mask_BT, length, Caching()))[:, since:]
         ends = range(since + 1, length + 1)
@@ -101,3 +119,12 @@ class PlainDecoder(CachedDecoder):
         logits: Tensor
         (logits,) = user(**{name: value for name, value in tensors.items() if name in self._takes})
         return logits
+
+
+def _term(window: int | None, slopes: tuple[float, ...]) -> Encoding:
+    """What a user's mask adds to the scores beside causality and padding."""
+    if slopes:
+        encoding = Alibi(heads=len(slopes), variant="causal")
+        encoding.slopes = list(slopes)  # those of the module's float32 constants
+        return encoding
+    return NoPE() if window is None else LocalWindow(left=window - 1, right=0)

@@ -3,8 +3,11 @@
 Shape letters: B batch, T tokens.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.nn.cached_call import NotCachedError
@@ -60,6 +63,50 @@ def _noted(
     return recording.noted
 
 
+def fitted(make: Callable[[Plan], PlainDecoder], plan: Plan, dtype: torch.dtype) -> Plan:
+    """``plan``, with the windows that long inputs show, by which ``make`` gives a decoder that computes the same.
+
+    Raises:
+        NotCachedError: there is none.
+    """
+    try:
+        check(make(plan), dtype)
+    except NotCachedError:
+        windows = _windows(make(plan), dtype)
+        if not any(windows):
+            raise
+        plan = replace(plan, windows=windows)
+        check(make(plan), dtype)
+    return plan
+
+
+def _windows(decoder: PlainDecoder, dtype: torch.dtype) -> list[int | None]:
+    """The window of every attention, the same at two lengths beyond them all; none where another thing is in the way.
+
+    Raises:
+        NotCachedError: a window depends on the length.
+    """
+    plan, size = decoder.plan_of_calls, decoder.inputs[0].size or 1
+
+    def noted(length: int) -> Noted:
+        ids_1T = torch.zeros((1, length), dtype=torch.int64).random_(size, generator=torch.Generator().manual_seed(1))
+        return _noted(decoder.own, plan.token, dtype, (ids_1T, torch.ones_like(ids_1T)), range(0), of_last=False)
+
+    longest = _far(decoder.limits.max_length)
+    first = noted(longest)
+    largest = max((window or 0 for window, _ in first.windows), default=0)
+    between = (largest + longest) // 2
+    if first.refused or not largest < between < longest:
+        return []
+    for (window, line), (other, _) in zip(first.windows, noted(between).windows, strict=True):
+        if window != other:
+            raise NotCachedError(
+                f"its attention sees {window or longest} of {longest} tokens and {other or between} of {between}: a "
+                f"window must have one size ({line})"
+            )
+    return [window for window, _ in first.windows]
+
+
 def check(decoder: PlainDecoder, dtype: torch.dtype) -> None:
     """Compare logits with a cache and without.
 
@@ -109,13 +156,24 @@ def _misfit_far(decoder: PlainDecoder, length: int, dtype: torch.dtype) -> str:
     whole_1T, since = torch.ones_like(ids_1T), length - 1 if decoder.plan_of_calls.of_last else 0
     with torch.inference_mode():
         want = decoder.plain(ids_1T, whole_1T, since)
-        for got in (decoder(ids_1T, whole_1T)[0], in_calls(decoder, ids_1T, whole_1T, (length - 1, 1))):
+        for parts in ((length,), (length - 1, 1)):
+            try:
+                got = in_calls(decoder, ids_1T, whole_1T, parts)
+            except PosexportError as err:  # its own forward took the same
+                return f"forward makes other calls at {parts[0]} tokens than in short inputs ({likely_line(err)})"
             if differ(got[:, since:], want, whole_1T[:, since:], dtype):
-                plan, inputs = decoder.plan_of_calls, (ids_1T, whole_1T)
-                noted = _noted(decoder.user, plan.token, dtype, inputs, range(0), of_last=False)
-                why = noted.refused[0] if noted.refused else "it has a clip or a branch that depends on the length"
+                why = line_in_the_way(decoder, ids_1T)
                 return f"at {length} tokens, and not in short inputs, its logits are others than with a KV cache: {why}"
     return ""
+
+
+def line_in_the_way(decoder: nn.Module, ids_BT: Tensor) -> str:
+    """Why a cache cannot go through the module at a length at which its own forward gives other logits."""
+    assert isinstance(decoder, PlainDecoder)
+    plan, dtype = decoder.plan_of_calls, next(decoder.parameters()).dtype
+    inputs = (ids_BT, torch.ones_like(ids_BT))
+    noted = _noted(decoder.own, plan.token, dtype, inputs, range(0), of_last=False)
+    return noted.refused[0] if noted.refused else "it has a clip or a branch that depends on the length"
 
 
 def _hides_padding(

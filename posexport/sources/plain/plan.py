@@ -5,7 +5,7 @@ follows it in all: a length may equal a size that has nothing to do with it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -64,12 +64,15 @@ Step = Count | Rows | Numbers | Last | Scores | Context | None
 class Plan:
     """``steps``: what every counted call is, in order. ``shapes``: KV heads and head size of every attention.
 
-    ``token``: the name of the input of ids.
+    ``token``: the name of the input of ids. ``windows``: of every attention, where one has a window.
+    ``slopes``: of every attention, where one has ALiBi; those of another are empty.
     """
 
     token: str
     steps: list[Step]
     shapes: list[tuple[int, int]]
+    slopes: list[tuple[float, ...]] = field(default_factory=list)
+    windows: list[int | None] = field(default_factory=list)
 
     @property
     def counts(self) -> bool:
@@ -87,7 +90,8 @@ class Noted:
     """One run.
 
     ``calls``: kind and line of every counted call; ``causal``: how many of its attentions see no later tokens;
-    ``refused``: why a cache cannot go through one, and its line.
+    ``refused``: why a cache cannot go through one, and its line; ``windows``: that of every attention, and its line;
+    ``slopes``: of ALiBi's bias in every attention.
     """
 
     calls: list[tuple[str, str]]
@@ -95,11 +99,13 @@ class Noted:
     shapes: list[tuple[int, int]]
     causal: int
     refused: list[str]
+    windows: list[tuple[int | None, str]]
+    slopes: list[tuple[float, ...]]
 
     @property
     def attentions(self) -> tuple[object, ...]:
         """What is compared of two runs."""
-        return (self.shapes, self.causal, self.refused)
+        return (self.shapes, self.causal, self.refused, [len(slopes) for slopes in self.slopes])
 
 
 def agreed(token: str, runs: Sequence[Noted]) -> Plan:
@@ -119,7 +125,7 @@ def agreed(token: str, runs: Sequence[Noted]) -> Plan:
         lines = [b for a, (_, b) in zip(first.calls, other.calls, strict=False) if a[1] != b] if other else []
         raise NotCachedError("forward makes other calls at other lengths" + (f" ({lines[0]})" if lines else ""))
     steps = [same[0] if _same(same) else None for same in zip(*(run.steps for run in alike), strict=True)]
-    return Plan(token, steps, first.shapes)
+    return Plan(token, steps, first.shapes, first.slopes)
 
 
 def _same(steps: Sequence[Step]) -> bool:
@@ -129,15 +135,22 @@ def _same(steps: Sequence[Step]) -> bool:
 
 @dataclass(frozen=True)
 class Order:
-    """What causality and padding leave. ``real_BT``: tokens that are no padding."""
+    """What causality and padding leave.
+
+    ``real_BT``: tokens that are no padding. ``window``: how many tokens, itself among them, a query sees; None: all.
+    ``slopes``: of ALiBi's bias, for every head; none: there is no bias.
+    """
 
     real_BT: Tensor
+    window: int | None = None
+    slopes: tuple[float, ...] = ()
 
     @property
     def causal_TT(self) -> Tensor:
-        """Keys that are not after the query."""
+        """Keys that are not after the query, nor out of its window."""
         length = self.real_BT.shape[1]
-        return self.real_BT.new_ones(length, length).tril()
+        seen_TT = self.real_BT.new_ones(length, length).tril()
+        return seen_TT if self.window is None else seen_TT.triu(1 - self.window)
 
     @property
     def kept_BTT(self) -> Tensor:

@@ -37,6 +37,8 @@ class Recording(Recognised):
         self._calls: list[_Call] = []
         self._shapes: list[tuple[int, int]] = []
         self._refused: list[str] = []
+        self._windows: list[tuple[int | None, str]] = []
+        self._slopes: list[tuple[float, ...]] = []
         self._causal = 0
         self._untried, self._of_last = untried, of_last
         self._order, self._tolerance, self._length = order, tolerance, order.real_BT.shape[1]
@@ -45,7 +47,8 @@ class Recording(Recognised):
     def noted(self) -> Noted:
         """What the call was."""
         calls = [(call.kind, call.line) for call in self._calls]
-        return Noted(calls, [call.step for call in self._calls], self._shapes, self._causal, self._refused)
+        steps = [call.step for call in self._calls]
+        return Noted(calls, steps, self._shapes, self._causal, self._refused, self._windows, self._slopes)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -76,8 +79,9 @@ class Recording(Recognised):
     def _check_numbers(self, func: Callable[..., Any], args: Sequence[Any]) -> None:
         """Positions are compared with a number that none of the tried inputs reaches: a window, a clip."""
         if sites.compares(func) and isinstance(args[0], Tensor) and args[0].shape[:1] != self._order.real_BT.shape[:1]:
-            far = [n for n in args[1:] if isinstance(n, int | float) and abs(n) in self._untried]
-            self._refused += [f"it compares with {far[0]}, more tokens than are tried ({_line()})"] if far else []
+            numbers = [float(n) for n in args if isinstance(n, int | float) or (isinstance(n, Tensor) and n.ndim == 0)]
+            far = [n for n in numbers if self._untried.start <= abs(n) < self._untried.stop]
+            self._refused += [f"it compares with {far[0]:.0f}, more tokens than are tried ({_line()})"] if far else []
 
     def _check_table(self, read: sites.Read, table: Tensor) -> None:
         """A mask of all pairs in a table that is larger than what is tried must be causal to its end."""
@@ -126,8 +130,9 @@ class Recording(Recognised):
         reason = attention.refusal(q, k, v, given, dropout, scale)
         if not reason and q.shape[-2] != k.shape[-2]:
             reason = "its keys are not those of its queries"
-        reason = reason or causality.of_masks(given, self._order, is_causal=is_causal, axes=q.ndim)
-        self._found(k, v, reason)
+        heads = q.shape[1] if q.ndim > 3 else 1
+        seen = causality.of_masks(given, self._order, is_causal=is_causal, axes=q.ndim, heads=heads)
+        self._found(k, v, reason or seen)
         return attention.formula(q, k, v, given, is_causal=is_causal, scale=scale, grouped=grouped)
 
     def _multi_head(self, call: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
@@ -146,20 +151,24 @@ class Recording(Recognised):
             return
         q, k = before[-1].read.left, before[-1].read.right.mT
         found = causality.of_probabilities(p, q @ k.mT, self._order, self._tolerance)
-        self._found(k, v, found if isinstance(found, str) else "")
-        if isinstance(found, float):
-            before[-1].step, call.step = Scores(), Context(found)
+        self._found(k, v, found if isinstance(found, str) else found[1])
+        if not isinstance(found, str):
+            before[-1].step, call.step = Scores(), Context(found[0])
 
     def _all_pairs(self, product: sites.Multiplying) -> bool:
         q, k_mT = product.left, product.right
         return q.ndim == k_mT.ndim > 2 and (q.shape[-2], k_mT.shape[-1]) == (self._length, self._length)
 
-    def _found(self, k: Tensor, v: Tensor, reason: str) -> None:
+    def _found(self, k: Tensor, v: Tensor, seen: Order | str) -> None:
+        """``seen``: what the mask leaves, or why a cache cannot go through."""
         rows = self._order.real_BT.shape[0]
         self._shapes.append((shared_heads.kv_heads(k, v, rows), k.shape[-1]))
+        reason = seen if isinstance(seen, str) else ""
         if not reason and v.shape[-1] != k.shape[-1]:
             reason = "its values are not as wide as its keys"
         self._causal += reason != causality.LATER
+        self._slopes.append(() if isinstance(seen, str) else seen.slopes)
+        self._windows.append((None if isinstance(seen, str) else seen.window, _line()))
         if reason:
             self._refused.append(f"{reason} ({_line()})")
 

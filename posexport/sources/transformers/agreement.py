@@ -11,10 +11,13 @@ from torch import Tensor
 from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.example import example
+from posexport.sources.transformers import attention
 from posexport.sources.transformers.wrapped import MASK, Wrapped
 from posexport.sources.user_module import default_dtype, in_precision, not_the_module_s, raised
 from posexport.spec import BATCH, SEQUENCE
 
+#: in the remark of a model that computes attention without ours
+OWN_ATTENTION = "computes attention by code of its own"
 #: rows and tokens; of them, padded ones
 _SIZES, _PADDED = {BATCH: 2, SEQUENCE: 19}, 4
 #: of the largest element: what two ways to compute an output may differ by
@@ -68,3 +71,33 @@ class Before:
                 f"raised {raised(err)}; it is not converted through transformers for this task"
             ) from err
         return outputs
+
+
+def computed_by_ours(label: str, module: Wrapped) -> list[str]:
+    """Make ``module`` compute attention and experts by posexport's; a remark where it has attention of its own.
+
+    Raises:
+        PosexportError: it computes something else then, or never the same.
+    """
+    before, name = Before(label, module), type(module.model).__name__
+    attention.register()
+    attention.use(module.model)
+    if not before.changed():
+        return []
+    attention.use(module.model, attention="eager")
+    if changed := before.changed():
+        if not before.finite():
+            raise PosexportError(
+                f"{label}: {name} gives {changed} that are no finite numbers for padded texts; it is not "
+                "converted through transformers"
+            )
+        if Before(label, module).changed():
+            raise PosexportError(
+                f"{label}: {name} gives another {changed} in every call, so it draws at random or keeps a "
+                "state; it is not converted through transformers"
+            )
+        raise PosexportError(
+            f"{label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
+            "converted through transformers"
+        )
+    return [f"{name} {OWN_ATTENTION}, of which posexport sees what is in the graph"]

@@ -23,6 +23,7 @@ from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.nn.attention import additive, attend
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
+from posexport.nn.caching import KeysAndValues
 from posexport.nn.scoring import SoftCapped
 from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.recognise import masks
@@ -44,18 +45,44 @@ class Order:
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention: KV heads, what keys and values are padded to, and its window."""
+    """One attention: KV heads, what keys and values are padded to, its window; ``cross``: of an encoder's states."""
 
     kv_heads: int
     size: int
     window: int | None
+    cross: bool = False
 
 
 @dataclass
 class PlannedCall(CachedCall):
-    """A call of a decoder of transformers. ``plan``: its attentions, in the order of their calls."""
+    """A call of a decoder of transformers.
+
+    Attributes:
+        plan: its attentions, in the order of their calls.
+        crossed: keys and values of an encoder's states, for those of the plan that are ``cross``.
+        crossed_mask: what is added to scores of these keys, [B, 1, 1, S].
+        called: how many attentions were called.
+    """
 
     plan: Sequence[Layer] = ()
+    crossed: Sequence[KeysAndValues] = ()
+    crossed_mask: Tensor | None = None
+    called: int = 0
+
+    def next_layer(self) -> Layer:
+        """Of the plan, the one that is called now."""
+        if self.called >= len(self.plan):
+            raise NotCachedError(f"it makes more calls of attention than the {len(self.plan)} of its first call")
+        self.called += 1
+        return self.plan[self.called - 1]
+
+
+@dataclass
+class CrossingCall(PlannedCall):
+    """A call whose ``present`` becomes the keys and values of the states that a decoder is given; it answers nothing.
+
+    Of a traced call nothing else remains in the graph.
+    """
 
 
 _NOTED: ContextVar[list[Layer] | None] = ContextVar("posexport_noted", default=None)
@@ -129,7 +156,7 @@ def attention(
     if noted is not None:
         if position_bias is not None:
             raise NotCachedError("it adds a bias to its scores, which a cache does not have")
-        noted.append(_layer(key, value, attention_mask, causal=causal))
+        noted.append(_layer(query, key, value, attention_mask, causal=causal))
     given = [each for each in (attention_mask, position_bias) if each is not None]
     causal = causal and attention_mask is None
     if cap is None and sink is None and len(given) < 2:
@@ -172,17 +199,32 @@ def _with_more(
 def _cached(
     call: PlannedCall, q: Tensor, k: Tensor, v: Tensor, scale: float, cap: SoftCapped | None, sink: Tensor | None
 ) -> Tensor:
-    """Of the new tokens to the cached ones and themselves."""
-    index = len(call.present)
-    if index >= len(call.plan):
-        raise NotCachedError(f"it makes more calls of attention than the {len(call.plan)} of its first call")
-    layer, width = call.plan[index], v.shape[-1]
+    """Of the new tokens to the cached ones and themselves, or to an encoder's states."""
+    layer, width = call.next_layer(), v.shape[-1]
     q, k, v = (x if x.shape[-1] == layer.size else F.pad(x, (0, layer.size - x.shape[-1])) for x in (q, k, v))
-    kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[index])
+    if isinstance(call, CrossingCall):
+        call.present.extend([(k, v)] if layer.cross else [])
+        return q[..., :width]
+    context = (_to_states if layer.cross else _to_tokens)(call, layer, q, k, v, scale=scale, cap=cap, sink=sink)
+    return context if width == layer.size else context[..., :width]
+
+
+def _to_tokens(
+    call: PlannedCall,
+    layer: Layer,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    cap: SoftCapped | None,
+    sink: Tensor | None,
+) -> Tensor:
+    kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
     call.present.append(kept.present)
     at = call.at.queries, call.at.keys
     near = None if layer.window is None else LocalWindow(left=layer.window - 1, right=0)
-    context = attend(
+    return attend(
         q,
         kept.keys,
         kept.values,
@@ -194,17 +236,37 @@ def _cached(
         buffers=kept.buffers,
         sink=sink,
     )
-    return context if width == layer.size else context[..., :width]
 
 
-def _layer(k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
-    """What a layer keeps, of a call that is no cached one."""
+def _to_states(
+    call: PlannedCall,
+    layer: Layer,  # noqa: ARG001 (as `_to_tokens`)
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    cap: SoftCapped | None,
+    sink: Tensor | None,
+) -> Tensor:
+    """``k`` and ``v`` are of states that stand for those of the call, which are given as keys and values."""
+    k, v = call.crossed[call.called - len(call.present) - 1]
+    far = Positions.counted(k.shape[2])
+    base = None if cap is None else cap.base(k, call.at.queries, far)
+    return attend(q, k, v, scale=scale, mask=call.crossed_mask, base=base, sink=sink)
+
+
+def _layer(q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, *, causal: bool) -> Layer:
+    """What a layer keeps, of a call that is no cached one; keys of another length are of an encoder's states."""
+    size = max(k.shape[-1], v.shape[-1])
+    if k.shape[2] != q.shape[2] and attention_mask is None:
+        return Layer(k.shape[1], size, None, cross=True)
     order = getattr(attention_mask, _ORDER, None)
     if attention_mask is None and causal:
         order = Order()
     if order is None:
         raise NotCachedError("one of its layers has a mask of its own making")
-    return Layer(k.shape[1], max(k.shape[-1], v.shape[-1]), order.window)
+    return Layer(k.shape[1], size, order.window)
 
 
 def _order(mask_function: Callable[..., Tensor]) -> Order:

@@ -1,5 +1,8 @@
 """A checkpoint directory whose type transformers defines, as a source."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,36 +10,37 @@ import torch
 from torch import nn
 
 from posexport.errors import PosexportError
+from posexport.sources.huggingface.adapter import Adapter
 from posexport.sources.huggingface.config import Config
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.directory import Directory
 from posexport.sources.huggingface.weights import open_weights, sha256
 from posexport.sources.live_module import source_of_module
 from posexport.sources.source import Source
-from posexport.sources.transformers import attention, library, refusals
-from posexport.sources.transformers.agreement import Before
+from posexport.sources.transformers import library, refusals, seq2seq, vision
+from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.decoder import decoder_source
 from posexport.sources.transformers.tasks import (
     AUDIO,
     FEATURES,
     GENERATION,
+    IMAGE_TEXT,
+    SEQ2SEQ,
     TASKS,
     ZERO_SHOT,
     Task,
     task_named,
     task_of,
 )
-from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, taken, wrapped
-from posexport.spec import SAMPLES, Limits
-
-#: in the remark of a model that computes attention without ours
-OWN_ATTENTION = "computes attention by code of its own"
-#: tokens of sound, so many that attention is tiled
-_LONG = 600
+from posexport.sources.transformers.wrapped import POSITIONS, SOUND, Wrapped, limits_of, taken, wrapped
 
 
-def through_source(files: Directory, config: Config, *, task: str | None, allow_pickle: bool) -> Source:
+def through_source(
+    files: Directory, config: Config, *, task: str | None, allow_pickle: bool, adapted: Adapter | None = None
+) -> Source:
     """The checkpoint in ``files``, for ``task`` or the one that its class is for. Executes nothing from the directory.
+
+    ``adapted``: the adapter that is merged into it.
 
     Raises:
         PosexportError: neither transformers nor posexport knows it, or it cannot be converted.
@@ -47,34 +51,41 @@ def through_source(files: Directory, config: Config, *, task: str | None, allow_
     with library.quiet(transformers):
         weights = open_weights(files, "", allow_pickle=allow_pickle)
         model = _load(transformers, files, config, chosen)
-        module, own = _module(config, model, chosen)
+        if adapted is not None:
+            weights = replace(weights, files=weights.files | adapted.files)
+            remarks = [*remarks, adapted.remark]
+            adapted.merge_into(model)
+        source, own = _MAKERS.get(chosen.name, _alone)(files, config, model, chosen)
+    return msgspec.structs.replace(
+        source,
+        kind="transformers",
+        sha256=sha256(files, weights, ["config.json"]),
+        files=copied(files, "") | ({} if adapted is None else copied(Directory(Path(adapted.label)), "")),
+        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
+        tools={"transformers": transformers.__version__},
+    )
+
+
+def _alone(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
+    """The source of a model that is one graph, and remarks on its attention."""
+    module, own = _module(config, model, task)
     source = source_of_module(str(files.path), module, *module.told, label=config.text("model_type"), fingerprint=b"")
     source = msgspec.structs.replace(
         source,
         kind="transformers",
-        task=AUDIO.name if chosen.name == "sequence-classification" and SOUND in taken(model) else chosen.name,
-        limits=_limits(source, module),
-        sha256=sha256(files, weights, ["config.json"]),
-        files=copied(files, ""),
-        remarks=[*remarks, *own, *library.remarks(transformers.__version__), *source.remarks],
-        tools={"transformers": transformers.__version__},
+        task=AUDIO.name if task.name == "sequence-classification" and SOUND in taken(model) else task.name,
+        limits=limits_of(source, module),
     )
-    if chosen is GENERATION:
+    if task is GENERATION:
         source = decoder_source(source, model.config.get_text_config().num_hidden_layers)
-    return source
+    return source, own
 
 
-def _limits(source: Source, module: Wrapped) -> Limits:
-    """Those found, with the longest text that the model was trained for, and proven with sound long enough for tiles.
-
-    Rows of a table of positions that no token gets do not count.
-    """
-    limits, settings = source.limits, module.model.config
-    stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
-    if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
-        return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
-    long = [sizes for sizes in (module.sizes({}, tokens=_LONG),) if SAMPLES in sizes]
-    return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, *({SAMPLES: s[SAMPLES]} for s in long)])
+#: by task, what makes a source of several graphs
+_MAKERS: dict[str, Callable[[Directory, Config, Any, Task], tuple[Source, list[str]]]] = {
+    SEQ2SEQ.name: seq2seq.source,
+    IMAGE_TEXT.name: vision.source,
+}
 
 
 def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
@@ -91,6 +102,8 @@ def _task(config: Config, named: str | None) -> tuple[Task, list[str]]:
         return of_class if of_class is not None and of_class.name == named else task, []
     if architecture is None:
         return FEATURES, [f"{config.label} names no architectures; taken for the task features"]
+    if "vision_config" in config.values and task_of(architecture) is SEQ2SEQ:
+        return IMAGE_TEXT, []
     towers = {"text_config", "vision_config"} <= set(config.values)
     task = ZERO_SHOT if towers and architecture.endswith("Model") else task_of(architecture)
     if task is None:
@@ -138,7 +151,7 @@ def _load(transformers: Any, files: Directory, config: Config, task: Task) -> An
 def _class(transformers: Any, settings: Any, config: Config, task: Task) -> Any:
     """The class of the checkpoint's architecture, or the type's for another task."""
     architecture = config.architecture()
-    if architecture is not None and task_of(architecture) is task and hasattr(transformers, architecture):
+    if architecture is not None and architecture.endswith(task.ends) and hasattr(transformers, architecture):
         return getattr(transformers, architecture)
     auto = getattr(transformers, task.auto)
     if type(settings) not in auto._model_mapping:  # noqa: SLF001 (the public way raises a list of all types)
@@ -163,10 +176,7 @@ def _without_pooler(model: nn.Module) -> None:
 
 
 def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]:
-    """The model with `attention` and `experts` of posexport, by its inputs; it computes what it did before.
-
-    And a remark where it has attention of its own.
-    """
+    """The model by its inputs, and remarks on who computes its attention (`computed_by_ours`)."""
     model.config.use_cache = model.config.get_text_config().use_cache = False
     numbered = task is GENERATION
     if numbered and POSITIONS not in taken(model):
@@ -174,26 +184,4 @@ def _module(config: Config, model: Any, task: Task) -> tuple[Wrapped, list[str]]
             f"{config.label}: {type(model).__name__} takes no {POSITIONS}, which a KV cache needs; use --task features"
         )
     module = wrapped(config.label, model, task, numbered=numbered).eval()
-    before = Before(config.label, module)
-    attention.register()
-    attention.use(model)
-    if not before.changed():
-        return module, []
-    attention.use(model, attention="eager")
-    name = type(model).__name__
-    if changed := before.changed():
-        if not before.finite():
-            raise PosexportError(
-                f"{config.label}: {name} gives {changed} that are no finite numbers for padded texts; it is not "
-                "converted through transformers"
-            )
-        if Before(config.label, module).changed():
-            raise PosexportError(
-                f"{config.label}: {name} gives another {changed} in every call, so it draws at random or keeps a "
-                "state; it is not converted through transformers"
-            )
-        raise PosexportError(
-            f"{config.label}: {name} gives another {changed} with posexport's experts than with its own; it is not "
-            "converted through transformers"
-        )
-    return module, [f"{name} {OWN_ATTENTION}, of which posexport sees what is in the graph"]
+    return module, computed_by_ours(config.label, module)

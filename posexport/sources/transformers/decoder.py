@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import msgspec
 import torch
@@ -18,7 +19,8 @@ from posexport.sources.plain.fit import check
 from posexport.sources.plain.plan import Plan
 from posexport.sources.source import Source
 from posexport.sources.transformers.attention import Layer, PlannedCall, noting
-from posexport.sources.user_module import UserModule, in_precision
+from posexport.sources.transformers.wrapped import Wrapped
+from posexport.sources.user_module import UserModule, by_name, in_precision
 from posexport.spec import InputSpec, LengthContract
 
 #: tokens that its layers are noted with
@@ -28,17 +30,21 @@ _NOTED = 5
 class ThroughDecoder(PlainDecoder):
     """A causal language model of transformers. ``layers``: its attentions, in the order of their calls."""
 
+    #: routers of experts compute in float32, and may choose another one where two are nearly alike
+    judged_by_forward = False
+
     def __init__(
         self, user: UserModule, layers: list[Layer], tokens: InputSpec, vocab: int, limits: LengthContract
     ) -> None:
         plan = Plan(tokens.name, [], [(layer.kv_heads, layer.size) for layer in layers])
         super().__init__(user, plan, tokens, vocab, limits)
-        self._layers = layers
+        self.vocab = vocab
+        self.layers = layers
         self._takes |= {POSITIONS}
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
         """Attention of `NAME` takes part in ``call``."""
-        planned = PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self._layers)
+        planned = PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self.layers)
         return cached_call(planned)
 
     def decode(
@@ -46,15 +52,42 @@ class ThroughDecoder(PlainDecoder):
     ) -> tuple[Tensor, list[KeysAndValues]]:
         """As of any decoder; every layer was seen, or there would be no plan."""
         logits, present = super().decode(ids_BT, mask_BS, past, positions_BT)
-        if len(present) != len(self._layers):
-            raise NotCachedError(f"it makes {len(present)} calls of attention, and made {len(self._layers)} before")
+        if len(present) != len(self.layers):
+            raise NotCachedError(f"it makes {len(present)} calls of attention, and made {len(self.layers)} before")
         if torch.compiler.is_compiling():
             self.user.attentions[:] = [None] * len(present)
         return logits, present
 
 
-def decoder_source(source: Source, depth: int) -> Source:
-    """The source of a causal language model of ``depth`` layers without a cache, as one with a cache.
+class EmbedsDecoder(ThroughDecoder):
+    """The same, which takes embeddings in the place of ids."""
+
+    def forward(  # type: ignore[override]  # by the name of its own input
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Sequence[Tensor] = (),
+        position_ids: Tensor | None = None,
+        **named: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """As of any decoder with a cache."""
+        return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
+
+
+def embeds_decoder(source: Source, text: Wrapped, embed: Any, name: str) -> EmbedsDecoder:
+    """The decoder of ``source`` (`decoder_source`), of the embeddings ``name`` that ``embed`` gives."""
+    decoder = source.module
+    assert isinstance(decoder, ThroughDecoder)
+    ids, *others = text.inputs
+    tokens = msgspec.structs.replace(ids, name=name, dtype="float32", role="values", size=None, padding=0)
+    tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, embed.weight.shape[-1]])
+    inputs = [tokens, *others]
+    user = by_name(source.name, text.given(inputs), inputs, decoder.user.outputs)
+    return EmbedsDecoder(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
+
+
+def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> Source:
+    """The source of a causal language model of ``depth`` layers without a cache, as one with a cache, for ``task``.
 
     Raises:
         PosexportError: what keeps it from having one, in one sentence.
@@ -82,8 +115,8 @@ def decoder_source(source: Source, depth: int) -> Source:
         check(trial, dtype)
     except NotCachedError as err:
         raise PosexportError(
-            f"{source.name} cannot be converted for text-generation through transformers: {err}; the task features "
-            "converts its hidden states, without a KV cache"
+            f"{source.name} cannot be converted for {task} through transformers: {err}"
+            + ("; the task features converts its hidden states, without a KV cache" if task == with_cache.TASK else "")
         ) from err
     return msgspec.structs.replace(with_cache.as_source(source, decoder, remarks), encoding=None)
 

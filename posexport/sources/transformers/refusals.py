@@ -29,10 +29,6 @@ def check(config: Config) -> None:
             f"{config.label} sets quantization_config: its weights are quantised; give the checkpoint that they were "
             "made from, and quantize with --precision"
         )
-    if config.values.get("is_encoder_decoder"):
-        raise PosexportError(
-            f"{says}, an encoder-decoder, which is converted of types that posexport defines alone{closest(kind)}"
-        )
     if config.values.get("attention_type", "block_sparse") == "block_sparse" and kind == "big_bird":
         raise PosexportError(
             f"{config.label} says attention_type = block_sparse, which transformers leaves for full attention at the "

@@ -31,12 +31,18 @@ EMBEDDINGS = Task(
     "features", ("ModelWithProjection",), "AutoModel", ("text_embeds", "image_embeds", "last_hidden_state")
 )
 GENERATION = Task("text-generation", ("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM")
+#: of an encoder-decoder, in two graphs
+SEQ2SEQ = Task("text2text-generation", ("ForConditionalGeneration",), "AutoModelForSeq2SeqLM")
+#: of images and text, in three graphs; its classes are called as those of encoder-decoders
+IMAGE_TEXT = Task("image-text-to-text", SEQ2SEQ.ends, "AutoModelForImageTextToText")
 #: its classes are called as those of texts are
 AUDIO = Task("audio-classification", ("ForAudioClassification",), "AutoModelForAudioClassification")
 #: the first whose end fits is taken
 TASKS = (
     Task("fill-mask", ("ForMaskedLM",), "AutoModelForMaskedLM"),
     GENERATION,
+    SEQ2SEQ,
+    IMAGE_TEXT,
     Task("sequence-classification", ("ForSequenceClassification",), "AutoModelForSequenceClassification"),
     Task("token-classification", ("ForTokenClassification",), "AutoModelForTokenClassification"),
     Task(

@@ -7,12 +7,14 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.example import axis_sizes, example
+from posexport.sources.source import Source
 from posexport.sources.transformers.tasks import Task
-from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, samples
+from posexport.spec import BATCH, SAMPLES, SEQUENCE, Axis, InputSpec, Limits, samples
 
 IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
 PIXELS, SOUND = "pixel_values", "input_values"
@@ -20,6 +22,8 @@ PIXELS, SOUND = "pixel_values", "input_values"
 _MORE = {"bbox"}
 #: tokens of an example of sound
 _FRAMES = 16
+#: tokens of sound, so many that attention is tiled
+_LONG = 600
 _TEXT: list[Axis] = [BATCH, SEQUENCE]
 
 
@@ -47,6 +51,10 @@ class Wrapped(nn.Module):
         of_sound = {SAMPLES: samples(tokens, convolutions)} if convolutions else {}
         return axis_sizes(self.inputs, {**of_sound, **chosen})
 
+    def given(self, inputs: list[InputSpec]) -> "Wrapped":
+        """The same model by other inputs."""
+        return Wrapped(self.model, self._outputs, inputs, numbered=self._numbered).eval()
+
     def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
         if self._numbered and POSITIONS not in tensors:
             tensors[POSITIONS] = (tensors[MASK].cumsum(1) - 1).clamp(min=0)
@@ -57,6 +65,19 @@ class Wrapped(nn.Module):
 def taken(model: Any) -> set[str]:
     """The names of the parameters of its forward."""
     return set(inspect.signature(model.forward).parameters)
+
+
+def limits_of(source: Source, module: Wrapped) -> Limits:
+    """Those found, with the longest text that the model was trained for, and proven with sound long enough for tiles.
+
+    Rows of a table of positions that no token gets do not count.
+    """
+    limits, settings = source.limits, module.model.config
+    stated = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    if any(spec.role == "tokens" for spec in source.inputs) and isinstance(stated, int):
+        return msgspec.structs.replace(limits, trained_length=min(stated, limits.max_length or stated))
+    long = [sizes for sizes in (module.sizes({}, tokens=_LONG),) if SAMPLES in sizes]
+    return msgspec.structs.replace(limits, proof_sizes=[*limits.proof_sizes, *({SAMPLES: s[SAMPLES]} for s in long)])
 
 
 def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
@@ -73,7 +94,7 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
             "it is not converted through transformers"
         )
     if IDS in names:
-        inputs += _text(model, names)
+        inputs += text_inputs(model, names)
     if PIXELS in names:
         inputs.append(_pixels(label, model.config))
     if SOUND in names:
@@ -86,7 +107,8 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
     return Wrapped(model, task.outputs, inputs, numbered=numbered)
 
 
-def _text(model: Any, names: set[str]) -> list[InputSpec]:
+def text_inputs(model: Any, names: set[str]) -> list[InputSpec]:
+    """Those of ``names`` that are of text."""
     config = model.config.get_text_config()
     vocab = config.vocab_size
     pad = getattr(config, "pad_token_id", None)

@@ -4,6 +4,10 @@ In transformers 4.57.6 its relative scores are added after the scaling by the ro
 everywhere else.
 """
 
+import functools
+import re
+from dataclasses import replace
+
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families import encoder
@@ -39,9 +43,7 @@ _NAMES = encoder.Names(
 
 
 def _build(config: Config, task: str) -> Plan:
-    inner = config.size("inner_group_num", 1)
-    if inner != 1:
-        raise PosexportError(f"{config.label} says inner_group_num = {inner}; only groups of one layer are read")
+    inner = config.size("inner_group_num", 1, most=MOST_LAYERS)
     groups = config.size("num_hidden_groups", 1, most=MOST_LAYERS)
     if (layers := config.size("num_hidden_layers", most=MOST_LAYERS)) % groups:
         raise PosexportError(
@@ -49,13 +51,25 @@ def _build(config: Config, task: str) -> Plan:
         )
     settings = encoder.settings(
         config, default_activation="gelu_new", embedding=config.size("embedding_size", 128), layer_groups=groups
-    )
+    ).changed(layers=layers * inner, layer_groups=groups * inner, layer_group_size=inner)
     encoding = encoder.by_position_type(config, settings)
     plan = encoder.plan(config, task, _NAMES, settings, encoding, decides=("position_embedding_type",))
     for name in [name for name in plan.origins if name.endswith("attention.encoding.table")]:
         # the definition scales these scores with the rest, so that the table gets the scale's inverse
         plan.origins[name] = plan.origins[name].then(Scale(settings.head_size**0.5))
+    if inner > 1:
+        origins = {name: source.renamed(functools.partial(_in_group, inner)) for name, source in plan.origins.items()}
+        plan = replace(plan, origins=origins)
     return plan
+
+
+def _in_group(inner: int, name: str) -> str:
+    """The name of a part of a set of weights, of which ``inner`` make a group."""
+    return re.sub(
+        r"layer_groups\.(\d+)\.albert_layers\.0",
+        lambda found: f"layer_groups.{int(found[1]) // inner}.albert_layers.{int(found[1]) % inner}",
+        name,
+    )
 
 
 ALBERT = encoder.family(

@@ -7,7 +7,7 @@ import torch
 
 from posexport.encodings.learned import Learned
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families.fairseq import seq2seq_family, text_plan
+from posexport.sources.huggingface.families.fairseq import CLASSIFICATION, seq2seq_family, text_plan
 from posexport.sources.huggingface.plan import Plan
 
 #: rows of the tables before position 0
@@ -33,4 +33,4 @@ def positions(config: Config) -> tuple[Learned, Learned]:
     return encoder, decoder
 
 
-BART = seq2seq_family("bart", _build, "ForConditionalGeneration")
+BART = seq2seq_family("bart", _build, "ForConditionalGeneration", more={"ForSequenceClassification": CLASSIFICATION})

@@ -1,7 +1,7 @@
-"""BERT and the families that kept its names: ERNIE, Megatron-BERT."""
+"""BERT, also as a decoder, and the families that kept its names: ERNIE, Megatron-BERT."""
 
 from posexport.sources.huggingface.config import Config
-from posexport.sources.huggingface.families import encoder
+from posexport.sources.huggingface.families import bert_decoder, encoder
 from posexport.sources.huggingface.plan import Plan
 from posexport.sources.huggingface.transforms import AddRow
 
@@ -55,6 +55,12 @@ def _names(prefix: str) -> encoder.Names:
     )
 
 
+def _bert_or_decoder(config: Config, task: str) -> Plan:
+    if bert_decoder.is_decoder(config, task):
+        return bert_decoder.plan(config, task, "bert", SUBLAYERS | POST_NORM, FILL_MASK)
+    return _bert(config, task)
+
+
 def _bert(config: Config, task: str, prefix: str = "bert") -> Plan:
     settings = encoder.settings(config)
     encoding = encoder.by_position_type(config, settings)
@@ -89,6 +95,14 @@ def _megatron_bert(config: Config, task: str) -> Plan:
     return encoder.plan(config, task, names, settings, encoding, decides=("position_embedding_type",))
 
 
-BERT = encoder.family("bert", _bert, "bert", pooler="pooler.dense", other_heads=HEADS)
+BERT = encoder.family(
+    "bert",
+    _bert_or_decoder,
+    "bert",
+    pooler="pooler.dense",
+    other_heads=HEADS,
+    architectures={"LMHeadModel": bert_decoder.GENERATION, **encoder.ARCHITECTURES},
+    allowed=("is_decoder",),
+)
 ERNIE = encoder.family("ernie", _ernie, "ernie", pooler="pooler.dense", other_heads=HEADS)
 MEGATRON_BERT = encoder.family("megatron-bert", _megatron_bert, "bert", pooler="pooler.dense", other_heads=HEADS)

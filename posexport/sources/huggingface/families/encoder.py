@@ -16,6 +16,7 @@ from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.layer import EncoderLayer
 from posexport.models.longformer import LongformerModel
 from posexport.nn.activations import activation
+from posexport.nn.convolution import TokenConvolution
 from posexport.nn.heads import FillMask, Head, plain_head
 from posexport.nn.position_ids import FairseqPositionIds, SequentialPositionIds
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
@@ -36,11 +37,14 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FillMaskNames:
-    """``bias`` lists every name under which the decoder's bias is found; ``activation`` None is the model's own."""
+    """``bias`` lists every name under which the decoder's bias is found; ``activation`` None is the model's own.
+
+    ``decoder`` None: the table of token embeddings, whatever config.json says.
+    """
 
     dense: str
     norm: str
-    decoder: str
+    decoder: str | None
     bias: tuple[str, ...]
     activation: str | None = None
 
@@ -166,14 +170,17 @@ def plan(
     longest: int | None = None,
     constants: Mapping[str, Constant] | None = None,
     decides: tuple[str, ...] = (),
+    at_input: Encoding | None = None,
+    convolution: TokenConvolution | None = None,
 ) -> Plan:
     """The model for ``task`` and its origins.
 
-    ``shared``: parts of a layer's encoding that are parts of its attention. The rest is as in `Plan`.
+    ``shared``: parts of a layer's encoding that are parts of its attention. ``at_input`` and ``convolution``: those of
+    `Encoder`. The rest is as in `Plan`.
     """
     with torch.device("meta"):
         position_ids = FairseqPositionIds(settings.padding_id) if after_padding else SequentialPositionIds()
-        encoder = Encoder(settings, encoding, position_ids)
+        encoder = Encoder(settings, encoding, position_ids, at_input=at_input, convolution=convolution)
         for layer in encoder.groups:
             assert isinstance(layer, EncoderLayer)
             for of_encoding, of_attention in (shared or {}).items():
@@ -206,27 +213,29 @@ def named(
     parameters = in_layers(count, layers, prefix, names.parameters)
     unread: tuple[str, ...] = ()
     if isinstance(model.head, FillMask):
-        tied = config.flag("tie_word_embeddings", True)
+        tied = config.flag("tie_word_embeddings", True) or fill_mask.decoder is None
         bias, unread = decoder_bias(config, fill_mask.bias, fill_mask.decoder, tied=tied)
         parameters["head.decoder.bias"] = Origin(bias)
         if tied:
             token = model.encoder.embeddings.token
             model.head.decoder.weight = token.weight
-            stored = Origin((prefix + names.once["embeddings.token"], fill_mask.decoder))
+            decoder = () if fill_mask.decoder is None else (fill_mask.decoder,)
+            stored = Origin((prefix + names.once["embeddings.token"], *decoder))
             parameters["encoder.embeddings.token.weight"] = stored.below("weight")
     return origins_of(model, modules, parameters), unread
 
 
 def _head_names(head: Head, names: Names) -> dict[str, str]:
     if isinstance(head, FillMask):
-        return {"dense": names.fill_mask.dense, "norm": names.fill_mask.norm, "decoder": names.fill_mask.decoder}
+        # the decoder is not asked for where it is the table of token embeddings
+        return {"dense": names.fill_mask.dense, "norm": names.fill_mask.norm, "decoder": names.fill_mask.decoder or ""}
     if head.reads_first_token:
         return {"dense": names.classifier.dense, "out": names.classifier.out}
     return {"out": "qa_outputs" if len(head.outputs) == 2 else "classifier"}
 
 
 def decoder_bias(
-    config: Config, names: tuple[str, ...], decoder: str, *, tied: bool
+    config: Config, names: tuple[str, ...], decoder: str | None, *, tied: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of the ``names`` of a fill-mask head's bias those that are one, and those that are not read.
 

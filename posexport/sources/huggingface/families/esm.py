@@ -1,8 +1,8 @@
-"""ESM (ESM-2): rotations in halves, normalisation before each sublayer, embeddings of mask tokens left out.
+"""ESM: rotations in halves (ESM-2) or a table of absolute positions (ESM-1b), normalisation before each sublayer.
 
 The share of mask tokens is that among the real tokens, as in the released code of ESM and in transformers 5; 4.57.6
-takes it among all, so that there padding changes a row that has mask tokens. Not read: the tables of ESM-1b, folding
-models, contact predictions.
+takes it among all, so that there padding changes a row that has mask tokens. Positions of the table begin after the
+padding's id and count tokens other than padding. Not read: folding models, contact predictions.
 """
 
 import torch
@@ -20,6 +20,7 @@ _NAMES = encoder.Names(
     once={
         "embeddings.token": "embeddings.word_embeddings",
         "embeddings.norm": "embeddings.layer_norm",
+        "embeddings.encoding": "embeddings.position_embeddings",
         "final_norm": "encoder.emb_layer_norm_after",
     },
     layer=SUBLAYERS
@@ -40,9 +41,9 @@ _NAMES = encoder.Names(
 
 def _build(config: Config, task: str) -> Plan:
     kind = config.text("position_embedding_type", "absolute")
-    if kind != "rotary":
+    if kind not in ("rotary", "absolute"):
         raise PosexportError(
-            f"{config.label} says position_embedding_type = {kind!r:.60}; of ESM only rotary, as in ESM-2, is read"
+            f"{config.label} says position_embedding_type = {kind!r:.60}; of ESM rotary and absolute are read"
         )
     if config.flag("is_folding_model", False):
         raise PosexportError(f"{config.label} sets is_folding_model: only the language model is read, not the folding")
@@ -57,6 +58,7 @@ def _build(config: Config, task: str) -> Plan:
     settings = encoder.settings(
         config,
         padding_id=1,
+        after_padding=kind == "absolute",
         fixed_activation="gelu",
         types=0,
         norm="pre",
@@ -64,6 +66,9 @@ def _build(config: Config, task: str) -> Plan:
         final_norm=True,
         dropped_id=dropped,
     )
+    if kind == "absolute":
+        encoding = encoder.absolute(config, settings, after_padding=True)
+        return encoder.plan(config, task, _NAMES, settings, encoding, after_padding=True)
     # ``rope_theta`` is transformers 5's; before, it was 10000 always
     head_size, base = encoder.even_heads(config, settings), config.positive("rope_theta", 10000.0) or 10000.0
     # once a layer, or once for all, which transformers 5 writes with the layers' number left open (5.23.0 does)

@@ -14,13 +14,20 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.models.encoder_decoder_head import HeadedEncoderDecoder
 from posexport.nn.heads import Features
+from posexport.nn.pooling import LastTokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Constant, Origin, Plan, in_layers, origin, origins_of
 from posexport.sources.huggingface.transforms import Reshape
 
-GENERATION = "text2text-generation"
+GENERATION, CLASSIFICATION = "text2text-generation", "sequence-classification"
+#: of a classifier's head
+CLASSIFIER = {
+    "head.dense": origin("classification_head.dense"),
+    "head.out": origin("classification_head.out_proj"),
+}
 #: modules of a decoder-only layer to the checkpoint's
 DECODER_LAYER = {
     "attention.query": "self_attn.q_proj",
@@ -94,13 +101,18 @@ def text_plan(
         encoder = Encoder(
             EncoderConfig.of(vocab=vocab, types=0, **half(config, "encoder"), **arrangement), encodings[0]
         )
-        if task != GENERATION:
+        if task not in (GENERATION, CLASSIFICATION):
             special = {"encoder.embeddings.token.weight": _table(before)}
             alone = EncoderModel(encoder, Features(encoder.config.hidden))
             origins, beside = origins_of(alone, modules, special), {"decoder.": "the decoder"}
             return Plan(alone, origins, longest, constants or {}, unread=UNREAD, beside=beside, decides=decides)
         settings = {**half(config, "decoder"), **arrangement, "cross_attention": True, "head_bias": True, "tied": tied}
         decoder = Decoder(DecoderConfig.of(vocab=decoder_vocab, **settings), encodings[1])
+        if task == CLASSIFICATION:
+            scored = classifier(config, encoder, decoder)
+            modules |= CLASSIFIER
+            special = {"encoder.embeddings.token.weight": _table(both)}
+            return Plan(scored, origins_of(scored, modules, special), longest, constants or {}, unread=UNREAD)
         head = LanguageModel(decoder.config, encoder.embeddings.token if shared else decoder.token)
         model = EncoderDecoderModel(encoder, decoder, head, shared=shared)
     special = {
@@ -109,6 +121,18 @@ def text_plan(
         "head.out.bias": Origin(("final_logits_bias",), (Reshape((1, decoder_vocab)),), optional=True),
     }
     return Plan(model, origins_of(model, modules, special), longest, constants or {}, unread=UNREAD, decides=decides)
+
+
+def classifier(config: Config, encoder: Encoder, decoder: Decoder) -> HeadedEncoderDecoder:
+    """Both halves with a head that reads the last end token, on the device in use."""
+    most = encoder.config.vocab - 1
+    return HeadedEncoderDecoder(
+        encoder,
+        decoder,
+        LastTokenClassification(encoder.config.hidden, config.labels(), "tanh"),
+        start=config.size("decoder_start_token_id", least=0, most=most),
+        end=config.size("eos_token_id", least=0, most=most),
+    )
 
 
 def _table(names: Sequence[str], head: str | None = None) -> Origin:
@@ -136,15 +160,20 @@ def named_layers(half: str, layers: str, config: Config) -> dict[str, Origin]:
 
 
 def seq2seq_family(
-    model_type: str, build: Callable[[Config, str], Plan], architecture: str, task: str = GENERATION
+    model_type: str,
+    build: Callable[[Config, str], Plan],
+    architecture: str,
+    task: str = GENERATION,
+    *,
+    more: Mapping[str, str] | None = None,
 ) -> Family:
-    """A family whose checkpoints of class ``architecture`` have the head that ``task`` needs."""
+    """A family whose checkpoints of class ``architecture`` have the head for ``task``, and of others (``more``)."""
     return Family(
         model_type=model_type,
         build=build,
         prefix="model",
         roots=("shared.", "encoder.", "decoder."),
-        architectures={architecture: task},
+        architectures={architecture: task, **(more or {})},
         tasks=("features",),
         advice=f"choose --task {task}, or --task features for the encoder's states alone",
         other_heads={

@@ -9,6 +9,7 @@ from posexport.sources.huggingface.plan import Plan
 TASKS = (
     "features",
     "sentence-embedding",
+    "token-embedding",
     "fill-mask",
     "text-generation",
     "text2text-generation",
@@ -21,6 +22,7 @@ TASKS = (
     "ctc",
     "audio-classification",
     "zero-shot-image-classification",
+    "image-text-to-text",
 )
 
 

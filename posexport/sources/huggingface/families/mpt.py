@@ -2,7 +2,7 @@
 
 MosaicML, "MPT-7B" (2023, released code). ALiBi's largest exponent is ``alibi_bias_max``, as in that code; transformers
 has the key and takes 8 all the same, as ``--as-transformers`` does. Any length is taken; transformers ends at
-``max_seq_len``, for which it builds its table. Refused is what else the released code can do (clipping, normalised
+``max_seq_len``, for which it builds its table. Refused is what else the released code can do (normalised
 queries, learned positions).
 """
 
@@ -25,7 +25,6 @@ _LAYER = {
 #: keys of attn_config with the one value that is computed
 _ATTENTION = {
     "attn_type": "multihead_attention",
-    "clip_qkv": None,
     "qk_ln": False,
     "prefix_lm": False,
     "alibi": True,
@@ -49,6 +48,8 @@ def _build(config: Config, task: str) -> Plan:
         norm_bias=False,
         eps=config.number("layer_norm_epsilon", 1e-5),
     )
+    if clip := attention.get("clip_qkv"):
+        settings = settings.changed(projection_clip=_positive(config, "clip_qkv", clip))
     if (scale := attention.get("softmax_scale")) is not None:
         settings = settings.changed(scale_size=_positive(config, "softmax_scale", scale) ** -2)
     bias_max = _positive(config, "alibi_bias_max", attention.get("alibi_bias_max", 8))
@@ -69,7 +70,7 @@ def _attention(config: Config) -> dict[str, Any]:
     if not isinstance(stated, dict):
         raise PosexportError(f"{config.label} says attn_config = {stated!r:.60}; it must be an object")
     for key, value in _ATTENTION.items():
-        if (got := stated.get(key, value)) != value and not (key == "clip_qkv" and got == 0):
+        if (got := stated.get(key, value)) != value:
             needed = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
             raise PosexportError(f"{config.label} says attn_config.{key} = {got!r:.60}; only {needed} is read")
     return stated

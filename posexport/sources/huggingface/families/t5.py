@@ -17,14 +17,15 @@ from posexport.errors import PosexportError
 from posexport.models.decoder import Decoder, DecoderConfig, LanguageModel
 from posexport.models.encoder import Encoder, EncoderConfig, EncoderModel
 from posexport.models.encoder_decoder import EncoderDecoderModel
+from posexport.models.encoder_decoder_head import HeadedEncoderDecoder
 from posexport.models.transformer import TransformerConfig
 from posexport.nn.activations import ACTIVATIONS
 from posexport.nn.heads import Features, Head, TokenClassification
 from posexport.sources.huggingface.config import MOST_LAYERS, Config
+from posexport.sources.huggingface.families.fairseq import CLASSIFICATION, CLASSIFIER, GENERATION, classifier
 from posexport.sources.huggingface.families.family import Family
 from posexport.sources.huggingface.plan import Origin, Plan, in_layers, origin, origins_of
 
-GENERATION = "text2text-generation"
 #: modules of a layer to the checkpoint's
 _LAYER = {
     "attention.query": "layer.0.SelfAttention.q",
@@ -56,22 +57,27 @@ def _build(
     arrangement = _arrangement(config, feedforward)
     settings = EncoderConfig.of(types=0, **arrangement)
     modules = {"head.out": origin("lm_head" if task == GENERATION else "classifier")}
-    model: EncoderModel | EncoderDecoderModel
+    model: EncoderModel | EncoderDecoderModel | HeadedEncoderDecoder
     with torch.device("meta"):
         encoder = Encoder(settings, _encoding(config, settings, table_in_every_layer, bidirectional=True))
         modules |= _modules("encoder", "groups", settings)
         modules["encoder.embeddings.encoding"] = modules["encoder.groups.0.attention.encoding"]
-        if task == GENERATION:
+        if task in (GENERATION, CLASSIFICATION):
             after = _after(config, arrangement, tied)
             decoder = Decoder(after, _encoding(config, after, table_in_every_layer, bidirectional=False))
             modules |= _modules("decoder", "layers", after)
             modules["decoder.encoding"] = modules["decoder.layers.0.attention.encoding"]
-            model = EncoderDecoderModel(encoder, decoder, LanguageModel(after, encoder.embeddings.token))
+            if task == GENERATION:
+                model = EncoderDecoderModel(encoder, decoder, LanguageModel(after, encoder.embeddings.token))
+            else:
+                model = classifier(config, encoder, decoder)
+                modules |= CLASSIFIER
         else:
             after = None
             model = EncoderModel(encoder, _head(config, settings, task))
     tables = ["shared.weight", "encoder.embed_tokens.weight", *(["decoder.embed_tokens.weight"] if after else [])]
-    tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if after and after.head.tied else [])
+    tied_head = task == GENERATION and after is not None and after.head.tied
+    tokens = [f"transformer.{table}" for table in tables] + (["lm_head.weight"] if tied_head else [])
     special = {"encoder.embeddings.token.weight": Origin(tuple(tokens))}
     beside = {} if after else {"decoder.": "the decoder"}
     return Plan(model, origins_of(model, modules, special), unread=_UNREAD, beside=beside)
@@ -186,6 +192,7 @@ def _family(model_type: str, **options: Any) -> Family:
         architectures={
             "EncoderModel": "features",
             "ForTokenClassification": "token-classification",
+            "ForSequenceClassification": CLASSIFICATION,
             "ForConditionalGeneration": GENERATION,
             "WithLMHeadModel": GENERATION,
         },

@@ -1,0 +1,73 @@
+"""An encoder-decoder that classifies a text: both halves read it, and the decoder's state at its end is scored.
+
+Lewis et al., "BART" (arXiv:1910.13461), section 3.1. The decoder reads the text one token to the right behind a start
+token, without a mask of padding, as in transformers; its state is that of the last end token in the text.
+
+Shape letters: B batch, T tokens, S the encoder's states, C model size.
+"""
+
+import msgspec
+import torch
+from torch import Tensor
+
+from posexport.definition.definition import Definition, text_inputs
+from posexport.definition.lengths import limits_of, together
+from posexport.encodings.encoding import Encoding
+from posexport.models.decoder import Crossed, Decoder
+from posexport.models.encoder import Encoder
+from posexport.models.encoder_side import side_of
+from posexport.nn.attention import additive
+from posexport.nn.heads import Head
+from posexport.spec import InputSpec, LengthContract, OutputSpec
+
+
+class HeadedEncoderDecoder(Definition):
+    """``start``: the token before the text; ``end``: the one at which the head reads. One table of embeddings."""
+
+    ordered = True
+
+    def __init__(self, encoder: Encoder, decoder: Decoder, head: Head, *, start: int, end: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.head = head
+        self.start, self.end = start, end
+        self.overhead = encoder.embeddings.position_ids.offset
+        decoder.token.weight = encoder.embeddings.token.weight
+
+    @property
+    def encoding(self) -> Encoding:
+        """The encoding of the encoder's first layer."""
+        return self.encoder.encoding
+
+    @property
+    def shift_invariant(self) -> bool:
+        """No: the decoder reads padding before a text like tokens of it."""
+        return False
+
+    @property
+    def padding_invariant(self) -> bool:
+        return all(each.padding_invariant for each in [*self.encoder.encodings, *self.decoder.encodings])
+
+    @property
+    def limits(self) -> LengthContract:
+        contracts = [*side_of(self.encoder).contracts, *(limits_of(encoding) for encoding in self.decoder.encodings)]
+        dependent = any(encoding.length_dependent for encoding in self.decoder.encodings)
+        return msgspec.structs.replace(together(contracts), length_dependent=dependent)
+
+    @property
+    def inputs(self) -> list[InputSpec]:
+        config = self.encoder.config
+        return text_inputs(config.vocab, config.padding_id)
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return self.head.outputs
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
+        states_BSC = self.encoder(input_ids, attention_mask)
+        start_B1 = torch.full_like(input_ids[:, :1], self.start)
+        crossed = Crossed(self.decoder.crossed(states_BSC), additive(attention_mask, states_BSC))
+        x_BTC, _ = self.decoder(torch.cat([start_B1, input_ids[:, :-1]], 1), None, None, crossed)
+        outputs: tuple[Tensor, ...] = self.head(x_BTC, input_ids == self.end)
+        return outputs

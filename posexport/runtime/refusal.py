@@ -1,0 +1,17 @@
+"""Why ONNX Runtime failed, in words for the caller."""
+
+import re
+
+from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND
+
+
+def refusal(err: Exception) -> str | None:
+    """Why a run failed, if it is something the caller can mend: the length guard's words, or too little memory."""
+    text = str(err)
+    if match := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
+        return match[1]
+    if match := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)'", text):
+        return match[1]
+    if re.search(r"Failed to allocate memory|bad_alloc|CUDA out of memory|CUDA failure 2:", text):
+        return "there is not enough memory for it; use a smaller batch or a shorter input"
+    return None
