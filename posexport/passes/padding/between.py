@@ -50,6 +50,8 @@ class Between:
                     return "what attention computes is read elsewhere too"
                 if any(sizes(value) is None for value in node.outputs):
                     return "a size between attention and its projections is not known"
+            if node.op_type == "Reshape" and _row_shape(node.outputs[0], self.lead).count(-1) > 1:
+                return "what attention reads is reshaped to two axes of tokens"
             read = [value for value in _read(node) if value not in computed and value not in matrices]
             if any(value.const_value is None and sizes(value) is None for value in read):
                 return "a size of what attention reads is not known"
@@ -123,7 +125,10 @@ class _Row:
 
 
 def _read(node: ir.Node) -> list[ir.Value]:
-    return [value for value in node.inputs if value is not None]
+    """What a row's copy of ``node`` reads: attention of a row computes its bias itself."""
+    spec = AttentionSpec.of(node)
+    bias = None if spec is None or spec.bias == "none" else spec.named_inputs(node)["bias"]
+    return [value for value in node.inputs if value is not None and value is not bias]
 
 
 def _row_shape(value: ir.Value, lead: Axes) -> list[int]:

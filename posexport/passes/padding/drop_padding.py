@@ -17,6 +17,7 @@ import onnx_ir as ir
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import constant, producer, sizes, width
+from posexport.ops.attention import AttentionSpec
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.padding import real_tokens
@@ -116,10 +117,12 @@ class _Flow:
         return next(filter(None, reasons), None)
 
     @property
-    def selects(self) -> bool:
-        """Something reads tokens by their place, such as the first one."""
+    def counts_from_first(self) -> bool:
+        """Something reads tokens by their place, such as the first one, or adds to scores by other than distances."""
         values = [value for node in self.leaving for value in node.outputs]
-        return any(user.op_type in _SELECT for value in values for user, _ in value.uses())
+        specs = [AttentionSpec.of(node) for between in self.between for node in between.nodes]
+        by_place = [op for spec in specs if spec is not None for op in spec.operators.values() if not op.shifts]
+        return bool(by_place) or any(user.op_type in _SELECT for value in values for user, _ in value.uses())
 
     def _reader_refusal(self, value: ir.Value) -> str | None:
         """Why zeros may not stand for what ``value`` has at padding."""
@@ -152,7 +155,9 @@ def _enters(node: ir.Node, lead: Axes) -> bool:
 
 
 def _is_rows(value: ir.Value) -> bool:
-    return value.shape is not None and len(value.shape) == 2 and not value.shape.is_static() and value.shape.is_static(1)
+    return (
+        value.shape is not None and len(value.shape) == 2 and not value.shape.is_static() and value.shape.is_static(1)
+    )
 
 
 def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]) -> list[ir.Node]:
@@ -170,7 +175,7 @@ def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]
 def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
     graph = model.graph
     g = Builder(model.opset_imports[""], taken=_names(graph))
-    real = real_tokens.find(g, mask.input, from_first=flow.selects)
+    real = real_tokens.find(g, mask.input, from_first=flow.counts_from_first)
     graph.insert_before(graph[0], g.take())
     for node in flow.entering:
         rows = node.outputs[0]

@@ -52,8 +52,10 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
     lead = sizes(given) or ()
     if len(lead) != 2 or not all(isinstance(size, str) for size in lead):
         return f"the mask {given.name} is not of rows and tokens"
-    return PaddingMask(given, values) if all(_drops(model, given, value) for value in values) else (
-        f"what attention adds for {given.name} does not drop tokens where that is 0"
+    return (
+        PaddingMask(given, values)
+        if all(_drops(model, given, value) for value in values)
+        else (f"what attention adds for {given.name} does not drop tokens where that is 0")
     )
 
 

@@ -64,7 +64,14 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         all_fit = g.ReduceMin(g.Cast(fits, to=_INT64), keepdims=0)
         return g.And(g.Cast(all_fit, to=_BOOL), g.Greater(number, 0))
 
-    pays = g.if_(worth, together, lambda: worth, branches=("much_padding", "little_padding"), name="padding_is_dropped", types=[_BOOL])
+    pays = g.if_(
+        worth,
+        together,
+        lambda: worth,
+        branches=("much_padding", "little_padding"),
+        name="padding_is_dropped",
+        types=[_BOOL],
+    )
 
     def dropped() -> tuple[ir.Value, ...]:
         first, lengths = bounds()
