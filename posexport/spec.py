@@ -45,8 +45,8 @@ BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
 Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions"]
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
-#: ``ragged-right`` on the right only
-Padding = Literal["none", "right", "left", "ragged", "ragged-right"]
+#: ``ragged-right`` on the right only, ``few`` every row by one token on the right
+Padding = Literal["none", "right", "left", "ragged", "ragged-right", "few"]
 
 
 class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

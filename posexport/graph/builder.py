@@ -128,9 +128,13 @@ class Builder:
         ``types``: of the results, which a graph asks for and a function does not.
         """
         names = [name] if isinstance(name, str) else list(name)
-        graphs = [self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)]
+        graphs: list[ir.Graph] = [
+            self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)
+        ]
+            self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)
+        ]
         values = [ir.Value(name=claim(each, self._names)) for each in names]
-        for results in (values, *(graph.outputs for graph in graphs)):
+        for results in (values, *(list(graph.outputs) for graph in graphs)):
             for value, dtype in zip(results, types, strict=False):
                 value.type = ir.TensorType(dtype)
         bodies = dict(zip(("then_branch", "else_branch"), graphs, strict=True))

@@ -158,7 +158,11 @@ class _Search:
         for padding in paddings:
             candidates = [p for p in self._points if p.padding == padding and not (p.calls or p.position_ids_given)]
             if candidates:
-                yield max(candidates, key=lambda point: (-point.batch, point.length))
+                largest = max(candidates, key=lambda point: (-point.batch, point.length))
+                yield largest
+                # a graph that leaves much padding out computes little
+                if padding == "right":
+                    yield msgspec.structs.replace(largest, padding="few")
 
     def _grow(self, point: GridPoint) -> None:
         """Longer inputs up to the limit, then more rows of the longest."""

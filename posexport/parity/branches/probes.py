@@ -1,7 +1,8 @@
 """Which branches of a graph run: copies of its graphs that also say it, and sessions that remember what they said.
 
-A branch is one side of an If, or the body of a Scan or a Loop, in the main graph or in a function. An If's condition,
-and one element per iteration of a body, become outputs of everything around them. Imports no torch.
+A branch is one side of an If, or the body of a Scan or a Loop, in the main graph or in a function. How often each ran
+becomes an output of everything around it; loops add up what their iterations say, so that a loop in a loop may have
+another number of them each time. Imports no torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,10 +45,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Probe:
-    """An int64 array [n] in some graph: of an If 1 where it took its then branch, 0 where not; of a body 1 a run.
-
-    -1 stands for a node that did not run itself.
-    """
+    """An int64 array [2] in some graph: how often the first body of a node ran, and the second one of an If."""
 
     node: str
     op_type: str
@@ -55,8 +53,8 @@ class Probe:
 
     def ran(self, values: np.ndarray[Any, Any]) -> Iterator[tuple[str, str]]:
         """(node, body) of what ran, ``values`` being the array's."""
-        for body, code in zip(_BODIES[self.op_type], (1, 0), strict=False):
-            if bool((values == code).any()):
+        for body, times in zip(_BODIES[self.op_type], values.tolist(), strict=False):
+            if times:
                 yield self.node, body
 
 
@@ -167,19 +165,20 @@ class _Watcher:
         inner = {name: self.graph(graph.node, own) for name, graph in graphs.items()}
         if node.op_type == "If":
             taken = self._name()
-            nodes.extend(_flat(_node("Cast", [node.input[0]], f"{taken}/cast", to=7), taken))
+            nodes.extend(_sides(node.input[0], taken))
             return [Probe(own, "If", taken), *self._either(node, graphs, inner)]
         (graph,) = graphs.values()
         (probes,) = inner.values()
-        ones = self._name()
-        graph.node.append(_node("Constant", [], ones, value_ints=[1]))
+        once = self._name()
+        graph.node.append(_node("Constant", [], once, value_ints=[1, 0]))
         found = []
-        for value, probe in [(ones, None), *((probe.value, probe) for probe in probes)]:
+        for value, probe in [(once, None), *((probe.value, probe) for probe in probes)]:
             graph.output.append(_value_info(value))
-            stacked, flat = self._name(), self._name()
+            stacked, total = self._name(), self._name()
             node.output.append(stacked)
-            nodes.extend(_flat(None, flat, stacked))
-            found.append(Probe(own, node.op_type, flat) if probe is None else Probe(probe.node, probe.op_type, flat))
+            nodes.append(_node("Constant", [], f"{total}/iterations", value_ints=[0]))
+            nodes.append(_node("ReduceSum", [stacked, f"{total}/iterations"], total, keepdims=0))
+            found.append(Probe(own, node.op_type, total) if probe is None else Probe(probe.node, probe.op_type, total))
         for attribute in node.attribute:
             if attribute.name in ("scan_output_axes", "scan_output_directions"):
                 attribute.ints.extend([0] * len(found))
@@ -188,7 +187,7 @@ class _Watcher:
     def _either(
         self, node: "NodeProto", graphs: Mapping[str, "GraphProto"], inner: Mapping[str, Sequence[Probe]]
     ) -> Iterator[Probe]:
-        """The probes of an If's branches: the branch that is not taken gives -1."""
+        """The probes of an If's branches: the branch that is not taken gives zeros."""
         for name, probes in inner.items():
             for probe in probes:
                 outside = self._name()
@@ -197,7 +196,7 @@ class _Watcher:
                     value = probe.value
                     if branch != name:
                         value = self._name()
-                        graph.node.append(_node("Constant", [], value, value_ints=[-1]))
+                        graph.node.append(_node("Constant", [], value, value_ints=[0, 0]))
                     graph.output.append(_value_info(value))
                 yield Probe(probe.node, probe.op_type, outside)
 
@@ -206,11 +205,16 @@ class _Watcher:
         return f"{_PROBE}{self._count}"
 
 
-def _flat(before: "NodeProto | None", to: str, value: str = "") -> list["NodeProto"]:
-    """Nodes that give ``to``, [n], from what ``before`` gives or from ``value``."""
-    all_elements = f"{to}/all"
-    reshape = _node("Reshape", [before.output[0] if before else value, all_elements], to)
-    return [*([before] if before else []), _node("Constant", [], all_elements, value_ints=[-1]), reshape]
+def _sides(condition: str, to: str) -> list["NodeProto"]:
+    """Nodes that give ``to``: [1, 0] where an If takes its then branch, else [0, 1]."""
+    one, scalar, then, orelse = (f"{to}/{name}" for name in ("one", "scalar", "then", "else"))
+    return [
+        _node("Constant", [], one, value_ints=[1]),
+        _node("Cast", [condition], scalar, to=7),
+        _node("Reshape", [scalar, one], then),
+        _node("Sub", [one, then], orelse),
+        _node("Concat", [then, orelse], to, axis=0),
+    ]
 
 
 def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> "NodeProto":
@@ -222,4 +226,4 @@ def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -
 def _value_info(name: str) -> Any:
     from onnx import TensorProto, helper
 
-    return helper.make_tensor_value_info(name, TensorProto.INT64, [None])
+    return helper.make_tensor_value_info(name, TensorProto.INT64, [2])

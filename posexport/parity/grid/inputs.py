@@ -70,7 +70,8 @@ def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
         elif point.padding == "ragged-right":
             pads, left = (0 if row == 0 else int(rng.integers(1, length - least + 1))), False
         else:
-            pads, left = min(max(1, length // 3), length - least), point.padding == "left"
+            most = 1 if point.padding == "few" else max(1, length // 3)
+            pads, left = min(most, length - least), point.padding == "left"
         if pads:
             keep_BT[row, slice(0, pads) if left else slice(length - pads, length)] = False
     return keep_BT

@@ -4,7 +4,7 @@ import msgspec
 
 from posexport.spec import Padding, frames
 
-PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right")
+PADDINGS: tuple[Padding, ...] = ("none", "right", "left", "ragged", "ragged-right", "few")
 
 
 class GridPoint(msgspec.Struct, frozen=True, kw_only=True):

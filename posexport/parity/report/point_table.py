@@ -107,7 +107,14 @@ _EMULATED = (
     "in emulation: computed in float32, every operator's output rounded to {}; what one kernel rounds inside, and the "
     "order of its sums, only a run on a provider with kernels of {} shows"
 )
-_HEADINGS = {"none": "no padding", "right": "right", "left": "left", "ragged": "ragged", "ragged-right": "ragged"}
+_HEADINGS = {
+    "none": "no padding",
+    "right": "right",
+    "left": "left",
+    "ragged": "ragged",
+    "ragged-right": "ragged",
+    "few": "one token",
+}
 
 
 def _cell(points: Sequence[Point]) -> str:

@@ -138,11 +138,14 @@ def _row_shape(value: ir.Value, lead: Axes) -> list[int]:
 
 
 def _alone(node: ir.Node, padding: Collection[ir.Value]) -> AttentionSpec | None:
-    """What attention of one row is: with a bias of its own, without a mask that only padding has."""
+    """What attention of one row is: with a bias of its own, without a mask that only padding has.
+
+    Where an operator adds scores, the mask costs next to nothing and stays: one function serves rows and batches.
+    """
     spec = AttentionSpec.of(node)
     if spec is None:
         return None
-    only_padding = spec.mask == "keys" and spec.named_inputs(node)["mask"] in padding
+    only_padding = spec.mask == "keys" and not spec.operators and spec.named_inputs(node)["mask"] in padding
     return replace(spec, bias="none", mask="none" if only_padding else spec.mask)
 
 
@@ -152,7 +155,7 @@ def _copy(g: Builder, node: ir.Node, given: dict[ir.Value, ir.Value], spec: Atte
         copy = ir.Node(
             node.domain,
             node.op_type,
-            [value if value is None else given.get(value, value) for value in node.inputs],
+            [value and given.get(value, value) for value in node.inputs],
             list(node.attributes.values()),
             num_outputs=len(node.outputs),
             version=node.version,
@@ -161,7 +164,7 @@ def _copy(g: Builder, node: ir.Node, given: dict[ir.Value, ir.Value], spec: Atte
         own = AttentionSpec.of(node)
         assert own is not None
         inputs = own.named_inputs(node)
-        copy = spec.node({name: given.get(value, value) for name, value in inputs.items()}, like=node)  # type: ignore[call-overload]
+        copy = spec.node({name: value and given.get(value, value) for name, value in inputs.items()}, like=node)
     copy.metadata_props.update(node.metadata_props)
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.name, new.type = old.name, old.type

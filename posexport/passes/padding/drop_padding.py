@@ -4,9 +4,9 @@ Rows of real tokens are gathered before the first region that works token by tok
 and put back where the graph gives a value for every token; between regions each row of the batch has attention of its
 own length. Inputs and outputs stay as they are; outputs for tokens of padding are zeros.
 
-Whether that pays is decided once in a call, by its mask. Where it does not, as without padding, each If takes the branch
-that has the nodes as they were, and rows are those of all tokens: nothing is gathered between layers. A graph has its
-large weights outside of branches, once.
+Whether that pays is decided once in a call, by its mask. Where it does not, as without padding, each If takes the
+branch that has the nodes as they were, and rows are those of all tokens: nothing is gathered between layers. A graph
+has its large weights outside of branches, once.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,8 +27,12 @@ from posexport.passes.padding.real_tokens import RealTokens
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
+_FLOAT = ir.DataType[MODEL_DTYPE.onnx]
 #: that take some of the tokens
 _SELECT = {"Gather", "GatherND", "GatherElements", "Slice"}
+
+#: that give what they read in another form, such as keys for cross attention
+_LAYOUT = {"Transpose", "Reshape", "Identity", "Cast"}
 
 
 class DropPadding(GraphPass):
@@ -131,7 +135,11 @@ class _Flow:
         for user, _ in value.uses():
             others = [other for other in user.inputs if other is not None and other is not value]
             masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in others)
-            if not masks and user.op_type not in _SELECT:
+            if user.op_type in _LAYOUT:
+                reason = self._reader_refusal(user.outputs[0])
+                if reason is not None:
+                    return reason
+            elif not masks and user.op_type not in _SELECT:
                 return f"{user.op_type} may read the hidden states of padding"
         return None
 
@@ -188,7 +196,24 @@ def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
     for between in flow.between:
         _put(between.nodes, g, _context(g, between, real))
     for node in flow.leaving:
+        if node.outputs[0].is_graph_output():
+            for own in _for_readers(graph, node):
+                _put([own], g, _for_all_tokens(g, own, real))
         _put([node], g, _for_all_tokens(g, node, real))
+
+
+def _for_readers(graph: ir.Graph, reshape: ir.Node) -> list[ir.Node]:
+    """A copy for what reads an output of the graph, which is zeros for padding that was computed too."""
+    value = reshape.outputs[0]
+    readers = list(value.uses())
+    if not readers:
+        return []
+    inner = ir.Value(name=f"{value.name}_read", type=value.type, shape=value.shape)
+    copy = ir.node("Reshape", reshape.inputs, {"allowzero": 1}, outputs=[inner], name=f"node_{inner.name}")
+    graph.insert_before(reshape, copy)
+    for reader, place in readers:
+        reader.replace_input_with(place, inner)
+    return [copy]
 
 
 def _context(g: Builder, between: Between, real: RealTokens) -> ir.Value:
@@ -198,8 +223,8 @@ def _context(g: Builder, between: Between, real: RealTokens) -> ir.Value:
         lambda: between.by_row(g, real),
         lambda: between.at_once(g),
         branches=("row_by_row", "all_rows"),
-        name=f"{between.rows.name}",
-        types=[between.rows.dtype or MODEL_DTYPE.onnx],
+        name=str(between.rows.name),
+        types=[_FLOAT],
     )
 
 
@@ -209,6 +234,7 @@ def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
     value = reshape.outputs[0]
     assert rows is not None
     channels = width(rows)
+    assert channels is not None
 
     def put_back() -> ir.Value:
         zeros = g.ConstantOfShape(g.shape(g.Reshape(g.Size(real.mask), [1]), [channels]))
@@ -226,8 +252,8 @@ def _for_all_tokens(g: Builder, reshape: ir.Node, real: RealTokens) -> ir.Value:
         put_back,
         as_it_is,
         branches=("put_back", "all_tokens"),
-        name=f"{value.name}",
-        types=[value.dtype or MODEL_DTYPE.onnx],
+        name=str(value.name),
+        types=[_FLOAT],
     )
 
 

@@ -45,7 +45,7 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
         if spec.cache != "none":
             return "attention has a KV cache"
         values[value] = None
-    found = {input for value in values for input in inputs_of(value)}
+    found = {each for value in values for each in inputs_of(value)}
     if len(found) != 1:
         return "attention has no mask that is of one input alone" if values else "there is no attention node"
     (given,) = found
