@@ -131,8 +131,6 @@ class Builder:
         graphs: list[ir.Graph] = [
             self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)
         ]
-            self._graph(branch, names, build) for branch, build in zip(branches, (then, orelse), strict=True)
-        ]
         values = [ir.Value(name=claim(each, self._names)) for each in names]
         for results in (values, *(list(graph.outputs) for graph in graphs)):
             for value, dtype in zip(results, types, strict=False):
