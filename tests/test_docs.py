@@ -43,7 +43,7 @@ RUN, READ = ("bash", "python"), ("html", "javascript", "json", "mermaid", "pycon
 NOT_RUN = {
     "README.md": 1,
     "clients.md": 5,
-    "embedders.md": 3,
+    "embedders.md": 4,
     "quickstart.md": 2,
     "sources.md": 1,
     "generation.md": 1,
