@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def medians(sessions: Sequence[onnxruntime.InferenceSession], batches: Sequence[
 def main(kept: Path, dropped: Path) -> dict[str, Any]:
     sessions, rows = [session(kept), session(dropped)], sentences(kept)
     found: dict[str, Any] = {
-        "date": date.today().isoformat(),
+        "date": datetime.now(UTC).date().isoformat(),
         "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip(),
         "onnxruntime": onnxruntime.__version__,
         "rounds": ROUNDS,

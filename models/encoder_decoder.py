@@ -33,9 +33,7 @@ class EncoderDecoderModel(Definition):
     ordered = True
     causal = True
 
-    def __init__(
-        self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None, *, shared: bool = True
-    ) -> None:
+    def __init__(self, encoder: Encoder | Side, decoder: Half, head: nn.Module | None, *, shared: bool = True) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
