@@ -129,6 +129,8 @@ def test_torch_is_left_as_it_was() -> None:
     assert before == (torch.SymBool.__bool__, ShapeEnv._set_replacement, transformer._detect_is_causal_mask)
 
 
+# PyTorch warns of them once in a process
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_the_reference_packs_no_nested_tensor() -> None:
     """With nested tensors what is padded comes back as zeros, and which columns come back is PyTorch's to say."""
     layer = nn.TransformerEncoderLayer(12, 2, 20, batch_first=True)

@@ -249,8 +249,11 @@ def test_it_is_recognised_and_right(tmp_path: Path, model: type[Model], target: 
     found: Counter[str] = Counter()
     for name, lowering in manifest.lowerings.items():
         found[name.removeprefix("Packed").removeprefix("Biased")] += lowering.nodes
-    assert found == RECOGNISED[model]
-    assert manifest.passes["recognised-attention"].nodes == sum(found.values())
+    # attention that leaves padding out is there for a row too
+    for_rows = manifest.passes["drop-padding"].nodes
+    assert all(found[name] >= nodes for name, nodes in RECOGNISED[model].items())
+    assert manifest.passes["recognised-attention"].nodes == found.total() - for_rows == sum(RECOGNISED[model].values())
+    assert target == "cpu" or not for_rows
 
 
 # -- without an export: the same call of PyTorch, in the mode and outside --------------------------------

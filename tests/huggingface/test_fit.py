@@ -177,9 +177,11 @@ def test_architectures(masked: Path) -> None:
     source = read(masked)
     assert source.task == "features"
     assert any("architectures" in remark for remark in source.remarks)
-    for name in ("BertLMHeadModel", "BertForMultipleChoice", "Custom"):
+    for name in ("BertForMultipleChoice", "Custom"):
         configure(masked, architectures=[name])
         assert name in refusal(masked)
+    configure(masked, architectures=["BertLMHeadModel"])
+    assert "is_decoder = false" in refusal(masked)
     configure(masked, architectures="BertModel")
     assert "must be a list" in refusal(masked)
 
