@@ -1,6 +1,9 @@
 """Without padding in linear layers and attention: the same values for real tokens, whatever the padding."""
 
+import functools
+
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -34,9 +37,13 @@ PADDED = {
 }
 
 
-def _model(name: str, *, dropped: bool, settings: tuple[str, ...] = ()) -> tuple[ir.Model, dict[str, PassResult]]:
-    source = builtin.builtin_source(name, task=None, settings_given=shared(name, *settings))
-    model = trace(source, CPU.opset)
+@functools.cache
+def _traced(name: str) -> onnx.ModelProto:
+    return ir.to_proto(trace(builtin.builtin_source(name, task=None, settings_given=shared(name)), CPU.opset))
+
+
+def _model(name: str, *, dropped: bool) -> tuple[ir.Model, dict[str, PassResult]]:
+    model = ir.from_proto(_traced(name))
     model.ir_version = 10
     found = run(model, CPU, without={} if dropped else {"drop-padding": "a test"})
     functions.attach(model, CPU)

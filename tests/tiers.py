@@ -13,6 +13,7 @@ LONG: dict[str, dict[str, tuple[str, ...]]] = {
     "test_agreement": {
         "test_an_encoding_is_compared_in_every_precision": (),
         "test_the_manifest_says_what_a_precision_costs": (),
+        "test_verify_proves_by_the_weights_in_the_file": (),
     },
     "test_all_padding": {
         "test_bundles": ("decoder-rope-cpu-fp32",),
