@@ -270,7 +270,7 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """How a text becomes a vector for each of its tokens (ColBERT), beside what `TextRules` say of prompts.
 
     Attributes:
-        query_marker: the token that stands behind the first one of a query; empty: none.
+        query_marker: the token after the first one of a query; empty: none.
         document_marker: the same of a document.
         query_length: tokens at which a query is cut, special tokens and the marker included; None: as other texts.
         document_length: the same of a document.

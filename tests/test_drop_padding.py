@@ -21,14 +21,14 @@ from tests.tolerances import agree
 CPU = Target("cpu", 24)
 #: real tokens of each row
 LENGTHS = (29, 3, 11, 1)
-PLACES = np.arange(max(LENGTHS))
-RIGHT = np.asarray(LENGTHS)[:, None] > PLACES
+TOKENS = np.arange(max(LENGTHS))
+RIGHT = np.asarray(LENGTHS)[:, None] > TOKENS
 #: name -> real tokens of each row, and whether padding is left out there
 PADDED = {
     "right": (RIGHT, True),
     "left": (RIGHT[:, ::-1], True),
     "inside the row": (np.roll(RIGHT, 2, 1) & RIGHT[:1], True),
-    "in the middle": (RIGHT | (PLACES[-1] == PLACES), False),
+    "in the middle": (RIGHT | (TOKENS[-1] == TOKENS), False),
     "a row without tokens": (RIGHT & (np.arange(4) != 2)[:, None], True),
     "little": (np.maximum(RIGHT, np.arange(4)[:, None] > 1), False),
     "none": (np.ones_like(RIGHT), False),

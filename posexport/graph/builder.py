@@ -166,10 +166,10 @@ class Builder:
             f"{name}_so_far": state,
         }
         scalar = ir.Shape([])
-        given = [ir.Value(name=claim(each, self._names), type=kind) for each, kind in types.items()]
-        turn, goes_on, so_far = given
+        body_inputs = [ir.Value(name=claim(each, self._names), type=kind) for each, kind in types.items()]
+        turn, goes_on, so_far = body_inputs
         turn.shape = goes_on.shape = scalar
-        graph = self._graph(body_name, ["goes_on", name], lambda: (goes_on, body(turn, so_far)), given)
+        graph = self._graph(body_name, ["goes_on", name], lambda: (goes_on, body(turn, so_far)), body_inputs)
         graph.outputs[0].type, graph.outputs[0].shape, graph.outputs[1].type = goes_on.type, scalar, state
         value = ir.Value(name=claim(name, self._names), type=state)
         return self._add(ir.node("Loop", [times, None, start], {"body": graph}, outputs=[value]))[0]

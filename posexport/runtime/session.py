@@ -53,8 +53,7 @@ def load(
     manifest = read(path, precision)
     if check:
         check_hashes(path, manifest)
-    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(part.file, part) for part in manifest.parts]
-    graphs = graphs or [(MODEL, manifest)]
+    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(p.file, p) for p in manifest.parts] or [(MODEL, manifest)]
     for file, _ in graphs:
         locate(path, file)
     make = functools.partial(bundle_session, provider=provider, threads=threads)

@@ -13,11 +13,11 @@ from posexport.graph.builder import Builder
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
+from posexport.passes.padding.mask import Axes
 from posexport.passes.padding.real_tokens import RealTokens
 
 #: that keep rows apart and tokens in order, whatever the numbers of both
 _BY_ROW = {"Reshape", "Transpose", "Where", "Add", "Sub", "Mul", "Div", "Neg", "Concat", "Cast", "Identity"}
-Axes = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from posexport.ops.attention import AttentionSpec
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.padding import real_tokens
-from posexport.passes.padding.between import Axes, Between
-from posexport.passes.padding.mask import PaddingMask, padding_mask
+from posexport.passes.padding.between import Between
+from posexport.passes.padding.mask import Axes, PaddingMask, padding_mask
 from posexport.passes.padding.real_tokens import RealTokens
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
@@ -92,8 +92,7 @@ class _Flow:
         computed: set[ir.Value] = set()
         for node in graph:
             if _enters(node, mask.lead):
-                (given,) = node.inputs[:1]
-                if given not in computed:
+                if node.inputs[0] not in computed:
                     flow.entering.append(node)
                 else:
                     flow.between.append(Between(_back_to_rows(graph, node, computed), mask.lead, mask.values))
@@ -170,14 +169,14 @@ def _is_rows(value: ir.Value) -> bool:
 
 def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]) -> list[ir.Node]:
     """The nodes that compute ``last`` from rows."""
-    found, waiting = {last}, [last]
+    nodes, waiting = {last}, [last]
     while waiting:
         for value in waiting.pop().inputs:
             node = None if value is None else value.producer()
-            if value in computed and node is not None and node not in found:
-                found.add(node)
+            if value in computed and node is not None and node not in nodes:
+                nodes.add(node)
                 waiting.append(node)
-    return [node for node in graph if node in found]
+    return [node for node in graph if node in nodes]
 
 
 def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:

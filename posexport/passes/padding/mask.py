@@ -45,43 +45,43 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
         if spec.cache != "none":
             return "attention has a KV cache"
         values[value] = None
-    found = {each for value in values for each in inputs_of(value)}
-    if len(found) != 1:
+    masks = {each for value in values for each in inputs_of(value)}
+    if len(masks) != 1:
         return "attention has no mask that is of one input alone" if values else "there is no attention node"
-    (given,) = found
-    lead = sizes(given) or ()
+    (mask,) = masks
+    lead = sizes(mask) or ()
     if len(lead) != 2 or not all(isinstance(size, str) for size in lead):
-        return f"the mask {given.name} is not of rows and tokens"
+        return f"the mask {mask.name} is not of rows and tokens"
     return (
-        PaddingMask(given, values)
-        if all(_drops(model, given, value) for value in values)
-        else (f"what attention adds for {given.name} does not drop tokens where that is 0")
+        PaddingMask(mask, values)
+        if all(_drops(model, mask, value) for value in values)
+        else (f"what attention adds for {mask.name} does not drop tokens where that is 0")
     )
 
 
 def inputs_of(value: ir.Value) -> set[ir.Value]:
     """The inputs of the graph that ``value`` depends on."""
-    found, waiting, seen = set(), [value], {value}
+    inputs, waiting, seen = set(), [value], {value}
     while waiting:
         each = waiting.pop()
         node = each.producer()
         if node is None and each.const_value is None:
-            found.add(each)
+            inputs.add(each)
         for read in node.inputs if node is not None else ():
             if read is not None and read not in seen:
                 seen.add(read)
                 waiting.append(read)
-    return found
+    return inputs
 
 
-def _drops(model: ir.Model, given: ir.Value, value: ir.Value) -> bool:
+def _drops(model: ir.Model, source: ir.Value, value: ir.Value) -> bool:
     """Whether no query sees a token at which the input is 0, and every query sees all others or may."""
-    assert given.dtype is not None
+    assert source.dtype is not None
     real = np.arange(_LONGEST) < np.asarray(_LENGTHS)[:, None]
-    graph = part(model, [given], value)
+    graph = part(model, [source], value)
     if graph is None:
         return False
-    (mask,) = computed(model, graph, [{given.name or "": real.astype(given.dtype.numpy())}])
+    (mask,) = computed(model, graph, [{source.name or "": real.astype(source.dtype.numpy())}])
     dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, _LONGEST)))
     dropped = dropped <= np.finfo(np.float32).min / 4
     return bool(dropped[np.broadcast_to(~real[:, None, None], dropped.shape)].all() and not dropped[0].all())

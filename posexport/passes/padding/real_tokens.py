@@ -83,5 +83,5 @@ def find(g: Builder, mask: ir.Value, *, from_first: bool) -> RealTokens:
         return (every, *[g.Slice(every, [0], [0])] * (len(names) - 1))
 
     names = ("kept_tokens", "rows_with_tokens", "first_tokens", "row_lengths", "row_ends")
-    found = g.if_(pays, dropped, kept, branches=("real_only", "all_tokens"), name=names, types=[_INT64] * len(names))
-    return RealTokens(pays, real, *found)
+    tables = g.if_(pays, dropped, kept, branches=("real_only", "all_tokens"), name=names, types=[_INT64] * len(names))
+    return RealTokens(pays, real, *tables)

@@ -137,7 +137,7 @@ def _modes(config: Config) -> list[Mode]:
 def _steps(
     directory: Directory, modules: Sequence[tuple[str, str]], width: int, *, of: Vectors = "sentence"
 ) -> list[Step]:
-    """What stands behind the pooling, or of a token's vectors the states, each projection of the width before it."""
+    """What follows the pooling, or of a token's vectors the states, each projection of the width before it."""
     steps = []
     for name, folder in modules:
         if name == "Normalize":
