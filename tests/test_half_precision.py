@@ -1,5 +1,7 @@
 """Half precision: what stays float32, what it costs in accuracy, and where there are no kernels."""
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,9 +27,11 @@ from posexport.sources.resolve import LoadOptions
 from posexport.spec import InputSpec, OutputSpec
 from posexport.targets.dtypes import BY_ORT_TYPE, BY_PRECISION
 from posexport.targets.precision_options import PrecisionOptions
-from posexport.targets.target import Target
+from posexport.targets.target import Target, TargetName
 from tests.small import recipe
 from tests.tolerances import agree, agree_each
+
+Exported = Callable[[str, TargetName], Path]
 
 _HEAD = '<ir_version: 10, opset_import: ["": 20, "f": 1]>'
 _LEVELS = {
@@ -229,22 +233,25 @@ def test_bfloat16_to_onnx_runtime_and_back() -> None:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """T5's bias and a rotation in float16: an encoder for any runtime, a decoder with the operators of CUDA."""
-    paths = {}
-    for name, target in (("encoder-t5", "portable"), ("decoder-rope", "cuda")):
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The path of a built-in model in float16."""
+
+    @functools.cache
+    def path(name: str, target: TargetName) -> Path:
         source = prepare(name, LoadOptions(settings=("layers=1",)))
-        path = paths[name] = tmp_path_factory.mktemp(name) / "model.onnx"
+        path = tmp_path_factory.mktemp(name) / "model.onnx"
         opset = negotiate.opset(None, static_cache=False, made_for=target)
         build(source, path, recipe(opset=opset, target=target, precision="fp16"))
-    return paths
+        return path
+
+    return path
 
 
 @pytest.mark.parametrize("level", _LEVELS)
-def test_as_exact_as_pytorch_with_float32_positions(exported: dict[str, Path], level: str) -> None:
+def test_as_exact_as_pytorch_with_float32_positions(exported: Exported, level: str) -> None:
     module = prepare("encoder-t5", LoadOptions(settings=("layers=1",))).module
     truth, own = (PrecisionCopy(module, dtype, outputs=1) for dtype in (torch.float64, torch.float16))
-    session = _session(exported["encoder-t5"], level)
+    session = _session(exported("encoder-t5", "portable"), level)
     for length in (17, 301):
         ids = np.random.default_rng(length).integers(1, 250, (2, length))
         mask = np.ones((2, length), np.int64)
@@ -257,9 +264,11 @@ def test_as_exact_as_pytorch_with_float32_positions(exported: dict[str, Path], l
         assert error < 2 * reference
 
 
-def test_cuda_has_a_kernel_for_every_node_in_its_type(exported: dict[str, Path]) -> None:
+def test_cuda_has_a_kernel_for_every_node_in_its_type(exported: Exported) -> None:
     """By the kernel table: there is no GPU here. What has none in float32 either is not about half precision."""
-    flat = onnx.shape_inference.infer_shapes(inliner.inline_local_functions(onnx.load(exported["decoder-rope"])))
+    flat = onnx.shape_inference.infer_shapes(
+        inliner.inline_local_functions(onnx.load(exported("decoder-rope", "cuda")))
+    )
     known = {v.name: v.type.tensor_type.elem_type for v in [*flat.graph.value_info, *flat.graph.input]}
     known |= {tensor.name: tensor.data_type for tensor in flat.graph.initializer}
     target, checked = Target("cuda", flat.opset_import[0].version, dtype=BY_ORT_TYPE["tensor(float16)"]), 0

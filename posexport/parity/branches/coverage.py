@@ -156,9 +156,12 @@ class _Search:
             ["none", *limits.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
         )
         for padding in paddings:
-            candidates = [p for p in self._points if p.padding == padding and not (p.calls or p.position_ids_given)]
+            alike = [p for p in self._points if not (p.calls or p.position_ids_given)]
+            # what was left out of the points that were given is tried too
+            candidates = [p for p in alike if p.padding == padding] or [p for p in alike if p.padding == "none"]
             if candidates:
                 largest = max(candidates, key=lambda point: (-point.batch, point.length))
+                largest = msgspec.structs.replace(largest, padding=padding)
                 yield largest
                 # a graph that leaves much padding out computes little
                 if padding == "right":
