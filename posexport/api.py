@@ -183,7 +183,7 @@ def load(
         (2, 3, 60)
     """
     require("posexport.load", "onnxruntime")
-    from posexport.runtime.session import load as open_bundle
+    from posexport.runtime.load import load as open_bundle
 
     return open_bundle(bundle, precision=precision, provider=provider, threads=threads, check=check)
 

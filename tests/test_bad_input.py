@@ -23,7 +23,7 @@ from posexport.cli import main
 from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 
 GOLDEN = Path(__file__).parent / "golden"
 TINY = [f"--set={size}" for size in ("layers=1", "hidden=20", "feedforward=37", "vocab=61")]

@@ -17,7 +17,7 @@ from posexport.encodings.local_window import LocalWindow
 from posexport.errors import PosexportError
 from posexport.runtime.banned import Banned
 from posexport.runtime.generate import _threshold
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.spec import EncodingSpec
 
 GOLDEN = Path(__file__).parent / "golden"

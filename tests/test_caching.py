@@ -17,7 +17,7 @@ from posexport.parity.grid.inputs import draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.precision_copy import PrecisionCopy
 from posexport.parity.subjects.runner import RunError, Runner
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
 from posexport.sources.source import Source

@@ -21,7 +21,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.runtime.chat import Chat, as_chats
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.runtime.texts import Texts
 from posexport.sources.huggingface.copied import copied
 from posexport.sources.huggingface.directory import Directory

@@ -17,7 +17,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export.layouts.genai import FILE, model_type
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"

@@ -480,11 +480,18 @@ def test_truncation_is_asked_for(bundle):
         run(bundle, "--text", text)
 
 
+def test_texts_stand_in_a_file_too(bundle, tmp_path):
+    (tmp_path / "texts.txt").write_text("a a\n\n  a a a\n")
+    assert run(bundle, "--texts", str(tmp_path / "texts.txt")) == run(bundle, "--text", "a a", "--text", "a a a")
+    with pytest.raises(PosexportError, match="cannot read .*none.txt"):
+        run(bundle, "--texts", str(tmp_path / "none.txt"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "give --text or --inputs, one of them"),
-        (["--text", "a", "--inputs", "x.npz"], "give --text or --inputs, not both"),
+        ([], "give --text, --texts or --inputs, one of them"),
+        (["--text", "a", "--inputs", "x.npz"], "give --text, --texts or --inputs, not both"),
         (["--inputs", "x.npz", "--truncate"], "--truncate shortens texts"),
         (["--inputs", "none.npz"], "none.npz does not exist"),
         (["--text", "a", "--provider", "npu"], "unknown provider 'npu'"),

@@ -21,7 +21,7 @@ from posexport.encodings.relative_key import RelativeKey
 from posexport.encodings.t5 import T5
 from posexport.errors import PosexportError
 from posexport.nn import Attention, InputEncoding, Positions, StaticKVCache
-from posexport.runtime.session import load as load_bundle
+from posexport.runtime.load import load as load_bundle
 from posexport.sources.cached import cached
 from posexport.sources.extend import extend
 from posexport.sources.own_decoder import OwnDecoder

@@ -16,7 +16,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.options.recipe import CacheName
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.sources.cached import cached
 from posexport.sources.live_module import module_source
 from posexport.sources.plain.decoder import PlainDecoder

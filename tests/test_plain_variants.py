@@ -22,7 +22,7 @@ from posexport.ops.attention import AttentionSpec
 from posexport.options.recipe import CacheName
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.references.own_forward import reference_of
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.sources.cached import cached
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.source import Source

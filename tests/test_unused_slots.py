@@ -19,7 +19,7 @@ from posexport.lowering.slots import Product, used_context
 from posexport.parity.calls import in_calls
 from posexport.parity.grid.grid import grid
 from posexport.parity.grid.inputs import UNUSED, draw, roomy, size_of, unused_kind, unused_slots
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.sources.builtin import builtin_source as builtin
 from posexport.sources.cached import cached
 from posexport.spec import CAPACITY, InputSpec, OutputSpec

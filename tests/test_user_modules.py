@@ -23,7 +23,7 @@ from posexport.parity.grid.grid import grid
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.invariants import check as invariants
 from posexport.parity.judges.judges import Criterion
-from posexport.runtime.session import load as load_bundle
+from posexport.runtime.load import load as load_bundle
 from posexport.sources import length_search
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.user_module import in_precision

@@ -7,11 +7,15 @@ import click
 
 from posexport.cli import options
 from posexport.cli.command import Command
+from posexport.cli.progress import bar
 
 
 @click.command("run", cls=Command)
 @options.bundle_argument
 @click.option("--text", "texts", multiple=True, help="An input text (repeatable); needs a bundle with a tokenizer.")
+@click.option(
+    "--texts", "texts_file", type=click.Path(path_type=Path), metavar="FILE", help="Input texts, one a line of a file."
+)
 @click.option(
     "--inputs",
     type=click.Path(path_type=Path),
@@ -47,5 +51,6 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
     """
     from posexport.runtime.answer import answer
 
-    done = answer(directory, **choices)
+    with bar("Running") as progress:
+        done = answer(directory, **choices, progress=progress)
     click.echo(done.to_json() if as_json else done.to_text())

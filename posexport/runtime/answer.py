@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays, save_arrays, similarities
+from posexport.runtime.batches import Progress
 from posexport.runtime.embed import EMBEDDING
 from posexport.runtime.late_interaction import TOKEN_EMBEDDINGS
+from posexport.runtime.load import load
 from posexport.runtime.rank import Ranked
-from posexport.runtime.session import load
+from posexport.runtime.text_file import read_texts
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -74,6 +76,7 @@ def answer(
     directory: Path,
     *,
     texts: Sequence[str] = (),
+    texts_file: Path | None = None,
     inputs: Path | None = None,
     query: str | None = None,
     outputs: Sequence[str] = (),
@@ -87,8 +90,11 @@ def answer(
     normalize: bool = False,
     save: Path | None = None,
     force: bool = False,
+    progress: Progress | None = None,
 ) -> Answer:
     """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
+
+    Texts may stand in a file, one a line (``texts_file``).
 
     The vectors of texts by a model of sentence-transformers are those of `Session.encode`, whose options these are.
     With a ``query`` texts are the documents of `Session.rank`, and the one output is their scores.
@@ -101,18 +107,19 @@ def answer(
         "truncate_dim": truncate_dim,
         "normalize": normalize,
     }
+    texts = [*texts, *(read_texts(texts_file) if texts_file is not None else ())]
     asked = any(value not in (None, False) for value in embed.values())
     _check(texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=asked)
     arrays = None if inputs is None else read_arrays(inputs)
     session = load(directory, precision=precision, provider=provider, threads=threads)
-    ranking = None if query is None else session.rank(query, texts)
+    ranking = None if query is None else session.rank(query, texts, progress=progress)
     chosen = list(outputs) or None
     if ranking is not None:
         result = {"scores": np.array([each["score"] for each in sorted(ranking, key=lambda each: each["corpus_id"])])}
     elif arrays is not None:
         result = session.run(arrays, outputs=chosen)
     elif asked or (session.manifest.text_rules is not None and chosen in (None, [EMBEDDING], [TOKEN_EMBEDDINGS])):
-        result = _named(session.encode(texts, truncate=truncate, **embed))
+        result = _named(session.encode(texts, truncate=truncate, progress=progress, **embed))
     else:
         result = session.run_texts(texts, truncate=truncate, outputs=chosen)
     if save is not None:
@@ -132,7 +139,7 @@ def _check(
 ) -> None:
     """PosexportError for choices that exclude each other. ``embed``: an option for vectors is among them."""
     if bool(texts) == (inputs is not None):
-        raise PosexportError(f"give --text or --inputs, {'not both' if texts else 'one of them'}")
+        raise PosexportError(f"give --text, --texts or --inputs, {'not both' if texts else 'one of them'}")
     if query is not None and (inputs is not None or outputs or embed or truncate):
         raise PosexportError(
             "--query ranks the texts of --text and gives their scores; leave out --inputs, --output, --truncate and "

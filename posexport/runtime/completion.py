@@ -11,7 +11,7 @@ from posexport.errors import PosexportError
 from posexport.runtime.arrays import read_arrays
 from posexport.runtime.generate import Generation
 from posexport.runtime.generation_config import GenerationConfig
-from posexport.runtime.session import load
+from posexport.runtime.load import load
 from posexport.targets.precisions import PrecisionName
 from posexport.targets.providers import DEFAULT_PROVIDER
 

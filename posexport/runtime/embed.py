@@ -1,26 +1,17 @@
-"""Vectors of texts, by the rules that a bundle of sentence-transformers records.
+"""Vectors of texts, by the rules that a bundle of sentence-transformers records."""
 
-Texts of about the same length share a batch, as in sentence-transformers: a short text is not computed at the length
-of the longest.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.texts import Texts, check_texts
+from posexport.runtime.batches import Floats
+from posexport.runtime.texts import check_texts
 from posexport.spec import TextRules
 
 EMBEDDING = "sentence_embedding"
-BATCH_SIZE = 32
 #: what a vector without length is divided by
 _LEAST = 1e-12
-
-Floats = NDArray[np.floating]
-Run = Callable[[Mapping[str, NDArray[np.int64]]], Floats]
 
 
 def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, prompt: str | None) -> list[str]:
@@ -46,27 +37,6 @@ def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, pr
             f"not compute; encode without the prompt {prompt!r:.40}"
         )
     return [prompt + text for text in texts]
-
-
-def batches(rows: Sequence[Any], batch_size: int) -> Iterator[list[int]]:
-    """Places of rows that share a batch, the longest rows first."""
-    if batch_size < 1:
-        raise PosexportError(f"batch_size must be at least 1, got {batch_size}")
-    longest_first = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
-    for start in range(0, len(rows), batch_size):
-        yield longest_first[start : start + batch_size]
-
-
-def in_batches(run: Run, tokenizer: Texts, rows: Sequence[Any], batch_size: int) -> Floats:
-    """What ``run`` gives for a batch of the tokenizer's rows, for all rows in their order."""
-    out: Floats | None = None
-    for chosen in batches(rows, batch_size):
-        values = run(tokenizer.padded([rows[row] for row in chosen]))
-        if out is None:
-            out = np.empty((len(rows), *values.shape[1:]), values.dtype)
-        out[chosen] = values
-    assert out is not None
-    return out
 
 
 def shortened(vectors_BC: Floats, rules: TextRules, truncate_dim: int | None, *, normalize: bool) -> Floats:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.runtime.embed import Floats, Run, batches
+from posexport.runtime.batches import Batches, Floats, Run
 from posexport.runtime.texts import Texts, check_texts
 from posexport.spec import TextRules, TokenRules
 
@@ -48,7 +48,7 @@ def token_vectors(
     *,
     role: str,
     prompt: str | None,
-    batch_size: int,
+    batches: Batches,
 ) -> list[Floats]:
     """For each text [tokens, elements]; ``prompt``: a text before each, in place of the role's own."""
     assert rules.tokens is not None
@@ -56,7 +56,7 @@ def token_vectors(
     before = rules.prompts.get(role, "") if prompt is None else prompt
     rows = _rows(tokenizer, [before + text for text in texts], rules.tokens, role)
     out: list[Floats] = [np.empty((0, 0))] * len(rows)
-    for chosen in batches(rows, batch_size):
+    for chosen in batches.places(rows):
         values_BTC = run(tokenizer.padded([rows[place] for place in chosen]))
         for place, vectors_TC in zip(chosen, values_BTC, strict=True):
             start = tokenizer.start(len(vectors_TC), len(rows[place].ids))

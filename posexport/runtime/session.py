@@ -1,70 +1,31 @@
 """A bundle that is open: checked files, checked model, checked inputs."""
 
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from posexport.bundle.manifest import MODEL, Manifest, model_of
-from posexport.bundle.read import check_hashes, locate, read
+from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
+from posexport.runtime.batches import Batches, Batching
 from posexport.runtime.cache import Cache, Ports, ports, refuse
-from posexport.runtime.chain import Chain, open_chain, taken
+from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
-from posexport.runtime.declared import check_declared
-from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, prompted, shortened
+from posexport.runtime.embed import EMBEDDING, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, maxsim, role_of, token_vectors
-from posexport.runtime.providers import bundle_session
 from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
 from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts, Request, read_request
 from posexport.runtime.texts import TOKENIZER, Texts, banned_tokens, end_tokens, start_token
-from posexport.spec import PRESENT, InputSpec, OutputSpec, PartSpec, TextRules
-from posexport.targets.precisions import PrecisionName
-from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
-
-
-def load(
-    directory: str | os.PathLike[str],
-    *,
-    precision: PrecisionName | None = None,
-    provider: str = DEFAULT_PROVIDER,
-    threads: int = 0,
-    check: bool = True,
-) -> "Session":
-    """Open the bundle in ``directory`` on ``provider`` (``posexport list providers``).
-
-    ``precision``: of a bundle with several, which one; None: the first. ``threads``: of one operator (0: ONNX Runtime
-    decides). ``check``: compare every file with its sha256 first. Numbers below 1.2e-38 are taken as 0
-    (`make_session`, ``denormals``).
-
-    Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load, or if
-    the model is not the one that the manifest describes.
-    """
-    path = Path(directory)
-    manifest = read(path, precision)
-    if check:
-        check_hashes(path, manifest)
-    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(p.file, p) for p in manifest.parts] or [(MODEL, manifest)]
-    for file, _ in graphs:
-        locate(path, file)
-    make = functools.partial(bundle_session, provider=provider, threads=threads)
-    chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
-    for link, (file, graph) in zip(chain.links, graphs, strict=True):
-        found = link.session.get_outputs()
-        places = {spec.name: place for place, spec in enumerate(graph.inputs)}
-        # those that may be left out come last in a session
-        given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
-        check_declared(file, graph, given, found)
-    return Session(path, manifest, chain)
+from posexport.spec import PRESENT, InputSpec, OutputSpec, TextRules
+from posexport.targets.providers import PROVIDERS
 
 
 class Session:
@@ -151,8 +112,8 @@ class Session:
         prompt: str | None = None,
         truncate_dim: int | None = None,
         normalize: bool = False,
-        batch_size: int = BATCH_SIZE,
         truncate: bool = False,
+        **batching: Unpack[Batching],
     ) -> NDArray[Any] | list[NDArray[Any]]:
         """A vector for each text, [texts, elements], as ``SentenceTransformer.encode`` computes it.
 
@@ -167,16 +128,19 @@ class Session:
             prompt: a text that is put before each, in place of a named one; ``""``: none.
             truncate_dim: how many elements are kept; None: as the rules say, else all.
             normalize: divide each vector by its length, behind the cut.
-            batch_size: texts of one call; those of about the same length share one.
             truncate: cut texts at the model's limit where no rules say that they are cut.
+            batching: ``batch_tokens``, of one call, padding included (4096; texts of about the same length share one),
+                ``batch_size``, texts of one call at most, and ``progress``, called with how many texts are done, how
+                many there are, and ``"texts"``.
 
         Raises:
             PosexportError: a bundle that gives no sentence_embedding or has no tokenizer, an unknown prompt, a text
                 over the limit unless it is cut.
         """
         rules = self._manifest.text_rules or TextRules()
+        batches = Batches(**batching)
         if rules.tokens is not None:
-            vectors = self._token_vectors(texts, rules, prompt_name, prompt=prompt, batch_size=batch_size)
+            vectors = self._token_vectors(texts, rules, prompt_name, prompt=prompt, batches=batches)
             return [shortened(each, rules, truncate_dim, normalize=normalize) for each in vectors]
         if EMBEDDING not in (names := [spec.name for spec in self.outputs]):
             raise PosexportError(
@@ -185,11 +149,11 @@ class Session:
             )
         cut = truncate or self._manifest.text_rules is not None
         rows = self._texts.rows(prompted(texts, rules, prompt_name, prompt), truncate=cut)
-        found = in_batches(self._giving(EMBEDDING), self._texts, rows, batch_size)
+        found = batches.run(self._giving(EMBEDDING), self._texts, rows)
         return shortened(found, rules, truncate_dim, normalize=normalize)
 
     def predict(
-        self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, batch_size: int = BATCH_SIZE
+        self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, **batching: Unpack[Batching]
     ) -> NDArray[Any]:
         """The scores of pairs of texts, as ``CrossEncoder.predict`` computes them.
 
@@ -207,7 +171,7 @@ class Session:
             raise PosexportError("this model has no template that an instruction could stand in; leave it out")
         check_pairs(pairs)
         rows = self._texts.pairs(pairs, instruction)
-        return activated(in_batches(self._giving(LOGITS), self._texts, rows, batch_size), rules)
+        return activated(Batches(**batching).run(self._giving(LOGITS), self._texts, rows), rules)
 
     def rank(
         self,
@@ -216,7 +180,7 @@ class Session:
         *,
         top_k: int | None = None,
         instruction: str | None = None,
-        batch_size: int = BATCH_SIZE,
+        **batching: Unpack[Batching],
     ) -> list[Ranked]:
         """Documents by their scores with the query, the best first, as ``CrossEncoder.rank`` orders them.
 
@@ -234,17 +198,17 @@ class Session:
             if instruction is not None:
                 raise PosexportError("this model has no template that an instruction could stand in; leave it out")
             check_pairs([(query, document) for document in documents])
-            (asked,) = self._token_vectors([query], rules, QUERY, batch_size=batch_size)
-            found = self._token_vectors(documents, rules, DOCUMENT, batch_size=batch_size)
+            (asked,) = self._token_vectors([query], rules, QUERY, batches=Batches())
+            found = self._token_vectors(documents, rules, DOCUMENT, batches=Batches(**batching))
             return in_order(maxsim(asked, found, rules), top_k)
         pairs = [(query, document) for document in documents]
-        return in_order(self.predict(pairs, instruction=instruction, batch_size=batch_size), top_k)
+        return in_order(self.predict(pairs, instruction=instruction, **batching), top_k)
 
     def _token_vectors(
-        self, texts: Sequence[str], rules: TextRules, name: str | None, *, prompt: str | None = None, batch_size: int
+        self, texts: Sequence[str], rules: TextRules, name: str | None, *, prompt: str | None = None, batches: Batches
     ) -> list[NDArray[Any]]:
         run = self._giving(TOKEN_EMBEDDINGS)
-        return token_vectors(run, self._texts, texts, rules, role=role_of(name), prompt=prompt, batch_size=batch_size)
+        return token_vectors(run, self._texts, texts, rules, role=role_of(name), prompt=prompt, batches=batches)
 
     def _giving(self, output: str) -> Callable[[Mapping[str, Any]], NDArray[Any]]:
         """`run` for one output."""

@@ -17,7 +17,7 @@ from posexport.conversion.convert import convert
 from posexport.conversion.options import ConvertOptions
 from posexport.encodings.alibi import Alibi
 from posexport.errors import PosexportError
-from posexport.runtime.session import load as open_bundle
+from posexport.runtime.load import load as open_bundle
 from posexport.sources.huggingface.checkpoint import checkpoint_source
 from posexport.sources.resolve import LoadOptions, load_source
 from posexport.sources.source import Source

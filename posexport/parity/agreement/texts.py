@@ -19,6 +19,7 @@ from posexport.parity.grid.inputs import Feeds, draw
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Progress
 from posexport.parity.subjects.runner import Make, RunError, Runner
+from posexport.runtime.text_file import read_texts
 from posexport.runtime.texts import TOKENIZER, tokenizer_of
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract, PartSpec, Promises
 from posexport.targets.providers import DEFAULT_PROVIDER
@@ -119,19 +120,6 @@ def calibration_feeds(source: Model, texts: Path) -> list[Feeds]:
             "out: every row of int8 activations then has a scale of its own, and int4 has --quantizer hqq"
         )
     return [_feeds(source, row) for row in _rows(source, read_texts(texts), "--calibrate")]
-
-
-def read_texts(path: Path) -> list[str]:
-    """The lines of a file that are not empty; PosexportError where there are none."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as err:
-        raise PosexportError(f"cannot read {path}: {err.strerror}; give a file of texts, one a line") from err
-    except UnicodeDecodeError as err:
-        raise PosexportError(f"{path} is no UTF-8 text (byte {err.start}: {err.reason}); give a text file") from err
-    if not any(lines):
-        raise PosexportError(f"{path} has no texts; give at least one, one a line")
-    return [line for line in lines if line]
 
 
 def surprise(logits_TV: Array, ids: Sequence[int]) -> float:

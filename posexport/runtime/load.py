@@ -1,0 +1,51 @@
+"""A bundle is opened: its files, its graphs and what the manifest says of them are checked."""
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from posexport.bundle.manifest import MODEL, Manifest, model_of
+from posexport.bundle.read import check_hashes, locate, read
+from posexport.runtime.chain import open_chain, taken
+from posexport.runtime.declared import check_declared
+from posexport.runtime.providers import bundle_session
+from posexport.runtime.session import Session
+from posexport.spec import PartSpec
+from posexport.targets.precisions import PrecisionName
+from posexport.targets.providers import DEFAULT_PROVIDER
+
+
+def load(
+    directory: str | os.PathLike[str],
+    *,
+    precision: PrecisionName | None = None,
+    provider: str = DEFAULT_PROVIDER,
+    threads: int = 0,
+    check: bool = True,
+) -> Session:
+    """Open the bundle in ``directory`` on ``provider`` (``posexport list providers``).
+
+    ``precision``: of a bundle with several, which one; None: the first. ``threads``: of one operator (0: ONNX Runtime
+    decides). ``check``: compare every file with its sha256 first. Numbers below 1.2e-38 are taken as 0
+    (`make_session`, ``denormals``).
+
+    Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load, or if
+    the model is not the one that the manifest describes.
+    """
+    path = Path(directory)
+    manifest = read(path, precision)
+    if check:
+        check_hashes(path, manifest)
+    graphs: Sequence[tuple[str, Manifest | PartSpec]] = [(p.file, p) for p in manifest.parts] or [(MODEL, manifest)]
+    for file, _ in graphs:
+        locate(path, file)
+    make = functools.partial(bundle_session, provider=provider, threads=threads)
+    chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
+    for link, (file, graph) in zip(chain.links, graphs, strict=True):
+        found = link.session.get_outputs()
+        places = {spec.name: place for place, spec in enumerate(graph.inputs)}
+        # those that may be left out come last in a session
+        given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
+        check_declared(file, graph, given, found)
+    return Session(path, manifest, chain)
