@@ -1,17 +1,18 @@
-"""What leaving padding out is worth: `python ci/padding.py KEPT DROPPED [FILE]`, two bundles of one text encoder.
+"""What leaving padding out is worth: `python ci/padding.py KEPT DROPPED [--int8 DIR] [--rival FILE] [-o FILE]`.
 
-KEPT is made with `--keep-padding`, DROPPED without. Sentences of Python's own documentation in batches as they come,
-two threads, medians, both bundles in turn; then the same batches sorted by length, and batches without padding. Prints
+KEPT and DROPPED are bundles of one text encoder, KEPT made with `--keep-padding`; --int8 is one in int8 that drops
+padding, --rival another tool's float32 graph. Sentences of Python's own documentation in batches as they come, and
+sorted by length; then batches without padding. Two threads; everything that is compared in turn, call by call. Prints
 JSON, or writes it to FILE.
 """
 
+import argparse
 import json
 import pydoc_data.topics
 import re
 import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from tokenizers import Tokenizer
 
 ROOT = Path(__file__).parent.parent
 LONGEST, SENTENCES, ROUNDS = 256, 192, 5
+FULL = ((1, 16), (4, 16), (32, 16), (1, 128), (4, 128), (32, 128), (1, 512), (4, 512))
 Feeds = dict[str, np.ndarray[Any, Any]]
+Session = onnxruntime.InferenceSession
 
 
 def sentences(bundle: Path) -> list[list[int]]:
@@ -36,8 +39,12 @@ def sentences(bundle: Path) -> list[list[int]]:
     return [tokenizer.encode(text).ids for text in texts[:SENTENCES]]
 
 
-def padded(rows: Sequence[Sequence[int]]) -> Feeds:
-    """A batch, padded on the right to its longest row."""
+def batches(rows: Sequence[Sequence[int]], size: int) -> list[Feeds]:
+    """Rows as they come, padded on the right to the longest of their batch."""
+    return [_padded(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Feeds:
     ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
     mask = ids.copy()
     for row, tokens in enumerate(rows):
@@ -45,31 +52,32 @@ def padded(rows: Sequence[Sequence[int]]) -> Feeds:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids * 0}
 
 
-def session(bundle: Path) -> onnxruntime.InferenceSession:
+def session(graph: Path) -> Session:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(bundle / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    return Session(str(graph), options, providers=["CPUExecutionProvider"])
 
 
-def medians(sessions: Sequence[onnxruntime.InferenceSession], batches: Sequence[Feeds], rounds: int) -> list[float]:
-    """Seconds of each session for all batches: of each batch the median of ``rounds``."""
-    total = [0.0] * len(sessions)
-    for feeds in batches:
-        times: list[list[float]] = [[] for _ in sessions]
+def seconds(work: Mapping[str, tuple[Session, Sequence[Feeds]]], rounds: int) -> dict[str, float]:
+    """Of each, the sum over its batches of the median of ``rounds`` calls; one call of each in turn."""
+    times: dict[str, list[list[float]]] = {name: [[] for _ in each[1]] for name, each in work.items()}
+    for place in range(max(len(each[1]) for each in work.values())):
         for turn in range(rounds + 1):
-            for each, spent in zip(sessions, times, strict=True):
-                given = {value.name: feeds[value.name] for value in each.get_inputs()}
+            for name, (graph, given) in work.items():
+                feeds = {value.name: given[place][value.name] for value in graph.get_inputs()}
                 begin = time.perf_counter()
-                each.run(None, given)
+                graph.run(None, feeds)
                 if turn:
-                    spent.append(time.perf_counter() - begin)
-        total = [so_far + float(np.median(spent)) for so_far, spent in zip(total, times, strict=True)]
-    return total
+                    times[name][place].append(time.perf_counter() - begin)
+    return {name: float(sum(np.median(each) for each in spent)) for name, spent in times.items()}
 
 
-def main(kept: Path, dropped: Path) -> dict[str, Any]:
-    sessions, rows = [session(kept), session(dropped)], sentences(kept)
+def main(kept: Path, dropped: Path, int8: Path | None, rival: Path | None) -> dict[str, Any]:
+    before, after, rows = session(kept / "model.onnx"), session(dropped / "model.onnx"), sentences(kept)
+    more = {"int8": int8 and int8 / "model.onnx", "rival": rival}
+    others = {name: session(path) for name, path in more.items() if path is not None}
     found: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip(),
@@ -77,27 +85,35 @@ def main(kept: Path, dropped: Path) -> dict[str, Any]:
         "rounds": ROUNDS,
     }
     for size in (8, 32):
-        batches = [padded(rows[start : start + size]) for start in range(0, len(rows), size)]
-        real = sum(feeds["attention_mask"].sum() for feeds in batches)
-        before, after = medians(sessions, batches, ROUNDS)
-        in_order = sorted(rows, key=len)
-        by_length = [padded(in_order[start : start + size]) for start in range(0, len(rows), size)]
-        sorted_before, _ = medians(sessions, by_length, ROUNDS)
+        as_they_come, by_length = batches(rows, size), batches(sorted(rows, key=len), size)
+        work = {name: (each, as_they_come) for name, each in {"kept": before, "dropped": after, **others}.items()}
+        took = seconds(work | {"kept, sorted": (before, by_length), "dropped, sorted": (after, by_length)}, ROUNDS)
+        real = sum(feeds["attention_mask"].sum() for feeds in as_they_come)
         found[f"batch {size}"] = {
-            "real tokens": round(float(real / sum(feeds["attention_mask"].size for feeds in batches)), 3),
-            "times as fast": round(before / after, 2),
-            "times as fast as sorted by length with padding": round(sorted_before / after, 2),
+            "real tokens": round(float(real / sum(feeds["attention_mask"].size for feeds in as_they_come)), 3),
+            "times as fast": round(took["kept"] / took["dropped"], 2),
+            "times as fast as sorted by length with padding": round(took["kept, sorted"] / took["dropped"], 2),
+            "both sorted, times as fast": round(took["kept, sorted"] / took["dropped, sorted"], 2),
         }
-    for batch, length in ((1, 16), (4, 16), (32, 16), (1, 128), (4, 128), (32, 128), (1, 512), (4, 512)):
-        row = np.random.default_rng(1).integers(1000, 20000, length).tolist()
-        before, after = medians(sessions, [padded([row] * batch)], max(ROUNDS, 4000 // (batch * length)))
-        found[f"no padding, batch {batch}, length {length}"] = {"of the time": round(after / before, 3)}
+        if len(others) == 2:
+            ratio = round(took["rival"] / took["int8"], 2)
+            found[f"batch {size}"]["int8, times as fast as the other tool's float32 graph"] = ratio
+    for batch, length in FULL:
+        full = [_padded([np.random.default_rng(1).integers(1000, 20000, length).tolist()] * batch)]
+        took = seconds({"kept": (before, full), "dropped": (after, full)}, max(4 * ROUNDS, 8000 // (batch * length)))
+        found[f"no padding, batch {batch}, length {length}"] = {"of the time": round(took["dropped"] / took["kept"], 3)}
     return found
 
 
 if __name__ == "__main__":
-    text = json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2])), indent=1) + "\n"
-    if len(sys.argv) > 3:
-        Path(sys.argv[3]).write_text(text)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kept", type=Path)
+    parser.add_argument("dropped", type=Path)
+    for name in ("--int8", "--rival", "-o"):
+        parser.add_argument(name, type=Path)
+    asked = parser.parse_args()
+    text = json.dumps(main(asked.kept, asked.dropped, asked.int8, asked.rival), indent=1) + "\n"
+    if asked.o is not None:
+        asked.o.write_text(text)
     else:
         print(text)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from posexport.drop_in.program import ExportedModel
     from posexport.encodings.encoding import Encoding
     from posexport.parity.report.report import Report
+    from posexport.runtime.memory import Memory
     from posexport.runtime.session import Session
     from posexport.targets.precisions import PrecisionName
     from posexport.targets.target import TargetName
@@ -161,6 +162,7 @@ def load(
     precision: "PrecisionName | None" = None,
     provider: str = "cpu",
     threads: int = 0,
+    memory: "Memory" = "flat",
     check: bool = True,
 ) -> "Session":
     """Open a bundle, ready to run arrays or texts, and to generate. Needs no PyTorch.
@@ -170,6 +172,8 @@ def load(
         precision: of a bundle with several, which one; default: its first.
         provider: ``cpu`` or ``cuda``; one that does not load is an error.
         threads: of one operator; 0 lets ONNX Runtime choose.
+        memory: ``flat``: a call of more than 4,096 tokens gives back the memory that it took, so that one large batch
+            does not hold it for ever; ``fast``: everything is kept for the next call.
         check: compare every file with its sha256 first.
 
     Raises:
@@ -185,7 +189,7 @@ def load(
     require("posexport.load", "onnxruntime")
     from posexport.runtime.load import load as open_bundle
 
-    return open_bundle(bundle, precision=precision, provider=provider, threads=threads, check=check)
+    return open_bundle(bundle, precision=precision, provider=provider, threads=threads, memory=memory, check=check)
 
 
 def torch_onnx_export(

@@ -483,7 +483,7 @@ def test_truncation_is_asked_for(bundle):
 def test_texts_stand_in_a_file_too(bundle, tmp_path):
     (tmp_path / "texts.txt").write_text("a a\n\n  a a a\n")
     assert run(bundle, "--texts", str(tmp_path / "texts.txt")) == run(bundle, "--text", "a a", "--text", "a a a")
-    with pytest.raises(PosexportError, match="cannot read .*none.txt"):
+    with pytest.raises(PosexportError, match=r"cannot read .*none\.txt"):
         run(bundle, "--texts", str(tmp_path / "none.txt"))
 
 

@@ -9,6 +9,7 @@ from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.runtime.chain import open_chain, taken
 from posexport.runtime.declared import check_declared
+from posexport.runtime.memory import DEFAULT_MEMORY, Kept, Memory
 from posexport.runtime.providers import bundle_session
 from posexport.runtime.session import Session
 from posexport.spec import PartSpec
@@ -22,18 +23,20 @@ def load(
     precision: PrecisionName | None = None,
     provider: str = DEFAULT_PROVIDER,
     threads: int = 0,
+    memory: Memory = DEFAULT_MEMORY,
     check: bool = True,
 ) -> Session:
     """Open the bundle in ``directory`` on ``provider`` (``posexport list providers``).
 
     ``precision``: of a bundle with several, which one; None: the first. ``threads``: of one operator (0: ONNX Runtime
-    decides). ``check``: compare every file with its sha256 first. Numbers below 1.2e-38 are taken as 0
+    decides). ``memory``: ``flat``: a call of more than 4,096 tokens returns what it took; ``fast``: all is kept for the
+    next call. ``check``: compare every file with its sha256 first. Numbers below 1.2e-38 are taken as 0
     (`make_session`, ``denormals``).
 
     Raises PosexportError if it is not a bundle, if a file is missing or altered, if the provider does not load, or if
     the model is not the one that the manifest describes.
     """
-    path = Path(directory)
+    kept, path = Kept(memory, provider), Path(directory)
     manifest = read(path, precision)
     if check:
         check_hashes(path, manifest)
@@ -48,4 +51,4 @@ def load(
         # those that may be left out come last in a session
         given = sorted(taken(link.session), key=lambda arg: places.get(arg.name, len(places)))
         check_declared(file, graph, given, found)
-    return Session(path, manifest, chain)
+    return Session(path, manifest, chain, kept)

@@ -20,6 +20,7 @@ from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
 from posexport.runtime.late_interaction import DOCUMENT, QUERY, TOKEN_EMBEDDINGS, maxsim, role_of, token_vectors
+from posexport.runtime.memory import Kept
 from posexport.runtime.rank import LOGITS, Ranked, activated, check_pairs, in_order
 from posexport.runtime.refusal import refusal
 from posexport.runtime.requests import Prompts, Request, read_request
@@ -31,10 +32,11 @@ from posexport.targets.providers import PROVIDERS
 class Session:
     """An open bundle; made by `load`. Not changed by use: threads may share it."""
 
-    def __init__(self, directory: Path, manifest: Manifest, chain: Chain) -> None:
+    def __init__(self, directory: Path, manifest: Manifest, chain: Chain, kept: Kept) -> None:
         self._directory = directory
         self._manifest = manifest
         self._chain = chain
+        self._kept = kept
 
     def __repr__(self) -> str:
         """What it takes and gives, and how long an input may be."""
@@ -80,13 +82,16 @@ class Session:
         needed = self._chain.needs(names)
         specs = [spec for spec in self.inputs if spec.name in needed or spec.name in inputs]
         feeds = prepare(inputs, specs, self._manifest.limits)
+        options = self._kept.options(feeds[spec.name] for spec in specs if spec.role != "cache" and spec.name in feeds)
         try:
-            values = self._chain.run(names, feeds)
+            values = self._chain.run(names, feeds, options)
         except Exception as err:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in feeds.items())
             if reason := refusal(err):
                 raise PosexportError(f"the bundle refuses {shapes}: {reason}") from err
             raise
+        if options is not None:
+            self._kept.trim()
         return dict(zip(names, values, strict=True))
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> dict[str, NDArray[np.int64]]:
