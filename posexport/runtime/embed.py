@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime.texts import Texts, check_texts
-from posexport.spec import TextRules
+from posexport.spec import PROMPT_MASK, InputSpec, TextRules
 
 EMBEDDING = "sentence_embedding"
 BATCH_SIZE = 32
@@ -23,13 +23,8 @@ Floats = NDArray[np.floating]
 Run = Callable[[Mapping[str, NDArray[np.int64]]], Floats]
 
 
-def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, prompt: str | None) -> list[str]:
-    """Texts behind the prompt that is asked for, or behind the default one.
-
-    Raises PosexportError for a name that the bundle does not know, and for a prompt whose tokens its pooling leaves
-    out.
-    """
-    check_texts(texts, "text")
+def prompt_of(rules: TextRules, prompt_name: str | None, prompt: str | None) -> str:
+    """The prompt that is asked for, or the default one; PosexportError for a name that the bundle does not know."""
     if prompt is not None and prompt_name is not None:
         raise PosexportError(f"prompt {prompt!r:.40} and prompt_name {prompt_name!r:.40} exclude each other; give one")
     name = rules.default_prompt if prompt_name is None else prompt_name
@@ -38,14 +33,34 @@ def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, pr
             known = ", ".join(rules.prompts) or "none"
             raise PosexportError(f"unknown prompt_name {name!r:.60}; this bundle has {known}; or give prompt")
         prompt = rules.prompts[name]
-    if not prompt:
-        return list(texts)
-    if not rules.prompt_pooled:
-        raise PosexportError(
-            f"this model leaves a prompt's tokens out of the pooling (include_prompt: false), which the bundle does "
-            f"not compute; encode without the prompt {prompt!r:.40}"
-        )
+    return prompt or ""
+
+
+def prompted(texts: Sequence[str], prompt: str) -> list[str]:
+    """Texts behind a prompt."""
+    check_texts(texts, "text")
     return [prompt + text for text in texts]
+
+
+def without_prompt(run: Run, tokenizer: Texts, prompt: str, inputs: Sequence[InputSpec]) -> Run:
+    """``run`` with the tokens of ``prompt``, the first ones of each row, marked to be left out of the pooling.
+
+    As ``SentenceTransformer.encode`` since version 5 (``_get_prompt_length``): so many as the prompt alone has, cut as
+    texts are, the special tokens before it included. Raises PosexportError for a bundle that cannot be told.
+    """
+    if PROMPT_MASK not in [spec.name for spec in inputs]:
+        raise PosexportError(
+            f"this model leaves a prompt's tokens out of the pooling (include_prompt: false), and the bundle has no "
+            f"input {PROMPT_MASK} to mark them; convert it again, or encode without the prompt {prompt!r:.40}"
+        )
+    count = tokenizer.prompt_length(prompt)
+
+    def marked(feeds: Mapping[str, NDArray[np.int64]]) -> Floats:
+        mask_BT = feeds["attention_mask"]
+        prompt_BT = mask_BT * (mask_BT.cumsum(1) <= count)
+        return run({**feeds, PROMPT_MASK: prompt_BT})
+
+    return marked
 
 
 def batches(rows: Sequence[Any], batch_size: int) -> Iterator[list[int]]:

@@ -30,14 +30,35 @@ class _AddedToken(msgspec.Struct):
     content: str
 
 
+#: a token in ``tokenizer_config.json``
+_Named = str | _AddedToken | None
+
+
 class _Config(msgspec.Struct):
     """The few fields of ``tokenizer_config.json`` that matter here."""
 
     padding_side: str = "right"
     truncation_side: str = "right"
-    pad_token: str | _AddedToken | None = None
+    pad_token: _Named = None
+    bos_token: _Named = None
+    eos_token: _Named = None
+    unk_token: _Named = None
+    sep_token: _Named = None
+    cls_token: _Named = None
+    mask_token: _Named = None
+    additional_special_tokens: list[str | _AddedToken] | None = None
+    extra_special_tokens: list[str | _AddedToken] | dict[str, str | _AddedToken] | None = None
     tokenizer_class: str | None = None
     model_input_names: list[str] | None = None
+
+    @property
+    def special_tokens(self) -> set[str]:
+        """What transformers' tokenizer lists as ``all_special_tokens``."""
+        extra = self.extra_special_tokens or []
+        named = [self.bos_token, self.eos_token, self.unk_token, self.sep_token, self.pad_token, self.cls_token]
+        named += [self.mask_token, *(self.additional_special_tokens or [])]
+        named += list(extra.values()) if isinstance(extra, dict) else extra
+        return {token.content if isinstance(token, _AddedToken) else token for token in named if token is not None}
 
     @property
     def gives_types(self) -> bool:
@@ -151,6 +172,15 @@ class Texts:
         """The id of a token as the vocabulary spells it."""
         number: int | None = self._whole.token_to_id(token)
         return number
+
+    def prompt_length(self, prompt: str) -> int:
+        """How many tokens of a text that begins with ``prompt`` are the prompt's, special tokens before it included.
+
+        Those of the prompt alone, cut as texts are, without a special token at its end.
+        """
+        row = self._cut.encode(prompt)
+        ends = bool(row.ids) and (row.special_tokens_mask[-1] or row.tokens[-1] in self._config.special_tokens)
+        return len(row.ids) - int(ends)
 
     def start(self, length: int, count: int) -> int:
         """Where the ``count`` tokens of a row padded to ``length`` begin."""
