@@ -112,7 +112,9 @@ def with_rules(session, **rules):
 def test_a_bundle_that_cannot_leave_prompts_out_refuses_them(opened):
     other = with_rules(opened(SHORT), prompt_pooled=False, default_prompt=None)
     other.encode(TEXTS[:1])
-    with pytest.raises(PosexportError, match=r"has no input prompt_mask .*convert it again, .*without the prompt 'task"):
+    with pytest.raises(
+        PosexportError, match=r"has no input prompt_mask .*convert it again, .*without the prompt 'task"
+    ):
         other.encode(TEXTS[:1], prompt_name="query")
 
 

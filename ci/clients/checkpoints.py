@@ -68,9 +68,7 @@ def main(optimum: str) -> int:
         results: dict[str, Any] = {}
         for client, layout in LAYOUTS.items():
             answer = json.loads(answers[client].read_text())
-            found = {
-                name: compared(answer[name], wanted[name]) | {"proof": verdicts[layout][name]} for name in NAMES
-            }
+            found = {name: compared(answer[name], wanted[name]) | {"proof": verdicts[layout][name]} for name in NAMES}
             results[client] = {"layout": layout, "versions": answer["versions"], "checkpoints": found}
             print(f"{client}: {json.dumps(found)}", flush=True)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -1,8 +1,8 @@
-"""Writes small checkpoints in the files that people download, and what transformers answers: make_checkpoints.py FOLDER.
+"""Writes small checkpoints in the files that people download, and what transformers answers.
 
-FOLDER/NAME has the files of SmolLM2, Qwen3-Embedding, openai's CLIP and wav2vec2-base-960h, with random weights and
-transformers 4.57's classes, tokenizers and processors; FOLDER/job.json what every client is asked;
-FOLDER/expected.json the answers.
+``make_checkpoints.py FOLDER``, by a Python with transformers 4.57. FOLDER/NAME has the files of SmolLM2,
+Qwen3-Embedding, openai's CLIP and wav2vec2-base-960h, with random weights and transformers' own classes, tokenizers and
+processors; FOLDER/job.json what every client is asked; FOLDER/expected.json the answers.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""optimum-onnx's ORTModel classes with bundles of the checkpoints of make_checkpoints.py: with_optimum.py FOLDER ANSWER"""
+"""Bundles of make_checkpoints.py's checkpoints in optimum-onnx's ORTModel classes: with_optimum.py FOLDER ANSWER"""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def main(folder: Path, target: Path) -> None:
     for name, compute in asked.items():
         try:
             answer[name] = compute(folder / "optimum" / name, job)
-        except Exception as err:  # what a library of others raises is its answer
+        except Exception as err:  # noqa: BLE001 - what a library of others raises is its answer
             answer[name] = {"error": f"{type(err).__name__}: {err}"}
     answer["versions"] = {name: version(name) for name in ("optimum-onnx", "transformers", "onnxruntime")}
     target.write_text(json.dumps(answer))

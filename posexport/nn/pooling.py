@@ -79,8 +79,8 @@ _POOLINGS: dict[Mode, Callable[[Tensor, Tensor | None], Tensor]] = {
 def _without_prompt(mode: Mode, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor) -> Tensor:
     """A pooling of the tokens that the mask keeps and that are not the prompt's; zeros where there are none.
 
-    As sentence-transformers 6 does it (``Pooling._exclude_prompt_from_mask``): ``cls`` is the first of these tokens, and
-    ``weightedmean`` counts from the first token of the text. Without a token ``cls`` is the first slot. Not as there:
+    As sentence-transformers 6 does it (``Pooling._exclude_prompt_from_mask``): ``cls`` is the first of these tokens,
+    and ``weightedmean`` counts from the prompt's first token. Without a token ``cls`` is the first slot. Not as there:
     the maximum of no tokens is zero too, not -inf.
     """
     pooled_BT = prompt_BT == 0
@@ -150,9 +150,7 @@ class SentenceEmbedding(Head):
             OutputSpec(name="sentence_embedding", axes=[BATCH, width]),
         ]
 
-    def forward(
-        self, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor | None = None) -> tuple[Tensor, ...]:
         """``prompt_BT``: 1 for tokens that are left out of the poolings."""
         if prompt_BT is None:
             pooled = [_POOLINGS[mode](x_BTC, mask_BT) for mode in self.modes]

@@ -42,12 +42,14 @@ def prompted(texts: Sequence[str], prompt: str) -> list[str]:
     return [prompt + text for text in texts]
 
 
-def without_prompt(run: Run, tokenizer: Texts, prompt: str, inputs: Sequence[InputSpec]) -> Run:
-    """``run`` with the tokens of ``prompt``, the first ones of each row, marked to be left out of the pooling.
+def pooled_run(run: Run, tokenizer: Texts, prompt: str, rules: TextRules, inputs: Sequence[InputSpec]) -> Run:
+    """``run``; by rules that leave prompts out of the pooling, with the prompt's tokens marked: each row's first ones.
 
     As ``SentenceTransformer.encode`` since version 5 (``_get_prompt_length``): so many as the prompt alone has, cut as
     texts are, the special tokens before it included. Raises PosexportError for a bundle that cannot be told.
     """
+    if not prompt or rules.prompt_pooled:
+        return run
     if PROMPT_MASK not in [spec.name for spec in inputs]:
         raise PosexportError(
             f"this model leaves a prompt's tokens out of the pooling (include_prompt: false), and the bundle has no "

@@ -17,7 +17,7 @@ from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain, open_chain, taken
 from posexport.runtime.chat import Chat, Message
 from posexport.runtime.declared import check_declared
-from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, prompt_of, prompted, shortened, without_prompt
+from posexport.runtime.embed import BATCH_SIZE, EMBEDDING, in_batches, pooled_run, prompt_of, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
@@ -183,12 +183,10 @@ class Session:
                 f"this bundle gives {', '.join(names)} and no {EMBEDDING}; use run_texts (posexport run --text), or "
                 "convert a model of sentence-transformers"
             )
-        run, before = self._giving(EMBEDDING), prompt_of(rules, prompt_name, prompt)
-        if before and not rules.prompt_pooled:
-            run = without_prompt(run, self._texts, before, self.inputs)
+        before = prompt_of(rules, prompt_name, prompt)
+        run = pooled_run(self._giving(EMBEDDING), self._texts, before, rules, self.inputs)
         rows = self._texts.rows(prompted(texts, before), truncate=truncate or self._manifest.text_rules is not None)
-        found = in_batches(run, self._texts, rows, batch_size)
-        return shortened(found, rules, truncate_dim, normalize=normalize)
+        return shortened(in_batches(run, self._texts, rows, batch_size), rules, truncate_dim, normalize=normalize)
 
     def predict(
         self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, batch_size: int = BATCH_SIZE

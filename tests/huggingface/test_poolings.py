@@ -51,7 +51,7 @@ def test_a_prompt_is_attended_to_and_not_pooled(mode: Any) -> None:
     states = torch.randn(len(MASKS), 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) - 2
     head = SentenceEmbedding(5, [mode])
     got = head(states, mask, prompt)[1]
-    for row, pooled in enumerate(((mask == 1) & (prompt == 0))):
+    for row, pooled in enumerate((mask == 1) & (prompt == 0)):
         text = states[row, pooled].numpy()
         if mode == "weightedmean":
             numbers = mask[row].cumsum(0)[pooled].numpy()

@@ -141,7 +141,8 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
 def _prompt(real_BT: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
     """The first tokens of each row that is real: any number of them, but not all."""
     count_B1 = (rng.random((len(real_BT), 1)) * real_BT.sum(1, keepdims=True)).astype(np.int64)
-    return real_BT & (real_BT.cumsum(1) <= count_B1)
+    prompt_BT: NDArray[np.bool_] = real_BT & (real_BT.cumsum(1) <= count_B1)
+    return prompt_BT
 
 
 def unused_kind(point: GridPoint) -> str:
