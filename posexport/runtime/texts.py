@@ -30,35 +30,33 @@ class _AddedToken(msgspec.Struct):
     content: str
 
 
-#: a token in ``tokenizer_config.json``
-_Named = str | _AddedToken | None
-
-
 class _Config(msgspec.Struct):
     """The few fields of ``tokenizer_config.json`` that matter here."""
 
     padding_side: str = "right"
     truncation_side: str = "right"
-    pad_token: _Named = None
-    bos_token: _Named = None
-    eos_token: _Named = None
-    unk_token: _Named = None
-    sep_token: _Named = None
-    cls_token: _Named = None
-    mask_token: _Named = None
-    additional_special_tokens: list[str | _AddedToken] | None = None
-    extra_special_tokens: list[str | _AddedToken] | dict[str, str | _AddedToken] | None = None
+    pad_token: str | _AddedToken | None = None
+    #: of these only the texts are read, and what is none is left out
+    bos_token: Any = None
+    eos_token: Any = None
+    unk_token: Any = None
+    sep_token: Any = None
+    cls_token: Any = None
+    mask_token: Any = None
+    additional_special_tokens: Any = None
+    extra_special_tokens: Any = None
     tokenizer_class: str | None = None
     model_input_names: list[str] | None = None
 
     @property
     def special_tokens(self) -> set[str]:
         """What transformers' tokenizer lists as ``all_special_tokens``."""
-        extra = self.extra_special_tokens or []
-        named = [self.bos_token, self.eos_token, self.unk_token, self.sep_token, self.pad_token, self.cls_token]
-        named += [self.mask_token, *(self.additional_special_tokens or [])]
-        named += list(extra.values()) if isinstance(extra, dict) else extra
-        return {token.content if isinstance(token, _AddedToken) else token for token in named if token is not None}
+        pad = self.pad_token.content if isinstance(self.pad_token, _AddedToken) else self.pad_token
+        named = [pad, self.bos_token, self.eos_token, self.unk_token, self.sep_token, self.cls_token, self.mask_token]
+        for extra in (self.additional_special_tokens, self.extra_special_tokens):
+            named += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else []
+        contents = [token.get("content") if isinstance(token, dict) else token for token in named]
+        return {content for content in contents if isinstance(content, str)}
 
     @property
     def gives_types(self) -> bool:
