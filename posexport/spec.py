@@ -38,6 +38,9 @@ TOKENS = (SEQUENCE, FRAMES, TOTAL, CAPACITY, ENCODER_SEQUENCE)
 #: of those, the axes of caches that a call gives
 PRESENT = (TOTAL, CAPACITY)
 
+#: the input that marks the tokens of a prompt, of models whose pooling leaves them out
+PROMPT_MASK = "prompt_mask"
+
 Axis = str | int
 #: where a model comes from; of some, posexport knows what it found by running them
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
@@ -300,7 +303,7 @@ class TextRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         lower_case: texts are lowered first.
         prompts: what may stand before a text, by name.
         default_prompt: the name of the prompt where none is asked for; None: none.
-        prompt_pooled: the prompt's tokens are pooled with the others.
+        prompt_pooled: the prompt's tokens are pooled with the others; if not, the input ``prompt_mask`` marks them.
         truncate_dim: how many elements of a vector are kept; None: all.
         similarity: how vectors are compared: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``; of a vector for each
             token ``maxsim`` or ``meanmaxsim``.

@@ -76,6 +76,19 @@ def test_the_table_of_precisions_is_what_was_measured() -> None:
         assert [cell.strip() for cell in cells.split("|")[1:]] == figures, name
 
 
+def test_the_table_of_checkpoints_is_what_was_measured() -> None:
+    measured = json.loads((ROOT / "ci" / "results" / "clients_checkpoints.json").read_text())
+    section = (ROOT / "docs" / "clients.md").read_text().partition("### Checkpoints that people download")[2]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    wanted = []
+    for client, result in measured["clients"].items():
+        found = result["checkpoints"].values()
+        assert all(one["agrees"] and one["proof"] == "proven" for one in found), client
+        cells = [f"{one['difference']:.1e}" if "difference" in one else "equal" for one in found]
+        wanted.append([f"{client} {result['versions'][client]}", *cells])
+    assert rows[1:] == wanted
+
+
 def answered(**changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """An answer that is exact, and what it is compared with."""
     array = np.array([[0.5, -1.0]], np.float32)

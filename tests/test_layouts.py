@@ -355,6 +355,8 @@ def test_optimum_s_own_empty_cache_is_looked_at() -> None:
     assert not LAYOUTS["optimum"].arrange(source("gpt2-lmheadmodel")).remarks[1:]
     said = LAYOUTS["optimum"].arrange(source("mistral-forcausallm")).remarks[-1]
     assert "begins a mistral with a cache of 2 heads of size 3, the model has 2 of 6" in said
+    said = LAYOUTS["optimum"].arrange(source("mistral-forcausallm", "features")).remarks[-1]
+    assert "ORTModelForFeatureExtraction of optimum-onnx 0.1.0 feeds no KV cache" in said
 
 
 def test_a_lone_graph_is_no_directory() -> None:

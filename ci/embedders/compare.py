@@ -74,7 +74,8 @@ def compared(directory: Path, texts: list[str]) -> dict[str, Any]:
     reversed_answers = answered(session, backwards, calls[0])
     return {
         "task": session.manifest.task,
-        "proven": conversion.manifest is not None and conversion.manifest.proven,
+        "proven": conversion.good,
+        "verdict": conversion.verdict,
         "calls": calls,
         "errors": errors,
         "error_of_command": command,

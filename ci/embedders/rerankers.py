@@ -88,6 +88,41 @@ def of(name: str, config: str, **settings: Any) -> Callable[[], torch.nn.Module]
     return lambda: getattr(transformers, name)(getattr(transformers, config)(**settings))
 
 
+BART = {
+    "vocab_size": 400,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+T5 = {
+    "vocab_size": 400,
+    "d_model": 24,
+    "d_kv": 6,
+    "d_ff": 40,
+    "num_layers": 2,
+    "num_heads": 4,
+    "pad_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 0,
+}
+
+
+def _short(corpus: Sequence[str]) -> Any:
+    """Of models without a limit of their own: pairs are cut at 384 tokens."""
+    tokenizer = byte_level(corpus)
+    tokenizer.model_max_length = 384
+    return tokenizer
+
+
 _right = partial(byte_level, begin=True)
 MODELS: dict[str, Callable[..., Any]] = {
     "cross-encoder": partial(
@@ -134,6 +169,38 @@ MODELS: dict[str, Callable[..., Any]] = {
         seed=25,
     ),
     "qwen3-reranker": partial(yes_or_no, seed=26),
+    # both halves read the text
+    "bart-classifier": partial(
+        cross_encoder,
+        model=of("BartForSequenceClassification", "BartConfig", **BART, num_labels=1),
+        tokenizer=_right,
+        seed=27,
+    ),
+    "t5-classifier": partial(
+        cross_encoder,
+        model=of("T5ForSequenceClassification", "T5Config", **T5, num_labels=3),
+        tokenizer=_short,
+        seed=28,
+    ),
+    "umt5-classifier": partial(
+        cross_encoder,
+        model=of("UMT5ForSequenceClassification", "UMT5Config", **T5, num_labels=1),
+        tokenizer=_short,
+        seed=29,
+    ),
+    "modernbert-reranker": partial(
+        cross_encoder,
+        model=of(
+            "ModernBertForSequenceClassification",
+            "ModernBertConfig",
+            **{**BERT, "max_position_embeddings": 256},
+            local_attention=16,
+            classifier_pooling="mean",
+            num_labels=1,
+        ),
+        tokenizer=wordpiece,
+        seed=35,
+    ),
 }
 #: what posexport is told to make of a checkpoint whose files do not say it
 TASKS = {"qwen3-reranker": "text-ranking"}

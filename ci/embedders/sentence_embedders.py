@@ -29,6 +29,8 @@ DECODER = {
 #: what is asked of every model: options of encode
 CALLS: list[dict[str, Any]] = [{}, {"normalize": True}, {"truncate_dim": 7, "normalize": True}, {"prompt": "Say: "}]
 PROMPTS = {"query": "Instruct: find it\nQuery: ", "document": ""}
+#: that are left out of the pooling
+INSTRUCTIONS = {"query": "Ba ceba, fodi: ", "document": "Represent the text:"}
 
 
 def embedder(
@@ -48,6 +50,7 @@ def embedder(
     lower: bool = False,
     kind: Any = None,
     old: bool = False,
+    include_prompt: bool = True,
     **settings: Any,
 ) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
     """One model. ``dense``: output size, bias and activation of projections in turn; ``old``: files as of version 2."""
@@ -58,7 +61,7 @@ def embedder(
         tokenizer(corpus).save_pretrained(plain)
         modules: list[nn.Module] = [Transformer(plain, max_seq_length=length, do_lower_case=lower)]
     width = model.config.hidden_size
-    modules.append(Pooling(width, pooling_mode=pooling))
+    modules.append(Pooling(width, pooling_mode=pooling, include_prompt=include_prompt))
     size = width * (1 if isinstance(pooling, str) else len(pooling))
     for index, (out, bias, activation) in enumerate(dense):
         modules.append(Dense(size, out, bias=bias, activation_function=activation))
@@ -232,6 +235,40 @@ MODELS: dict[str, Callable[..., Any]] = {
         pooling="lasttoken",
         seed=9,
         normalise=True,
+    ),
+    # prompts that are attended to and not pooled
+    "instructor": partial(
+        embedder,
+        config=_t5,
+        kind=transformers.T5EncoderModel,
+        tokenizer=byte_level,
+        pooling="mean",
+        seed=13,
+        scale=0.25,
+        dense=[(24, False, nn.Identity())],
+        normalise=True,
+        length=256,
+        include_prompt=False,
+        prompts=INSTRUCTIONS,
+    ),
+    "bert-prompt-excluded": partial(
+        embedder,
+        config=transformers.BertConfig(**BERT),
+        tokenizer=wordpiece,
+        pooling=ALL,
+        seed=14,
+        include_prompt=False,
+        prompts=INSTRUCTIONS,
+        default_prompt_name="query",
+    ),
+    "qwen3-prompt-excluded": partial(
+        embedder,
+        config=_qwen3,
+        tokenizer=partial(byte_level, side="left", end=False),
+        pooling=ALL,
+        seed=15,
+        include_prompt=False,
+        prompts=INSTRUCTIONS,
     ),
     "splade": partial(splade, seed=11),
     "splade-sum": partial(splade, seed=12, pooling_strategy="sum", activation_function="log1p_relu"),

@@ -41,10 +41,13 @@ def _mean_sqrt_len(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
     return (x_BTC * kept_BT1).sum(1) / kept_BT1.sum(1).clamp(min=_LEAST).sqrt()
 
 
-def _weighted_mean(x_BTC: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """Token t of a text counts t times, from 1 on: later tokens of a decoder have seen more."""
+def _weighted_mean(x_BTC: Tensor, mask_BT: Tensor | None, pooled_BT: Tensor | None = None) -> Tensor:
+    """Token t of a text counts t times, from 1 on: later tokens of a decoder have seen more.
+
+    ``pooled_BT``: the tokens that count, numbered among all that the mask keeps; None: all of them.
+    """
     kept_BT1 = _kept(x_BTC, mask_BT)
-    weight_BT1 = kept_BT1.cumsum(1) * kept_BT1
+    weight_BT1 = kept_BT1.cumsum(1) * (kept_BT1 if pooled_BT is None else _kept(x_BTC, pooled_BT))
     return (x_BTC * weight_BT1).sum(1) / weight_BT1.sum(1).clamp(min=_LEAST)
 
 
@@ -71,6 +74,31 @@ _POOLINGS: dict[Mode, Callable[[Tensor, Tensor | None], Tensor]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": last_token,
 }
+
+
+def _without_prompt(mode: Mode, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor) -> Tensor:
+    """A pooling of the tokens that the mask keeps and that are not the prompt's; zeros where there are none.
+
+    As sentence-transformers 6 does it (``Pooling._exclude_prompt_from_mask``): ``cls`` is the first of these tokens,
+    and ``weightedmean`` counts from the prompt's first token. Without a token ``cls`` is the first slot. Not as there:
+    the maximum of no tokens is zero too, not -inf.
+    """
+    pooled_BT = prompt_BT == 0
+    if mask_BT is not None:
+        pooled_BT = pooled_BT & (mask_BT != 0)
+    if mode == "cls":
+        return x_BTC.gather(1, _first(pooled_BT)[:, None, None].expand(-1, 1, x_BTC.shape[2]))[:, 0]
+    if mode == "weightedmean":
+        return _weighted_mean(x_BTC, mask_BT, pooled_BT)
+    some_B1 = pooled_BT.any(1, keepdim=True)
+    return torch.where(some_B1, _POOLINGS[mode](x_BTC, pooled_BT), 0)
+
+
+def _first(marked_BT: Tensor) -> Tensor:
+    """The first slot that is marked, [B]; 0 where none is."""
+    slot_T = torch.arange(marked_BT.shape[1], dtype=torch.int64, device=marked_BT.device)
+    first_B = torch.where(marked_BT, slot_T, marked_BT.shape[1]).amin(1)
+    return torch.where(marked_BT.any(1), first_B, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +150,12 @@ class SentenceEmbedding(Head):
             OutputSpec(name="sentence_embedding", axes=[BATCH, width]),
         ]
 
-    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, ...]:
-        pooled = [_POOLINGS[mode](x_BTC, mask_BT) for mode in self.modes]
+    def forward(self, x_BTC: Tensor, mask_BT: Tensor | None, prompt_BT: Tensor | None = None) -> tuple[Tensor, ...]:
+        """``prompt_BT``: 1 for tokens that are left out of the poolings."""
+        if prompt_BT is None:
+            pooled = [_POOLINGS[mode](x_BTC, mask_BT) for mode in self.modes]
+        else:
+            pooled = [_without_prompt(mode, x_BTC, mask_BT, prompt_BT) for mode in self.modes]
         y_BC = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
         for step in self.steps:
             y_BC = step(y_BC)

@@ -1,26 +1,22 @@
 """Vectors of texts, by the rules that a bundle of sentence-transformers records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.runtime.batches import Floats
-from posexport.runtime.texts import check_texts
-from posexport.spec import TextRules
+from posexport.runtime.batches import Floats, Run
+from posexport.runtime.texts import Texts, check_texts
+from posexport.spec import PROMPT_MASK, InputSpec, TextRules
 
 EMBEDDING = "sentence_embedding"
 #: what a vector without length is divided by
 _LEAST = 1e-12
 
 
-def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, prompt: str | None) -> list[str]:
-    """Texts behind the prompt that is asked for, or behind the default one.
-
-    Raises PosexportError for a name that the bundle does not know, and for a prompt whose tokens its pooling leaves
-    out.
-    """
-    check_texts(texts, "text")
+def prompt_of(rules: TextRules, prompt_name: str | None, prompt: str | None) -> str:
+    """The prompt that is asked for, or the default one; PosexportError for a name that the bundle does not know."""
     if prompt is not None and prompt_name is not None:
         raise PosexportError(f"prompt {prompt!r:.40} and prompt_name {prompt_name!r:.40} exclude each other; give one")
     name = rules.default_prompt if prompt_name is None else prompt_name
@@ -29,14 +25,36 @@ def prompted(texts: Sequence[str], rules: TextRules, prompt_name: str | None, pr
             known = ", ".join(rules.prompts) or "none"
             raise PosexportError(f"unknown prompt_name {name!r:.60}; this bundle has {known}; or give prompt")
         prompt = rules.prompts[name]
-    if not prompt:
-        return list(texts)
-    if not rules.prompt_pooled:
-        raise PosexportError(
-            f"this model leaves a prompt's tokens out of the pooling (include_prompt: false), which the bundle does "
-            f"not compute; encode without the prompt {prompt!r:.40}"
-        )
+    return prompt or ""
+
+
+def prompted(texts: Sequence[str], prompt: str) -> list[str]:
+    """Texts behind a prompt."""
+    check_texts(texts, "text")
     return [prompt + text for text in texts]
+
+
+def pooled_run(run: Run, tokenizer: Texts, prompt: str, rules: TextRules, inputs: Sequence[InputSpec]) -> Run:
+    """``run``; by rules that leave prompts out of the pooling, with the prompt's tokens marked: each row's first ones.
+
+    As ``SentenceTransformer.encode`` since version 5 (``_get_prompt_length``): so many as the prompt alone has, cut as
+    texts are, the special tokens before it included. Raises PosexportError for a bundle that cannot be told.
+    """
+    if not prompt or rules.prompt_pooled:
+        return run
+    if PROMPT_MASK not in [spec.name for spec in inputs]:
+        raise PosexportError(
+            f"this model leaves a prompt's tokens out of the pooling (include_prompt: false), and the bundle has no "
+            f"input {PROMPT_MASK} to mark them; convert it again, or encode without the prompt {prompt!r:.40}"
+        )
+    count = tokenizer.prompt_length(prompt)
+
+    def marked(feeds: Mapping[str, NDArray[np.int64]]) -> Floats:
+        mask_BT = feeds["attention_mask"]
+        prompt_BT = mask_BT * (mask_BT.cumsum(1) <= count)
+        return run({**feeds, PROMPT_MASK: prompt_BT})
+
+    return marked
 
 
 def shortened(vectors_BC: Floats, rules: TextRules, truncate_dim: int | None, *, normalize: bool) -> Floats:

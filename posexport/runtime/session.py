@@ -15,7 +15,7 @@ from posexport.runtime.batches import Batches, Batching
 from posexport.runtime.cache import Cache, Ports, ports, refuse
 from posexport.runtime.chain import Chain
 from posexport.runtime.chat import Chat, Message
-from posexport.runtime.embed import EMBEDDING, prompted, shortened
+from posexport.runtime.embed import EMBEDDING, pooled_run, prompt_of, prompted, shortened
 from posexport.runtime.feeds import prepare
 from posexport.runtime.generate import Generation, Piece, Plan, Streamer, drain, generate
 from posexport.runtime.generation_config import GenerationConfig, token_ids
@@ -152,10 +152,10 @@ class Session:
                 f"this bundle gives {', '.join(names)} and no {EMBEDDING}; use run_texts (posexport run --text), or "
                 "convert a model of sentence-transformers"
             )
-        cut = truncate or self._manifest.text_rules is not None
-        rows = self._texts.rows(prompted(texts, rules, prompt_name, prompt), truncate=cut)
-        found = batches.run(self._giving(EMBEDDING), self._texts, rows)
-        return shortened(found, rules, truncate_dim, normalize=normalize)
+        before = prompt_of(rules, prompt_name, prompt)
+        run = pooled_run(self._giving(EMBEDDING), self._texts, before, rules, self.inputs)
+        rows = self._texts.rows(prompted(texts, before), truncate=truncate or self._manifest.text_rules is not None)
+        return shortened(batches.run(run, self._texts, rows), rules, truncate_dim, normalize=normalize)
 
     def predict(
         self, pairs: Sequence[tuple[str, str]], *, instruction: str | None = None, **batching: Unpack[Batching]

@@ -36,8 +36,27 @@ class _Config(msgspec.Struct):
     padding_side: str = "right"
     truncation_side: str = "right"
     pad_token: str | _AddedToken | None = None
+    #: of these only the texts are read, and what is none is left out
+    bos_token: Any = None
+    eos_token: Any = None
+    unk_token: Any = None
+    sep_token: Any = None
+    cls_token: Any = None
+    mask_token: Any = None
+    additional_special_tokens: Any = None
+    extra_special_tokens: Any = None
     tokenizer_class: str | None = None
     model_input_names: list[str] | None = None
+
+    @property
+    def special_tokens(self) -> set[str]:
+        """What transformers' tokenizer lists as ``all_special_tokens``."""
+        pad = self.pad_token.content if isinstance(self.pad_token, _AddedToken) else self.pad_token
+        named = [pad, self.bos_token, self.eos_token, self.unk_token, self.sep_token, self.cls_token, self.mask_token]
+        for extra in (self.additional_special_tokens, self.extra_special_tokens):
+            named += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else []
+        contents = [token.get("content") if isinstance(token, dict) else token for token in named]
+        return {content for content in contents if isinstance(content, str)}
 
     @property
     def gives_types(self) -> bool:
@@ -151,6 +170,15 @@ class Texts:
         """The id of a token as the vocabulary spells it."""
         number: int | None = self._whole.token_to_id(token)
         return number
+
+    def prompt_length(self, prompt: str) -> int:
+        """How many tokens of a text that begins with ``prompt`` are the prompt's, special tokens before it included.
+
+        Those of the prompt alone, cut as texts are, without a special token at its end.
+        """
+        row = self._cut.encode(prompt)
+        ends = bool(row.ids) and (row.special_tokens_mask[-1] or row.tokens[-1] in self._config.special_tokens)
+        return len(row.ids) - int(ends)
 
     def start(self, length: int, count: int) -> int:
         """Where the ``count`` tokens of a row padded to ``length`` begin."""

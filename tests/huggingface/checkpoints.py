@@ -48,7 +48,7 @@ def change(directory: Path, edit: Callable[[Tensors], Any]) -> None:
 def outputs(source: Source) -> tuple[torch.Tensor, ...]:
     ids = torch.arange(5, 5 + 2 * 9).view(2, 9)
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if len(source.inputs) == 3:
+    if any(spec.name == "token_type_ids" for spec in source.inputs):
         given["token_type_ids"] = torch.zeros_like(ids)
     with torch.inference_mode():
         found: tuple[torch.Tensor, ...] = source.module(**given)

@@ -44,6 +44,45 @@ def test_a_pooling_reads_the_tokens_that_the_mask_keeps(mode: Any) -> None:
     assert torch.equal(head(states[3:], None)[1], got[3:])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_prompt_is_attended_to_and_not_pooled(mode: Any) -> None:
+    mask = torch.tensor([[int(bit) for bit in row] for row in MASKS])
+    prompt = mask * (mask.cumsum(1) <= torch.tensor([[1], [2], [0], [4]]))
+    states = torch.randn(len(MASKS), 7, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(4)) - 2
+    head = SentenceEmbedding(5, [mode])
+    got = head(states, mask, prompt)[1]
+    for row, pooled in enumerate((mask == 1) & (prompt == 0)):
+        text = states[row, pooled].numpy()
+        if mode == "weightedmean":
+            numbers = mask[row].cumsum(0)[pooled].numpy()
+            wanted = np.average(text, axis=0, weights=numbers)
+        else:
+            wanted = text[0] if mode == "cls" else by_hand(text, mode)
+        agree(got[row], torch.from_numpy(wanted), "rounded", torch.float64)
+    nothing = head(states, mask, mask)[1]
+    assert torch.equal(nothing, states[:, 0] if mode == "cls" else torch.zeros(len(MASKS), 5, dtype=torch.float64))
+
+
+def test_a_model_that_leaves_prompts_out_has_an_input_for_them(bert: Path) -> None:
+    sentences(bert, [TRANSFORMER, POOLING, NORMALIZE], pooling_mode_cls_token=True, include_prompt=False)
+    (bert / "config_sentence_transformers.json").write_text('{"prompts": {"q": "Q: "}, "default_prompt_name": "q"}')
+    source = read(bert)
+    assert source.text_rules is not None
+    assert not source.text_rules.prompt_pooled
+    assert (source.inputs[-1].name, source.inputs[-1].default) == ("prompt_mask", 0)
+    assert not source.promises.reads_first_token
+    ids = torch.arange(5, 5 + 2 * 9).view(2, 9)
+    feeds = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    states, first = outputs(source)
+    marked = torch.zeros_like(ids)
+    marked[:, :2] = 1
+    with torch.inference_mode():
+        same_states, third = source.module(**feeds, prompt_mask=marked)
+    assert torch.equal(states, same_states)
+    agree(first, torch.nn.functional.normalize(states[:, 0], dim=-1), "operator", torch.float32)
+    agree(third, torch.nn.functional.normalize(states[:, 2], dim=-1), "operator", torch.float32)
+
+
 def test_poolings_side_by_side_then_projections(bert: Path) -> None:
     states = outputs(read(bert))[0]
     flags = {"pooling_mode_lasttoken": True, "pooling_mode_cls_token": True}
@@ -146,17 +185,16 @@ def test_the_rules_of_texts_are_read(bert: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "pooling", "said"),
+    ("values", "said"),
     [
-        ({"default_prompt_name": "x"}, {}, "default_prompt_name = 'x'; it must be one of its prompts: q"),
-        ({"prompts": ["x"]}, {}, "prompts = ['x']; it must map names to texts"),
-        ({"truncate_dim": 0}, {}, "truncate_dim = 0"),
-        ({"similarity_fn_name": "l3"}, {}, "similarity_fn_name = 'l3'; known: cosine"),
-        ({"default_prompt_name": "q"}, {"include_prompt": False}, "leaves its tokens out of the pooling"),
+        ({"default_prompt_name": "x"}, "default_prompt_name = 'x'; it must be one of its prompts: q"),
+        ({"prompts": ["x"]}, "prompts = ['x']; it must map names to texts"),
+        ({"truncate_dim": 0}, "truncate_dim = 0"),
+        ({"similarity_fn_name": "l3"}, "similarity_fn_name = 'l3'; known: cosine"),
     ],
 )
-def test_rules_that_are_none(bert: Path, values: dict[str, Any], pooling: dict[str, Any], said: str) -> None:
-    sentences(bert, [TRANSFORMER, POOLING], pooling_mode_mean_tokens=True, **pooling)
+def test_rules_that_are_none(bert: Path, values: dict[str, Any], said: str) -> None:
+    sentences(bert, [TRANSFORMER, POOLING], pooling_mode_mean_tokens=True)
     (bert / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"q": "Query: "}}))
     assert read(bert).text_rules is not None
     configure(bert, "config_sentence_transformers.json", **values)

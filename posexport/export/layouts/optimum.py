@@ -33,10 +33,16 @@ def arrange(source: Source) -> Source:
 
 
 def _misfits(source: Source) -> list[str]:
-    """A sentence where optimum-onnx 0.1.0 begins with a cache of other sizes than the model's."""
+    """A sentence where optimum-onnx 0.1.0 begins with a cache of other sizes than the model's, or with none."""
     module = source.module
-    if not isinstance(module, DecoderModel) or module.head is None:
+    if not isinstance(module, DecoderModel):
         return []
+    if module.head is None:
+        return [
+            "ORTModelForFeatureExtraction of optimum-onnx 0.1.0 feeds no KV cache, which the graph of a decoder for "
+            "features has; posexport.load can run it, and of a folder of sentence-transformers --task "
+            "sentence-embedding gives a graph without a cache"
+        ]
     kind, settings = read_json(source.files.get(CONFIG)).get("model_type"), module.decoder.config
     heads = settings.kv_heads or settings.heads
     assumed = heads if kind in _KV_HEADS else settings.heads

@@ -142,7 +142,7 @@ def _rows(source: Model, lines: Sequence[str], option: str = "--texts") -> list[
         raise PosexportError(
             f"{source.name} has no {TOKENIZER} to read texts with; give one with --tokenizer, or leave {option} out"
         )
-    roles = {spec.role for spec in source.inputs}
+    roles = {spec.role for spec in source.inputs if spec.default is None}
     if strange := roles & {"values", "flags"}:
         raise PosexportError(
             f"{source.name} takes {' and '.join(sorted(strange))} beside tokens, which texts do not give; leave "
@@ -170,6 +170,8 @@ def _feeds(source: Model, row: Row) -> Feeds:
             feeds[spec.name] = np.asarray(
                 [row.ids if spec.role == "tokens" else row.types], dtype=feeds[spec.name].dtype
             )
+        elif spec.role == "flags":
+            feeds[spec.name][:] = 0
     return feeds
 
 

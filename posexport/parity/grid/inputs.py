@@ -16,6 +16,7 @@ from posexport.spec import (
     FRAMES,
     HEIGHT,
     PAST,
+    PROMPT_MASK,
     SEQUENCE,
     TOTAL,
     WIDTH,
@@ -125,7 +126,9 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     if spec.role == "positions" and point.position_ids_given:
         return _numbers(shape, spec.size)
     values = example_input(spec, shape, rng)
-    if spec.role in ("mask", "flags"):
+    if spec.name == PROMPT_MASK:
+        values = _prompt(real, rng)
+    elif spec.role in ("mask", "flags"):
         values = real if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
     elif CAPACITY in spec.axes:
         # no token is written yet: all slots are unused
@@ -133,6 +136,13 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     elif spec.role in ("tokens", "types"):
         values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
     return np.asarray(values, dtype=spec.dtype, order="C")
+
+
+def _prompt(real_BT: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """The first tokens of each row that is real: any number of them, but not all."""
+    count_B1 = (rng.random((len(real_BT), 1)) * real_BT.sum(1, keepdims=True)).astype(np.int64)
+    prompt_BT: NDArray[np.bool_] = real_BT & (real_BT.cumsum(1) <= count_B1)
+    return prompt_BT
 
 
 def unused_kind(point: GridPoint) -> str:

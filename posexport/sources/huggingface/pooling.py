@@ -9,6 +9,7 @@ import torch
 from posexport.errors import PosexportError
 from posexport.models.decoder import DecoderModel
 from posexport.models.decoder_head import HeadedDecoder
+from posexport.models.prompt_excluded import PromptExcluded
 from posexport.nn.heads import Features, Head
 from posexport.nn.pooling import DenseConfig, Mode, SentenceEmbedding, TokenEmbeddings
 from posexport.nn.splade import Splade, SpladeConfig
@@ -88,12 +89,18 @@ def with_pooling(plan: Plan, pooling: Pooling, family: str) -> Plan:
             if pooling.rules.tokens is None
             else TokenEmbeddings(hidden, [step for step in steps if step is not None])
         )
-    if decoder is not None:
+    origins = plan.origins
+    if not pooling.rules.prompt_pooled:
+        assert isinstance(head, SentenceEmbedding)
+        states = model if decoder is None else HeadedDecoder(decoder, Features(hidden))
+        model = PromptExcluded(states, head)
+        origins = {f"model.{name}": origin for name, origin in origins.items()}
+    elif decoder is not None:
         model = HeadedDecoder(decoder, head)
     else:
         model.head, model.reads_first_token = head, head.reads_first_token
-    origins = {f"head.{name}": Origin((_stored(name, pooling.steps),)) for name, _ in head.named_parameters()}
-    return replace(plan, model=model, origins=plan.origins | origins)
+    projections = {f"head.{name}": Origin((_stored(name, pooling.steps),)) for name, _ in head.named_parameters()}
+    return replace(plan, model=model, origins=origins | projections)
 
 
 def _with_splade(plan: Plan, config: SpladeConfig) -> Plan:

@@ -24,11 +24,6 @@ def text_rules(directory: Directory, below: str, *, prompt_pooled: bool) -> Text
             f"{settings.label} says default_prompt_name = {default!r:.60}; it must be one of its prompts: "
             f"{', '.join(prompts) or 'there are none'}"
         )
-    if default is not None and prompts[default] and not prompt_pooled:
-        raise PosexportError(
-            f"{directory.path} puts the prompt {default!r:.60} before every text and leaves its tokens out of the "
-            "pooling (include_prompt: false), which no graph here computes; use --task features and pool yourself"
-        )
     similarity = None if settings is None else settings.values.get("similarity_fn_name")
     if similarity not in (None, *SIMILARITIES):
         assert settings is not None

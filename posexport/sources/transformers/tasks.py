@@ -25,7 +25,7 @@ ZERO_SHOT = Task(
     "zero-shot-image-classification",
     (),
     "AutoModelForZeroShotImageClassification",
-    ("logits_per_image", "text_embeds", "image_embeds"),
+    ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds"),
 )
 EMBEDDINGS = Task(
     "features", ("ModelWithProjection",), "AutoModel", ("text_embeds", "image_embeds", "last_hidden_state")
