@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.targets.providers import HOST, provider_named
+from posexport.targets.providers import DEFAULT_PROVIDER, HOST, provider_named
 
 if TYPE_CHECKING:
     from onnxruntime import RunOptions
@@ -29,7 +29,7 @@ _LARGE_FLOATS = 1 << 20
 class Kept:
     """What a session keeps after a call: with ``fast`` all of it."""
 
-    def __init__(self, memory: Memory, provider: str) -> None:
+    def __init__(self, memory: Memory = DEFAULT_MEMORY, provider: str = DEFAULT_PROVIDER) -> None:
         if memory not in get_args(Memory):
             raise PosexportError(f"unknown memory {memory!r:.60}; known: {', '.join(get_args(Memory))}")
         self._memory = memory

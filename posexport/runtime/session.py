@@ -32,11 +32,11 @@ from posexport.targets.providers import PROVIDERS
 class Session:
     """An open bundle; made by `load`. Not changed by use: threads may share it."""
 
-    def __init__(self, directory: Path, manifest: Manifest, chain: Chain, kept: Kept) -> None:
+    def __init__(self, directory: Path, manifest: Manifest, chain: Chain, kept: Kept | None = None) -> None:
         self._directory = directory
         self._manifest = manifest
         self._chain = chain
-        self._kept = kept
+        self._kept = kept or Kept()
 
     def __repr__(self) -> str:
         """What it takes and gives, and how long an input may be."""

@@ -1,0 +1,53 @@
+"""What a session keeps of a large call: nothing where memory is flat, and all of it where calls are to be fast."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import posexport
+from posexport.errors import PosexportError
+from posexport.runtime.memory import LARGE, Kept
+
+MB = 1e6
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("memory") / "bundle"
+    posexport.convert("encoder-nope", path, settings={"layers": 1, "hidden": 60}, verify=False)
+    return path
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_large_call_leaves_nothing_behind(bundle: Path) -> None:
+    ids = np.ones((48, 512), np.int64)
+    grew = {}
+    for memory in ("flat", "fast"):
+        session = posexport.load(bundle, threads=1, memory=memory)  # type: ignore[arg-type]
+        session.run({"input_ids": ids[:1, :8]})
+        before = resident()
+        session.run({"input_ids": ids})
+        grew[memory] = (resident() - before) / MB
+    assert grew["fast"] > 100, "the call is too small to show anything"
+    assert grew["flat"] < 0.2 * grew["fast"]
+
+
+def test_only_large_calls_give_back() -> None:
+    tokens = np.zeros((1, LARGE), np.int64)
+    images = np.zeros((8, 3, 224, 224), np.float32)
+    assert Kept("flat").options([tokens]) is None
+    assert Kept("flat").options([tokens, images]) is not None
+    assert Kept("flat").options([np.zeros((1, LARGE + 1), np.int64)]) is not None
+    assert Kept("fast").options([images]) is None
+
+
+def test_another_word_is_refused(bundle: Path) -> None:
+    with pytest.raises(PosexportError, match="unknown memory 'small'; known: flat, fast"):
+        posexport.load(bundle, memory="small")  # type: ignore[arg-type]
