@@ -1,16 +1,15 @@
 """What a session holds after mixed batches: `python ci/memory.py BUNDLE [-o FILE]`, a text encoder.
 
-The same 200 batches of 1 to 64 rows of 1 to 512 tokens in a fresh process for each way: `load(memory="flat")` and
-`"fast"`, ONNX Runtime by its defaults, and calls of at most 4,096 tokens. Then what flat costs: calls of one size,
-flat and fast in turn, in one process. Two threads. Prints JSON, or writes it to FILE.
+The same 200 batches of 1 to 64 rows of 1 to 512 tokens in a fresh process for each way: `load(memory="flat")`,
+`"fast"`, as ONNX Runtime does by its defaults, and calls of at most 4,096 tokens. Then what flat costs: calls of one
+size, flat and fast in turn, in one process. Two threads. Prints JSON, or writes it to FILE.
 """
 
 import argparse
 import json
-import os
 import subprocess
-import sys
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,47 +18,20 @@ import numpy as np
 import onnxruntime
 
 import posexport
+from posexport.bench.mixed import CALLS
+from posexport.bench.processes import run
+from posexport.bench.workers.mixed import Mixed
 
 ROOT = Path(__file__).parent.parent
-WAYS = ("flat", "fast", "onnxruntime", "cut")
-CALLS, ROWS, LONGEST, CUT = 200, 64, 512, 4096
+WAYS: dict[str, dict[str, Any]] = {"flat": {}, "fast": {"memory": "fast"}, "cut": {"cut": True}}
 SIZES = ((1, 16), (1, 128), (8, 128), (32, 128), (64, 128), (32, 512))
-Feeds = dict[str, np.ndarray[Any, Any]]
+MB = 1e6
 
 
-def resident() -> float:
-    """MB of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def feeds(lengths: np.ndarray[Any, Any], rng: np.random.Generator) -> Feeds:
-    mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-    return {"input_ids": rng.integers(1000, 20000, mask.shape) * mask, "attention_mask": mask}
-
-
-def held(bundle: Path, way: str, calls: int) -> dict[str, float]:
-    """MB after the calls, and at most between two of them."""
-    rng, most = np.random.default_rng(0), 0.0
-    if way == "onnxruntime":
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
-        bare = onnxruntime.InferenceSession(bundle / "model.onnx", options, providers=["CPUExecutionProvider"])
-    else:
-        session = posexport.load(bundle, threads=2, memory="fast" if way == "fast" else "flat")
-    loaded = resident()
-    for _ in range(calls):
-        longest = int(rng.integers(1, LONGEST + 1))
-        lengths = rng.integers(1, longest + 1, int(rng.integers(1, ROWS + 1)))
-        while len(lengths):
-            count = max(CUT // int(lengths.max()), 1) if way == "cut" else len(lengths)
-            given, lengths = feeds(lengths[:count], rng), lengths[count:]
-            if way == "onnxruntime":
-                bare.run(None, given | {"token_type_ids": given["input_ids"] * 0})
-            else:
-                session.run(given)
-            del given
-        most = max(most, resident())
-    return {"loaded": round(loaded), "after the calls": round(resident()), "at most": round(most)}
+def held(bundle: Path, calls: int, options: dict[str, Any]) -> dict[str, int]:
+    job = Mixed(bundle=str(bundle), calls=calls, threads=2, **options)
+    found = json.loads(run("posexport.bench.workers.mixed", [json.dumps(asdict(job))]).output.splitlines()[-1])
+    return {name: round(value / MB) for name, value in found.items()}
 
 
 def cost(bundle: Path) -> dict[str, float]:
@@ -67,7 +39,7 @@ def cost(bundle: Path) -> dict[str, float]:
     flat, fast = (posexport.load(bundle, threads=2, memory=name) for name in ("flat", "fast"))
     found = {}
     for rows, length in SIZES:
-        given = feeds(np.full(rows, length), np.random.default_rng(1))
+        given = {"input_ids": np.random.default_rng(1).integers(1000, 20000, (rows, length))}
         ratios = []
         for turn in range(max(5, 20000 // (rows * length))):
             took = []
@@ -81,18 +53,14 @@ def cost(bundle: Path) -> dict[str, float]:
 
 
 def main(bundle: Path, calls: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip(),
         "onnxruntime": onnxruntime.__version__,
         "calls": calls,
-        "MB": {},
+        "MB": {way: held(bundle, calls, options) for way, options in WAYS.items()},
+        "flat, of the time": cost(bundle),
     }
-    for way in WAYS:
-        command = [sys.executable, __file__, str(bundle), "--calls", str(calls), "--way", way]
-        found["MB"][way] = json.loads(subprocess.check_output(command))
-    found["flat, of the time"] = cost(bundle)
-    return found
 
 
 if __name__ == "__main__":
@@ -100,10 +68,8 @@ if __name__ == "__main__":
     parser.add_argument("bundle", type=Path)
     parser.add_argument("-o", type=Path)
     parser.add_argument("--calls", type=int, default=CALLS)
-    parser.add_argument("--way", choices=WAYS)
     asked = parser.parse_args()
-    result = main(asked.bundle, asked.calls) if asked.way is None else held(asked.bundle, asked.way, asked.calls)
-    text = json.dumps(result, indent=1) + "\n"
+    text = json.dumps(main(asked.bundle, asked.calls), indent=1) + "\n"
     if asked.o is not None:
         asked.o.write_text(text)
     else:

@@ -353,7 +353,7 @@ def test_values_are_drawn_once(tmp_path):
 def test_models_are_converted_and_measured(tmp_path):
     """The command as it is, of built-in models with the same parameters."""
     arguments = ["encoder-nope", "encoder-rope", "--set", "layers=1", "--length", "4", "--batch", "2", "--rounds", "1"]
-    done = CliRunner().invoke(group, ["bench", *arguments, "--json", "-o", str(tmp_path / "found.json")])
+    done = CliRunner().invoke(group, ["bench", *arguments, "--mixed", "--json", "-o", str(tmp_path / "found.json")])
     assert done.exit_code == 0, done.output
     document = msgspec.json.decode((tmp_path / "found.json").read_bytes(), type=Document)
     assert msgspec.json.decode(done.stdout, type=Document).results == document.results
@@ -365,6 +365,8 @@ def test_models_are_converted_and_measured(tmp_path):
     assert rope.difference is None  # its answer is another model's
     assert (rope.export_seconds or 0) > 0
     assert (rope.nodes or 0) > (baseline.nodes or 0) > 0
+    assert [each.candidate for each in document.mixed] == ["encoder-nope", "encoder-rope"]
+    assert all(0 < each.loaded < each.most and each.held <= each.most for each in document.mixed)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +387,12 @@ def test_a_past_is_for_decoders(monkeypatch):
     monkeypatch.setattr(models, "candidates", lambda *_: ([_candidate("x")], False))
     done = CliRunner().invoke(group, ["bench", "x", "--past", "4"])
     assert "--past is for decoders with a cache, x has none" in str(done.exception)
+
+
+def test_mixed_batches_are_for_models_without_a_cache(monkeypatch):
+    monkeypatch.setattr(models, "candidates", lambda *_: ([_candidate("x")], True))
+    done = CliRunner().invoke(group, ["bench", "x", "--mixed"])
+    assert "--mixed is for models without a cache, x has one" in str(done.exception)
 
 
 def test_points_suit_the_model():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import posexport
+from posexport.bench.workers.mixed import Mixed, held
 from posexport.errors import PosexportError
 from posexport.runtime.memory import LARGE, Kept
 
@@ -37,6 +38,16 @@ def test_a_large_call_leaves_nothing_behind(bundle: Path) -> None:
         grew[memory] = (resident() - before) / MB
     assert grew["fast"] > 100, "the call is too small to show anything"
     assert grew["flat"] < 0.2 * grew["fast"]
+
+
+def test_the_benchmark_of_mixed_batches_sees_it(bundle: Path) -> None:
+    found = {
+        memory: held(Mixed(bundle=str(bundle), calls=4, threads=1, memory=memory))  # type: ignore[arg-type]
+        for memory in ("flat", "fast")
+    }
+    grew = {memory: (each["held"] - each["loaded"]) / MB for memory, each in found.items()}
+    assert grew["fast"] > 50, "the batches are too small to show anything"
+    assert grew["flat"] < 0.5 * grew["fast"]
 
 
 def test_only_large_calls_give_back() -> None:

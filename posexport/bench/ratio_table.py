@@ -1,11 +1,14 @@
 """A benchmark's results as text for a terminal. Imports no torch."""
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from posexport.bench.records import Document, Figure, Result
+from posexport.bench.records import Document, Figure, Held, Result
+from posexport.bench.workers.mixed import LONGEST, ROWS
 
 
 def shown(document: Document) -> RenderableType:
@@ -19,7 +22,21 @@ def shown(document: Document) -> RenderableType:
         f"{document.rounds} rounds, {document.seconds:.0f} s",
         f"commit {document.commit}, {document.created}; {versions}",
     ]
-    return Group(*(_table(result) for result in document.results), *(Text(line, style="dim") for line in lines))
+    mixed: list[RenderableType] = [_mixed(document.mixed)] if document.mixed else []
+    tables: list[RenderableType] = [*(_table(result) for result in document.results), *mixed]
+    return Group(*tables, *(Text(line, style="dim") for line in lines))
+
+
+def _mixed(mixed: Sequence[Held]) -> Table:
+    title = f"resident memory behind {mixed[0].calls} batches of 1 to {ROWS} rows of 1 to {LONGEST} tokens, MB"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    table.add_column("")
+    for head in ("loaded", "held", "at most"):
+        table.add_column(head, justify="right")
+    for each in mixed:
+        told = [f"{number / 1e6:.0f}" for number in (each.loaded, each.held, each.most)]
+        table.add_row(each.candidate, *(told if each.failed is None else [f"does not work: {each.failed}"]))
+    return table
 
 
 def _table(result: Result) -> Group:

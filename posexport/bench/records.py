@@ -96,6 +96,20 @@ class Result(_Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, figures=figures)
 
 
+class Held(_Record, frozen=True, kw_only=True):
+    """A candidate's process behind ``calls`` batches of mixed sizes; ``failed``: why there are no figures.
+
+    In bytes of resident memory: ``loaded`` before the first call, ``held`` after the last, ``most`` between two calls.
+    """
+
+    candidate: str
+    calls: int
+    loaded: int = 0
+    held: int = 0
+    most: int = 0
+    failed: str | None = None
+
+
 class Machine(_Record, frozen=True, kw_only=True):
     """Where it ran. ``memory`` in bytes; ``load``: processes that wanted to run in the minute before."""
 
@@ -107,7 +121,7 @@ class Machine(_Record, frozen=True, kw_only=True):
 
 
 class Document(_Record, frozen=True, kw_only=True):
-    """One run. ``seconds``: all of it."""
+    """One run. ``seconds``: all of it; ``mixed``: memory behind batches of mixed sizes, where that was asked for."""
 
     suite: str
     threads: int
@@ -119,6 +133,7 @@ class Document(_Record, frozen=True, kw_only=True):
     seconds: float
     versions: dict[str, str]
     results: list[Result]
+    mixed: list[Held] = []
 
     @property
     def valid(self) -> bool:
@@ -132,7 +147,7 @@ class Document(_Record, frozen=True, kw_only=True):
             figure.candidate
             for figure in figures
             if figure.by_posexport and (figure.failed is not None or figure.wrong)
-        ]
+        ] + [each.candidate for each in self.mixed if each.failed is not None]
 
     def to_json(self) -> bytes:
         """One JSON document that people can read."""

@@ -15,7 +15,7 @@ from posexport.bench.candidate import Candidate
 from posexport.bench.interleaved import SamplingBudget
 from posexport.bench.machine import commit, machine
 from posexport.bench.measurement import Conditions, Measurement, Samples
-from posexport.bench.records import Document, Figure, Point, Result, figure, judge
+from posexport.bench.records import Document, Figure, Held, Point, Result, figure, judge
 
 
 class Run:
@@ -39,6 +39,7 @@ class Run:
         self._machine, self._references = machine(), References()
         self._versions = {**(versions or {}), "posexport": posexport.__version__}
         self.results: list[Result] = []
+        self.mixed: list[Held] = []
 
     def measure(
         self,
@@ -88,6 +89,7 @@ class Run:
             seconds=time.perf_counter() - self._started,
             versions=dict(self._versions),
             results=list(self.results),
+            mixed=list(self.mixed),
         )
 
 

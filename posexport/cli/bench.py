@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Processes of each candidate.",
 )
+@click.option("--mixed", is_flag=True, help="Also: the memory held after 200 batches of mixed sizes (no cache).")
 @click.option("--spinning", is_flag=True, help="Let idle threads of ONNX Runtime spin, as is its default.")
 @click.option("--target", type=click.Choice(TARGETS), help="Target of converted models; default: portable.")
 @click.option(
@@ -66,6 +67,7 @@ def command(
     pasts: tuple[int, ...],
     target: str | None,
     precisions: tuple[str, ...],
+    mixed: bool,
     settings: tuple[str, ...],
     as_json: bool,
     output: Path | None,
@@ -89,6 +91,7 @@ def command(
         posexport bench decoder-nope decoder-rope --past 512 --past 2048 -o decode.json --plot decode.svg
     """
     from posexport.bench.measurement import Conditions
+    from posexport.bench.mixed import held
     from posexport.bench.models import candidates, points
     from posexport.bench.run import Run
     from posexport.runtime.providers import check_loads
@@ -105,12 +108,18 @@ def command(
         found, cached = candidates(models, precisions, asked, Path(folder))
         if pasts and not cached:
             raise PosexportError(f"--past is for decoders with a cache, {models[0]} has none; leave it out")
+        if mixed and cached:
+            raise PosexportError(f"--mixed is for models without a cache, {models[0]} has one; leave it out")
         at = points(lengths, batches, pasts, cached=cached)
         run = Run("models", conditions, total=len(at), progress=tell)
         for number, point in enumerate(at):
             run.measure(", ".join(models), found, point)
             if output is not None:  # an interrupted run leaves its results; the file is this run's by then
                 write_whole(output, run.document().to_json(), force=force or number > 0)
+        if mixed:
+            run.mixed = held(found, conditions, progress=tell)
+            if output is not None:
+                write_whole(output, run.document().to_json(), force=True)
     document = run.document()
     _show(document, plot, as_json=as_json, force=force)
     sys.exit(1 if document.failed else 0)

@@ -21,7 +21,7 @@ class Memory:
         except OSError:
             self._base = self._before
         else:
-            self._base = _status("VmRSS")
+            self._base = resident()
 
     def growth(self) -> int:
         """By which the peak rose above what was held at `mark`."""
@@ -44,6 +44,11 @@ def peak() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def resident() -> int:
+    """Bytes that this process holds now; 0 where the system does not say."""
+    return _status("VmRSS") if _STATUS.exists() else 0
 
 
 def _status(name: str) -> int:
