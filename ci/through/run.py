@@ -19,6 +19,7 @@ import torch
 import transformers
 import yaml
 
+import golden
 import posexport
 from posexport.errors import PosexportError
 from posexport.sources.transformers.agreement import OWN_ATTENTION
@@ -134,9 +135,19 @@ def main() -> None:
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--again", action="store_true", help="convert what is recorded, too")
+    parser.add_argument("--golden", action="store_true", help="the checkpoints of tests/golden (golden.py)")
     options = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if options.golden:
+        bad = golden.run(options.names, options.into, VERSIONS, again=options.again)
+    else:
+        bad = converted_all(options)
+    sys.exit(f"not as they must be: {', '.join(bad)}" if bad else 0)
+
+
+def converted_all(options: argparse.Namespace) -> list[str]:
+    """Convert the checkpoints that are not recorded yet; those whose rows are not as they must be."""
     plan, bad = table(), []
     done = {row["type"]: row for row in recorded() if row["target"] == options.target}
     for name in options.names or plan:
@@ -146,7 +157,7 @@ def main() -> None:
             record(row)
             print(json.dumps({key: row[key] for key in ("type", "outcome", "said", "seconds")}), flush=True)
         bad += [] if right(entry, row) else [name]
-    sys.exit(f"not as they must be: {', '.join(bad)}" if bad else 0)
+    return bad
 
 
 if __name__ == "__main__":
