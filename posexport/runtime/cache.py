@@ -84,6 +84,12 @@ def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports |
     return Ports(tokens, mask, past, present, vocab, fixed, positions)
 
 
+def counted(positions: InputSpec, ids_BT: Ids) -> Ids:
+    """That the mask counts the positions of tokens; of M-RoPE all three, [3, B, T]."""
+    axes = [axis for axis in positions.axes if isinstance(axis, int)]
+    return np.full((*axes, *ids_BT.shape), -1, ids_BT.dtype)
+
+
 def _only(specs: Iterable[S]) -> S | None:
     """The one spec; None where there are more or none."""
     listed = list(specs)
@@ -176,7 +182,7 @@ class Cache:
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
         arrays = {self._ports.tokens.name: self._embedded(np.ascontiguousarray(ids_BT)), self._ports.mask.name: mask_BS}
         if self._ports.positions is not None:
-            arrays[self._ports.positions.name] = np.full_like(ids_BT, -1)
+            arrays[self._ports.positions.name] = counted(self._ports.positions, ids_BT)
         logits, *present = self._bound(arrays) if self._ports.mask.default is None else self._unbound(arrays)
         if not self._ports.static:  # else it holds what was given, and the arrays whose memory that is
             self._held = dict(zip(self._held, present, strict=True))

@@ -29,8 +29,9 @@ from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.recognise import masks
 from posexport.sources.transformers import experts
 
-#: in transformers' registries
-NAME = "posexport"
+#: in transformers' registries; packed: several images in one row, which transformers leaves together in a call of
+#: attention where its name has flash in it
+NAME, PACKED = "posexport", "posexport_flash"
 _ORDER = "_posexport_order"
 #: tokens that masks are asked about, far beyond any window, and keys after the last of them
 _ASKED, _AFTER = (5, 1 << 16, 1 << 18), 64
@@ -105,6 +106,7 @@ def register() -> None:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     AttentionInterface.register(NAME, attention)
+    AttentionInterface.register(PACKED, packed)
     AttentionMaskInterface.register(NAME, mask)
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts.all_of_them)
 
@@ -167,6 +169,23 @@ def attention(
         )
     else:
         context = _with_more(query, key, value, given, scale, cap, sink, causal=causal)
+    return context.transpose(1, 2).contiguous(), None
+
+
+def packed(
+    module: nn.Module,  # noqa: ARG001 (as transformers' own functions)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 (it is none)
+    *,
+    cu_seq_lens_q: Tensor,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """[1, N, H, D] of N patches that attend to those with the same number in ``cu_seq_lens_q``, [N]."""
+    mask_NN = cu_seq_lens_q[:, None] == cu_seq_lens_q
+    context = F.scaled_dot_product_attention(query, key, value, mask_NN[None, None], scale=scaling)
     return context.transpose(1, 2).contiguous(), None
 
 
