@@ -14,7 +14,7 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
     """An array of ``shape``: random ids or N(0, 1) values; nothing is masked, no flag set, no position given."""
     if spec.role in ("values", "cache"):
         return rng.standard_normal(shape).astype(spec.dtype)
-    constants = {"mask": 1, "flags": 0, "positions": -1, "grids": spec.size}
+    constants = {"mask": 1, "flags": 0, "positions": -1, "grids": spec.size, "blocks": 0}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_ids(spec, shape, rng)

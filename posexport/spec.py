@@ -43,7 +43,7 @@ Axis = str | int
 #: where a model comes from; of some, posexport knows what it found by running them
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
-Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions", "grids"]
+Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions", "grids", "blocks"]
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only, ``few`` every row by one token on the right
@@ -62,7 +62,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past tokens),
             ``positions`` (of the new tokens, below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
-            columns are multiples of ``size``).
+            columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
+            at others; tokens of an image come in one call).
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens.
         default: the value of every element where the input is left out; None: it must be given.

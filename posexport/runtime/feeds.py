@@ -45,7 +45,7 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: Length
     _check_cache(arrays, specs)
     _complete(sizes, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions")]
+    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions", "blocks")]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
@@ -82,7 +82,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
         "values": ("fiu", "real numbers"),
         "cache": ("f", "real numbers"),
         "mask": ("iub", "0 and 1 as integers"),
-    }.get("mask" if spec.role == "flags" else spec.role, ("iu", "integers"))
+    }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
     is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name
     if spec.role == "cache" and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
         raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
@@ -213,7 +213,7 @@ def _check_values(spec: InputSpec, array: Array) -> None:
     if spec.role in ("values", "cache"):
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
             bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
-    elif spec.role in ("mask", "flags"):
+    elif spec.role in ("mask", "flags", "blocks"):
         needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
         bad = (array != 0) & (array != 1)
     else:

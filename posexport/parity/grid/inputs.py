@@ -34,8 +34,8 @@ _UNUSED = 3
 #: what unused slots hold: N(0, 1) values, or what no result may depend on; infinities stand in turn with values
 UNUSED = ("values", "nan", "large", "infinite")
 _LARGE = 1e38
-#: the share of tokens that an input of role ``flags`` marks
-_FLAGGED = 0.1
+#: the share of tokens that an input of role ``flags`` marks, and of those before and after images
+_FLAGGED, _STARTS = 0.1, 0.25
 
 
 def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Feeds:
@@ -127,12 +127,21 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     values = example_input(spec, shape, rng)
     if spec.role in ("mask", "flags"):
         values = real if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
+    elif spec.role == "blocks":
+        values = real & _images(shape, (*point.calls, point.length)[0], rng)
     elif CAPACITY in spec.axes:
         # no token is written yet: all slots are unused
         values = unused_slots(values, unused_kind(point))
     elif spec.role in ("tokens", "types"):
         values = np.where(real, values, spec.padding if spec.role == "tokens" else 0)
     return np.asarray(values, dtype=spec.dtype, order="C")
+
+
+def _images(shape: Sequence[int], first: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Tokens of images, of several lengths, all in the first call, which reads ``first`` tokens."""
+    starts_BT = rng.random(shape) < _STARTS
+    inside_BT = (starts_BT.cumsum(1) % 2 == 1) & (np.arange(shape[1]) < first)
+    return inside_BT
 
 
 def unused_kind(point: GridPoint) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
-from posexport.nn.attention import additive, attend
+from posexport.nn.attention import additive, attend, lowest
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import KeysAndValues
 from posexport.nn.scoring import SoftCapped
@@ -63,12 +63,14 @@ class PlannedCall(CachedCall):
         crossed: keys and values of an encoder's states, for those of the plan that are ``cross``.
         crossed_mask: what is added to scores of these keys, [B, 1, 1, S].
         called: how many attentions were called.
+        blocks_BT: of every new token, the number of its image; -1: none. Tokens of an image attend to one another.
     """
 
     plan: Sequence[Layer] = ()
     crossed: Sequence[KeysAndValues] = ()
     crossed_mask: Tensor | None = None
     called: int = 0
+    blocks_BT: Tensor | None = None
 
     def next_layer(self) -> Layer:
         """Of the plan, the one that is called now."""
@@ -242,6 +244,10 @@ def _to_tokens(
     kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
     call.present.append(kept.present)
     at = call.at.queries, call.at.keys
+    if call.blocks_BT is not None:
+        mask = _with_blocks(call.blocks_BT, call, layer, q)
+        base = None if cap is None else cap.base(kept.keys, *at)
+        return attend(q, kept.keys, kept.values, scale=scale, mask=mask, base=base, sink=sink)
     near = None if layer.window is None else LocalWindow(left=layer.window - 1, right=0)
     return attend(
         q,
@@ -255,6 +261,23 @@ def _to_tokens(
         buffers=kept.buffers,
         sink=sink,
     )
+
+
+def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tensor) -> Tensor:
+    """What drops padding, later tokens but those of the same image, and those before a window, [B, 1, T, S].
+
+    Of past tokens' images nothing is left to see: these were read in one call.
+    """
+    queries_T, keys_S = call.at.queries.slots_T, call.at.keys.slots_T
+    past = call.mask_BS.shape[1] - blocks_BT.shape[1]
+    blocks_BS = F.pad(blocks_BT, (past, 0), value=-1)
+    same_BTS = (blocks_BT[:, :, None] == blocks_BS[:, None]) & (blocks_BT >= 0)[:, :, None]
+    behind_TS = queries_T[:, None] - keys_S
+    kept_BTS = ((behind_TS >= 0) | same_BTS) & (call.mask_BS != 0)[:, None]
+    if layer.window is not None:
+        kept_BTS = kept_BTS & (behind_TS < layer.window)
+    zero = torch.zeros((), dtype=like.dtype, device=like.device)
+    return torch.where(kept_BTS[:, None], zero, lowest(like.dtype))
 
 
 def _to_states(

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.huggingface.config import Config
+from posexport.sources.transformers.blocks import BlocksDecoder
 from posexport.sources.transformers.decoder import EmbedsDecoder
-from posexport.sources.transformers.wrapped import PIXELS
+from posexport.sources.transformers.wrapped import PIXELS, TYPES
 from posexport.spec import BATCH, IMAGES, Axis, InputSpec, OutputSpec
 
 FEATURES = "image_features"
@@ -33,7 +34,7 @@ class Tower(nn.Module):
     size_steps: dict[str, int] = {}
     #: names in the graph that are others than in the whole
     ports: dict[str, str] = {}
-    decoder = EmbedsDecoder
+    decoder: type[EmbedsDecoder] = EmbedsDecoder
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__()
@@ -102,6 +103,26 @@ class Llava(Tower):
         chosen = [states[layer][:, self._first :] for layer in self._layers]
         features_BPC: Tensor = self.projector(torch.cat(chosen, -1))
         return features_BPC
+
+
+class Gemma3(Tower):
+    """The tower's last states, pooled. Tokens of an image attend to one another in the decoder."""
+
+    decoder = BlocksDecoder
+
+    def __init__(self, config: Config, model: Any) -> None:
+        super().__init__(config, model)
+        self.tower, self.projector = model.model.vision_tower, model.model.multi_modal_projector
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        features_BPC: Tensor = self.projector(self.tower(pixel_values, return_dict=True).last_hidden_state)
+        return features_BPC
+
+    def beside(self, image_BT: Tensor) -> dict[str, Tensor]:
+        return {TYPES: image_BT.long()}
+
+    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:  # noqa: ARG002 (as any tower)
+        return self.beside(image_BT)
 
 
 class Idefics(Tower):

@@ -45,7 +45,6 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
     "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
-    "gemma3": "the tokens of an image see later ones, which no KV cache of posexport's goes through",
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",

@@ -28,8 +28,8 @@ from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.decoder import EmbedsDecoder, decoder_source, embeds_decoder
 from posexport.sources.transformers.grids import Grids
 from posexport.sources.transformers.tasks import Task
-from posexport.sources.transformers.towers import FEATURES, ROWS, Idefics, Images, Llava, Tower
-from posexport.sources.transformers.wrapped import IDS, MASK, Wrapped, limits_of, text_inputs
+from posexport.sources.transformers.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
+from posexport.sources.transformers.wrapped import IDS, MASK, TYPES, Wrapped, limits_of, text_inputs
 from posexport.sources.user_module import UserModule, by_name, in_precision
 from posexport.sources.with_cache import small
 from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
@@ -40,6 +40,7 @@ EMBEDS = "inputs_embeds"
 _AFTER = 6
 #: by model_type
 TOWERS: Mapping[str, type[Tower]] = {
+    "gemma3": Gemma3,
     "idefics3": Idefics,
     "llava": Llava,
     "qwen2_5_vl": Grids,
@@ -66,8 +67,16 @@ class DecoderPart(nn.Module):
         super().__init__()
         self.decoder = decoder
 
-    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, past_key_values: Any, position_ids: Tensor) -> Any:
-        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids)
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        past_key_values: Any,
+        position_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+    ) -> Any:
+        more = {} if token_type_ids is None else {TYPES: token_type_ids}
+        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **more)
 
 
 class ThroughVision(Definition):
