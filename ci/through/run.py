@@ -19,10 +19,12 @@ import torch
 import transformers
 import yaml
 
+import client
 import golden
 import posexport
 from posexport.errors import PosexportError
 from posexport.sources.transformers.agreement import OWN_ATTENTION
+from posexport.sources.transformers.tasks import IMAGE_TEXT
 
 ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "ci/results/through.jsonl"
@@ -102,6 +104,10 @@ def outcome(name: str, source: Path, bundle: Path, entry: dict[str, Any], target
         for report in (posexport.verify(bundle, against=live), posexport.verify(bundle)):
             if not report.passed:
                 return "failed", f"verify: {report.verdict}"
+    if live is None and result.manifest.task == IMAGE_TEXT.name:
+        off = client.difference(source, bundle, getattr(transformers, entry["class"]))
+        if not off <= client.ROUNDING:
+            return "failed", f"its graphs give other logits for an image between words, by {off:.1e} of the scale"
     return "proven", result.manifest.task
 
 
