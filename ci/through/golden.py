@@ -100,7 +100,10 @@ def drawn(source: Source) -> Tensors:
 
 
 def fits(stored: Mapping[str, torch.Tensor], source: Source) -> bool:
-    """Whether a point has what ``source`` takes, of the sizes that it has one of."""
+    """Whether a point has what ``source`` takes, of the sizes that it has one of, and no padding that it is not told of."""
+    masks = [name for name in stored if name.endswith("attention_mask")]
+    if any(not stored[name].all() for name in masks) and not any(spec.role == "mask" for spec in source.inputs):
+        return False
     for spec in source.inputs:
         if spec.name not in stored:
             if spec.role in ("tokens", "values"):

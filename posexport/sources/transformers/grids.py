@@ -91,6 +91,9 @@ class Grids(Tower):
     def tokens(self, images: Images) -> int:
         return int(images[GRIDS].prod(1)[0]) // self._side**2
 
+    def further(self, random: torch.Generator) -> Images:
+        return self._drawn(_TRIED, random)
+
     def _drawn(self, images: Sequence[tuple[int, int, int]], random: torch.Generator) -> Images:
         """Images of so many frames, and rows and columns of tokens."""
         grids_I3 = torch.tensor(images) * torch.tensor([1, self._side, self._side])

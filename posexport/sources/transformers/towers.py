@@ -67,6 +67,10 @@ class Tower(nn.Module):
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in self.inputs[0].axes]
         return {PIXELS: torch.randn(shape, generator=random)}
 
+    def further(self, random: torch.Generator) -> Images:  # noqa: ARG002 (of those whose images differ in size)
+        """More images, of which the features alone are compared; nothing: those of `example` say all."""
+        return {}
+
     def tokens(self, images: Images) -> int:
         """How many tokens each image of the example takes."""
         return int(self(**images).shape[-2])
@@ -81,9 +85,6 @@ class Tower(nn.Module):
 
     def ready(self) -> None:
         """Called once the model's attention is posexport's."""
-
-    def check(self, label: str) -> None:
-        """PosexportError where more images than those of `example` get other features than by transformers."""
 
 
 class Llava(Tower):

@@ -186,6 +186,8 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
     tower = TOWERS[kind](config, model).eval()
     ids_BT, images = _sample(model, tower)
     image_BT = ids_BT == model.config.image_token_id
+    further = tower.further(torch.Generator().manual_seed(1))
+    features = _features(model, further)
     own = _own(model, ids_BT, {**images, **tower.beside(image_BT)})
     text = Wrapped(model, task.outputs, text_inputs(model, {IDS, MASK}), numbered=True).eval()
     remarks = computed_by_ours(config.label, text)
@@ -202,12 +204,15 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
         trial, dtype = copy.deepcopy(definition), torch.float64
         in_precision(trial, dtype)
     got = _merged(trial, ids_BT, image_BT, _in(images, dtype), tower.given(image_BT, images))
-    # transformers' own way has a softmax of float32 in any precision
-    if differ(got, own, torch.ones_like(ids_BT), torch.float32):
-        raise PosexportError(
-            f"{config.label}: {kind} gives other logits for an image than its parts do; it is not converted through "
-            "transformers"
-        )
+    pairs = [("logits for an image", got, own)]
+    with torch.no_grad():
+        pairs += [("features for several images", trial.vision(**_in(further, dtype))[0], own) for own in features]
+    for what, ours, theirs in pairs:
+        # transformers' own way has a softmax of float32 in any precision
+        if differ(ours, theirs, torch.ones(theirs.shape[:-1]), torch.float32):
+            raise PosexportError(
+                f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
+            )
     spec = msgspec.structs.replace(spec_of(definition, task.name), encoding=None, encodings=[])
     made = msgspec.structs.replace(
         decoder, **spec.facts, module=definition, promises=definition.promises, parts=definition.parts
@@ -275,6 +280,14 @@ def _own(model: Any, ids_BT: Tensor, given: Mapping[str, Tensor]) -> Tensor:
             input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), **_in(given, dtype), return_dict=True
         ).logits
     return logits
+
+
+def _features(model: Any, images: Images) -> list[Tensor]:
+    """What transformers' own code makes of ``images``, where there are any."""
+    if not images:
+        return []
+    with torch.no_grad():
+        return [torch.cat(list(model.get_image_features(**images, return_dict=True).pooler_output))]
 
 
 def _merged(
