@@ -125,44 +125,65 @@ def toy(kind: type[Tower] = Square) -> Source:
     )
 
 
-def converted(kind: type[Tower], target: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Source, posexport.Session]:
-    source = toy(kind)
-    monkeypatch.setattr(prepare, "load_source", lambda *_: source)
-    posexport.convert("toy", target, verify=False)
-    return source, posexport.load(target)
-
-
-@pytest.mark.all
-@pytest.mark.parametrize("kind", [Packed, Blocks])
-def test_they_are_proven(kind: type[Tower], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = toy(kind)
+@pytest.fixture
+def converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> tuple[Source, posexport.Session]:
+    """The toy with the tower that the test is about, proven, and its bundle."""
+    source = toy(request.param)
     monkeypatch.setattr(prepare, "load_source", lambda *_: source)
     result = posexport.convert("toy", tmp_path / "toy", lengths=[5, 17])
     assert result.good, result.verdict
+    return source, posexport.load(tmp_path / "toy")
 
 
-def test_three_positions_of_a_token_and_images_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, session = converted(Packed, tmp_path / "toy", monkeypatch)
-    rng = np.random.default_rng(0)
-    ids_BT, positions_3BT = rng.integers(0, VOCAB, (2, 7)), rng.integers(0, LONGEST, (3, 2, 7))
-    grids_I3 = np.array([[1, 4, 6], [2, 2, 8]])
-    given = {
+def answers(source: Source, given: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Of the definition, with an empty cache."""
+    with torch.no_grad():
+        outputs = source.module(**{name: torch.from_numpy(x) for name, x in given.items()})
+    return dict(zip([spec.name for spec in source.outputs], outputs, strict=True))
+
+
+def packed(seed: int = 0) -> dict[str, np.ndarray]:
+    """Two rows of tokens with three positions each, and two images, the second of two frames."""
+    rng = np.random.default_rng(seed)
+    ids_BT = rng.integers(0, VOCAB, (2, 7))
+    return {
         "input_ids": ids_BT,
-        "position_ids": positions_3BT,
+        "position_ids": rng.integers(0, LONGEST, (3, 2, 7)),
         "attention_mask": np.ones_like(ids_BT),
         "pixel_values": rng.standard_normal((56, 5)).astype(np.float32),
-        "image_grid_thw": grids_I3,
+        "image_grid_thw": np.array([[1, 4, 6], [2, 2, 8]]),
     }
-    with torch.no_grad():
-        logits, *_, features = source.module(**{name: torch.from_numpy(x) for name, x in given.items()})
-        text = {**given, "position_ids": np.full_like(positions_3BT, -1)}
-        of_text = source.module(**{name: torch.from_numpy(x) for name, x in text.items()})[0]
-    outputs = session.run(given, outputs=["logits", "image_features"])
-    agree(outputs["logits"], logits, "model", np.float32)
-    agree(outputs["image_features"], features, "model", np.float32)
-    assert float((logits - of_text).abs().max()) > 0.1
-    # left out, all three are the token's number
-    agree(session.run({"input_ids": ids_BT}, outputs=["logits"])["logits"], of_text, "model", np.float32)
+
+
+def test_a_token_has_three_positions_which_text_has_by_its_number() -> None:
+    source, given = toy(Packed), packed()
+    logits = answers(source, given)["logits"]
+    for axis in range(3):
+        other = given["position_ids"].copy()
+        other[axis] = (other[axis] + 1) % LONGEST
+        assert float((answers(source, {**given, "position_ids": other})["logits"] - logits).abs().max()) > 0.1
+    counted = np.broadcast_to(np.arange(7), (3, 2, 7)).copy()
+    of_text = answers(source, {**given, "position_ids": counted})["logits"]
+    for default in (np.full_like(counted, -1), np.where(np.arange(7) < 3, counted, -1)):
+        agree(answers(source, {**given, "position_ids": default})["logits"], of_text, "model", np.float32)
+    # what attends to what does not follow from them
+    first = {name: x[..., :4] if name in ("input_ids", "position_ids", "attention_mask") else x for name, x in given.items()}
+    agree(answers(source, first)["logits"], logits[:, :4], "model", np.float32)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("converted", [Packed], indirect=True)
+def test_graphs_take_three_positions_and_images_of_any_size(converted: tuple[Source, posexport.Session]) -> None:
+    source, session = converted
+    given = packed()
+    outputs, wanted = session.run(given, outputs=["logits", "image_features"]), answers(source, given)
+    for name, output in outputs.items():
+        agree(output, wanted[name], "model", np.float32)
+    text = answers(source, {**given, "position_ids": np.full_like(given["position_ids"], -1)})["logits"]
+    got = session.run({"input_ids": given["input_ids"]}, outputs=["logits"])["logits"]
+    agree(got, text, "model", np.float32)
     assert session.generate([[3, 1, 4]], max_new_tokens=2).completions[0].tokens
     assert [spec.name for spec in source.parts[0].spec.inputs] == ["pixel_values", "grid_thw"]
 
@@ -203,24 +224,37 @@ def test_patches_of_images_stand_where_loops_put_them() -> None:
     assert (numbers_N[:, None] == numbers_N).tolist() == same
 
 
-def test_tokens_of_an_image_see_later_ones_of_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, session = converted(Blocks, tmp_path / "toy", monkeypatch)
-    ids_BT, other = np.array([[3, 1, 4, 1, 5]]), np.array([[3, 1, 4, 9, 2]])
-    for types, changes in (([0, 1, 1, 1, 0], [1, 2]), ([0, 1, 1, 0, 1], []), ([0, 0, 0, 0, 0], [])):
-        with torch.no_grad():
-            pair = [
-                source.module(
-                    input_ids=torch.from_numpy(ids),
-                    attention_mask=torch.ones(1, 5, dtype=torch.int64),
-                    token_type_ids=torch.tensor([types]),
-                    pixel_values=torch.ones(1, 3, 6, 6),
-                )[0]
-                for ids in (ids_BT, other)
-            ]
-        differs = (pair[0] - pair[1]).abs().amax((0, 2)) > 1e-6
-        assert [at for at in range(3) if differs[at]] == changes
-        given = {"input_ids": ids_BT, "token_type_ids": np.array([types])}
-        agree(session.run(given, outputs=["logits"])["logits"], pair[0], "model", np.float32)
+def with_types(ids: list[int], types: list[int]) -> dict[str, np.ndarray]:
+    ids_BT = np.array([ids])
+    pixels = np.ones((1, 3, 6, 6), np.float32)
+    mask_BT = np.ones_like(ids_BT)
+    return {
+        "input_ids": ids_BT,
+        "attention_mask": mask_BT,
+        "token_type_ids": np.array([types]),
+        "pixel_values": pixels,
+    }
+
+
+TYPES = ([0, 1, 1, 1, 0], [1, 1, 0, 0, 1], [0, 0, 0, 0, 0])
+
+
+def test_tokens_of_an_image_see_later_ones_of_theirs() -> None:
+    source = toy(Blocks)
+    for types, seen in zip(TYPES, ([1, 2], [], []), strict=True):
+        one, other = (answers(source, with_types([3, 1, 4, *ends], types))["logits"] for ends in ([1, 5], [9, 2]))
+        changed = (one - other).abs().amax((0, 2)) > 1e-6
+        assert [at for at in range(3) if changed[at]] == seen
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("converted", [Blocks], indirect=True)
+def test_graphs_let_tokens_of_an_image_see_one_another(converted: tuple[Source, posexport.Session]) -> None:
+    source, session = converted
+    for types in TYPES:
+        given = with_types([3, 1, 4, 1, 5], types)
+        wanted = answers(source, given)["logits"]
+        agree(session.run(given, outputs=["logits"])["logits"], wanted, "model", np.float32)
     assert session.generate([[3, 1, 4]], max_new_tokens=2).completions[0].tokens
 
 
