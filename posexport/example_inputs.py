@@ -39,7 +39,7 @@ def with_grids(
 def _patches(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]]) -> int:
     """The patches of all images."""
     spec = next(spec for spec in inputs if PATCHES in spec.axes)
-    return arrays[spec.name].shape[spec.axes.index(PATCHES)]
+    return int(arrays[spec.name].shape[spec.axes.index(PATCHES)])
 
 
 def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:

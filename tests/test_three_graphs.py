@@ -1,6 +1,7 @@
 """Models of images and text as three graphs: a toy in transformers' form, which needs no transformers."""
 
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from posexport.sources.transformers.blocks import BlocksDecoder
 from posexport.sources.transformers.decoder import decoder_source, embeds_decoder
 from posexport.sources.transformers.grids import Patches
 from posexport.sources.transformers.mrope import MRopeDecoder
-from posexport.sources.transformers.towers import Tower
+from posexport.sources.transformers.towers import Sizes, Tower
 from posexport.sources.transformers.vision import EMBEDS, ThroughVision, _vision
 from posexport.sources.transformers.wrapped import Wrapped
 from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
@@ -77,10 +78,8 @@ class Packed(Tower):
     """Patches of images of any size to what a table of rows and one of columns say of them, by tokens of 2 x 2."""
 
     decoder = MRopeDecoder
-    ports = {"image_grid_thw": "grid_thw"}
-    proof_sizes = ({PATCHES: 24, IMAGES: 1}, {PATCHES: 48, IMAGES: 2})
-    trace_sizes = {PATCHES: 68, IMAGES: 2}
-    size_steps = {PATCHES: 4}
+    ports = MappingProxyType({"image_grid_thw": "grid_thw"})
+    sizes = Sizes(({PATCHES: 24, IMAGES: 1}, {PATCHES: 48, IMAGES: 2}), {PATCHES: 68, IMAGES: 2}, {PATCHES: 4})
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
@@ -169,7 +168,9 @@ def test_a_token_has_three_positions_which_text_has_by_its_number() -> None:
     for default in (np.full_like(counted, -1), np.where(np.arange(7) < 3, counted, -1)):
         agree(answers(source, {**given, "position_ids": default})["logits"], of_text, "model", np.float32)
     # what attends to what does not follow from them
-    first = {name: x[..., :4] if name in ("input_ids", "position_ids", "attention_mask") else x for name, x in given.items()}
+    first = {
+        name: x[..., :4] if name in ("input_ids", "position_ids", "attention_mask") else x for name, x in given.items()
+    }
     agree(answers(source, first)["logits"], logits[:, :4], "model", np.float32)
 
 

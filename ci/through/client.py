@@ -45,7 +45,10 @@ def _logits(bundle: Path, tower: Any, ids_BT: Any, image_BT: Any, images: dict[s
     (embeds_BTC,) = embed.run(None, {"input_ids": ids_BT})
     embeds_BTC[image_BT] = features.reshape(-1, features.shape[-1])
     past = {
-        value.name: np.zeros([size if isinstance(size, int) else {"batch_size": len(ids_BT)}.get(size, 0) for size in value.shape], np.float32)
+        value.name: np.zeros(
+            [size if isinstance(size, int) else {"batch_size": len(ids_BT)}.get(size, 0) for size in value.shape],
+            np.float32,
+        )
         for value in decoder.get_inputs()
         if value.name.startswith("past_key_values")
     }

@@ -1,11 +1,9 @@
 """Every golden checkpoint by posexport's definition and through transformers: both must give the same.
 
-Run by `ci/through/run --golden`, which resumes: a row that ci/results/through_golden.jsonl has for the installed versions
-is left out. A row is converted with ``--through transformers``, which proves its graph against transformers' model at a
-few lengths. At the points that tests/golden stores of it, transformers' model as it was converted and its graph are then
-compared with the definition in float64.
-
-Shape letters: B batch, T tokens.
+Run by `ci/through/run --golden`, which resumes: a row that ci/results/through_golden.jsonl has for the installed
+versions, and that is as golden.yaml says, is left out. A checkpoint is converted with ``--through transformers``, which
+proves its graph against transformers' model at a few lengths. At the points that tests/golden stores of it,
+transformers' model as it was converted and its graph are then compared with the definition in float64.
 """
 
 import copy
@@ -100,7 +98,7 @@ def drawn(source: Source) -> Tensors:
 
 
 def fits(stored: Mapping[str, torch.Tensor], source: Source) -> bool:
-    """Whether a point has what ``source`` takes, of the sizes that it has one of, and no padding that it is not told of."""
+    """Whether a point has what ``source`` takes, of the sizes that it has one of, and no padding it is not told of."""
     masks = [name for name in stored if name.endswith("attention_mask")]
     if any(not stored[name].all() for name in masks) and not any(spec.role == "mask" for spec in source.inputs):
         return False
@@ -174,7 +172,12 @@ def compared(name: str, into: Path) -> dict[str, Any]:
         how, said = "refused", str(err).replace(f"{directory}/", "").replace(str(directory), name)
     except Exception as err:  # noqa: BLE001 (a defect, which must not end the other rows)
         how, said = "failed", f"{type(err).__name__}: {err}"[:500]
-    row = {"checkpoint": name, "outcome": how, "said": said, "off": {kind: float(f"{x:.1e}") for kind, x in off.items()}}
+    row = {
+        "checkpoint": name,
+        "outcome": how,
+        "said": said,
+        "off": {kind: float(f"{x:.1e}") for kind, x in off.items()},
+    }
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     return {**row, "seconds": round(time.monotonic() - began), "commit": commit}
 
@@ -195,6 +198,8 @@ def run(names: list[str], into: Path, versions: Mapping[str, str], *, again: boo
             written = RECORD.with_suffix(".tmp")
             written.write_text("\n".join(lines) + "\n")
             written.replace(RECORD)
-            print(json.dumps({key: row[key] for key in ("checkpoint", "outcome", "said", "off", "seconds")}), flush=True)
+            print(
+                json.dumps({key: row[key] for key in ("checkpoint", "outcome", "said", "off", "seconds")}), flush=True
+            )
         bad += [] if right(row, plan[name]) else [name]
     return bad

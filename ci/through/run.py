@@ -14,13 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import client
+import golden
 import numpy as np
 import torch
 import transformers
 import yaml
 
-import client
-import golden
 import posexport
 from posexport.errors import PosexportError
 from posexport.sources.transformers.agreement import OWN_ATTENTION

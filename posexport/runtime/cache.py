@@ -46,8 +46,8 @@ def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Id
 class Ports:
     """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``.
 
-    ``fixed``: inputs that are the same in every call (what is attended to). ``text``: positions that cannot be left out,
-    and marks of images, which text has none of.
+    ``fixed``: inputs that are the same in every call (what is attended to). ``text``: positions that cannot be left
+    out, and marks of images, which text has none of.
     """
 
     tokens: InputSpec

@@ -45,7 +45,9 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: Length
     _check_cache(arrays, specs)
     _complete(sizes, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions", "blocks")]
+    missing = [
+        spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions", "blocks")
+    ]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
@@ -198,8 +200,8 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
         if bad.any():
             row = int(np.argmax(bad))
             raise PosexportError(
-                f"{spec.name} holds {grids[row].tolist()} at {[row]}; it takes frames, rows and columns of patches, from "
-                f"1 on, rows and columns in multiples of {side}"
+                f"{spec.name} holds {grids[row].tolist()} at {[row]}; it takes frames, rows and columns of patches, "
+                f"from 1 on, rows and columns in multiples of {side}"
             )
         if (total := int(grids.prod(1).sum())) != number:
             raise PosexportError(

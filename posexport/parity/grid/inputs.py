@@ -139,9 +139,8 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
 
 def _images(shape: Sequence[int], first: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Tokens of images, of several lengths, all in the first call, which reads ``first`` tokens."""
-    starts_BT = rng.random(shape) < _STARTS
-    inside_BT = (starts_BT.cumsum(1) % 2 == 1) & (np.arange(shape[1]) < first)
-    return inside_BT
+    odd_BT: NDArray[np.bool_] = (rng.random(shape) < _STARTS).cumsum(1) % 2 == 1
+    return odd_BT & (np.arange(shape[1]) < first)
 
 
 def unused_kind(point: GridPoint) -> str:

@@ -40,7 +40,7 @@ def reordered(promise: Promise, point: GridPoint) -> Changes:
 
 
 def later(promise: Promise, point: GridPoint) -> Changes:
-    """What the first half of the tokens gives, whatever the second half is; none are of an image, which would see it."""
+    """What the first half of the tokens gives, whatever the second half is; none is of an image, which would see it."""
     feeds, other = draw(point, promise.inputs), draw(point, promise.inputs, 1)
     for spec in promise.inputs:
         if spec.role == "blocks":

@@ -88,7 +88,7 @@ class PlainDecoder(CachedDecoder):
         """What attention takes part in; ``positions``: those that were given."""
         return Reach.by_mask(mask_BS, new, self.caching, positions)
 
-    def numbered(self, at: Reach, positions: Tensor | None) -> Reach:  # noqa: ARG002 (of those with several axes)
+    def numbered(self, at: Reach, positions: Tensor | None) -> Reach:
         """The same with the positions that the module is called with."""
         return at
 

@@ -33,8 +33,8 @@ class Before:
         self.dtype = torch.float64 if small else torch.float32
         self.outputs = self._run()
         if small and not self.finite():
-            # the eager way takes its softmax in float32, which does not hold what a mask of float64 adds: a padded query
-            # that sees padding alone, in a window, is NaN there
+            # the eager way takes its softmax in float32, which does not hold what a mask of float64 adds: a padded
+            # query that sees padding alone, in a window, is NaN there
             self.dtype = torch.float32
             self.outputs = self._run()
 

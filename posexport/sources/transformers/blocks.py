@@ -31,9 +31,7 @@ class BlocksDecoder(EmbedsDecoder):
         types_BT = _TYPES.get()
         blocks_BT = None if types_BT is None else _numbers(types_BT)
         return cached_call(
-            PlannedCall(
-                call.at, call.mask_BS, call.past, present=call.present, plan=self.layers, blocks_BT=blocks_BT
-            )
+            PlannedCall(call.at, call.mask_BS, call.past, present=call.present, plan=self.layers, blocks_BT=blocks_BT)
         )
 
     def forward(  # type: ignore[override]  # by the names of its own inputs

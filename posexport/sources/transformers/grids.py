@@ -1,7 +1,7 @@
 """Images of any size, packed patch by patch into one row, and a table of their sizes (``image_grid_thw``): Qwen's.
 
-A patch's row, column, image and frame are computed of the table in the graph. transformers computes them in Python loops
-over its values, and takes them as arguments too.
+A patch's row, column, image and frame are computed of the table in the graph. transformers computes them in Python
+loops over its values, and takes them as arguments too.
 
 Shape letters: N patches of all images, I images, K tokens of all images (squares of ``side`` x ``side`` patches), C
 model size.
@@ -16,7 +16,7 @@ from torch import Tensor
 from posexport.sources.huggingface.config import Config
 from posexport.sources.transformers import attention
 from posexport.sources.transformers.mrope import MRopeDecoder
-from posexport.sources.transformers.towers import FEATURES, Images, Tower
+from posexport.sources.transformers.towers import FEATURES, Images, Sizes, Tower
 from posexport.sources.transformers.wrapped import PIXELS, POSITIONS
 from posexport.spec import IMAGES, PATCHES, InputSpec, OutputSpec
 
@@ -67,13 +67,13 @@ class Grids(Tower):
         self._window = patches * self._side
         if model.config.model_type == "qwen2_vl":
             self.ports = {GRIDS: "grid_thw"}  # as transformers.js calls it
-        self.proof_sizes = [self._sizes(*sizes) for sizes in _PROVEN]
-        self.trace_sizes, self.size_steps = self._sizes(*_TRACED), {PATCHES: self._side**2}
+        proven = [self._of(*sizes) for sizes in _PROVEN]
+        self.sizes = Sizes(proven, self._of(*_TRACED), {PATCHES: self._side**2})
 
-    def _sizes(self, tokens: int, images: int) -> dict[str, int]:
+    def _of(self, tokens: int, images: int) -> dict[str, int]:
         return {PATCHES: tokens * self._side**2, IMAGES: images}
 
-    def read(self, config: Config, model: Any) -> list[InputSpec]:  # noqa: ARG002 (patches of any image)
+    def read(self, config: Config, model: Any) -> list[InputSpec]:
         vision = model.config.vision_config
         width = getattr(vision, "in_channels", 3) * vision.temporal_patch_size * vision.patch_size**2
         return [
@@ -89,7 +89,7 @@ class Grids(Tower):
         return self._drawn([(1, *sides) for sides in _EXAMPLE], random)
 
     def tokens(self, images: Images) -> int:
-        return int(images[GRIDS].prod(1)[0]) // self._side**2
+        return int(images[GRIDS].prod(1)[0]) // int(self._side**2)
 
     def further(self, random: torch.Generator) -> Images:
         return self._drawn(_TRIED, random)

@@ -31,7 +31,7 @@ class MRopeDecoder(EmbedsDecoder):
         axes = [AXES, *decoding.position_ids.axes]
         return replace(decoding, position_ids=msgspec.structs.replace(decoding.position_ids, axes=axes))
 
-    def reach(self, mask_BS: Tensor, new: int, positions: Tensor | None) -> Reach:  # noqa: ARG002 (they rotate alone)
+    def reach(self, mask_BS: Tensor, new: int, positions: Tensor | None) -> Reach:
         return Reach.by_mask(mask_BS, new, self.caching)
 
     def numbered(self, at: Reach, positions: Tensor | None) -> Reach:

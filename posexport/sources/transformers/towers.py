@@ -3,7 +3,9 @@
 Shape letters: B batch, N images of a row, T tokens, P features of an image, C model size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,17 +25,23 @@ ROWS = 2
 Images = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Of the axes of images beside the batch: to prove at, to trace at, and what they are multiples of."""
+
+    proven: Sequence[dict[str, int]] = ()
+    traced: Mapping[str, int] = MappingProxyType({})
+    steps: Mapping[str, int] = MappingProxyType({})
+
+
 class Tower(nn.Module):
     """Images [B, 3, H, W] to features, [B, P, C]; its arguments have the names of ``inputs``."""
 
     #: images have an axis of their own beside the batch
     several = False
-    #: sizes of axes beside the batch: to prove at, to trace at, and what they are multiples of
-    proof_sizes: Sequence[dict[str, int]] = ()
-    trace_sizes: dict[str, int] = {}
-    size_steps: dict[str, int] = {}
+    sizes = Sizes()
     #: names in the graph that are others than in the whole
-    ports: dict[str, str] = {}
+    ports: Mapping[str, str] = MappingProxyType({})
     decoder: type[EmbedsDecoder] = EmbedsDecoder
 
     def __init__(self, config: Config, model: Any) -> None:
@@ -67,7 +75,7 @@ class Tower(nn.Module):
         shape = [sizes[axis] if isinstance(axis, str) else axis for axis in self.inputs[0].axes]
         return {PIXELS: torch.randn(shape, generator=random)}
 
-    def further(self, random: torch.Generator) -> Images:  # noqa: ARG002 (of those whose images differ in size)
+    def further(self, random: torch.Generator) -> Images:
         """More images, of which the features alone are compared; nothing: those of `example` say all."""
         return {}
 
@@ -75,11 +83,11 @@ class Tower(nn.Module):
         """How many tokens each image of the example takes."""
         return int(self(**images).shape[-2])
 
-    def beside(self, image_BT: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 (of those that take some)
+    def beside(self, image_BT: Tensor) -> dict[str, Tensor]:
         """What transformers' own forward takes beside ids and images; ``image_BT``: which tokens are of one."""
         return {}
 
-    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:  # noqa: ARG002 (of those that take some)
+    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
         """What the decoder takes of tokens beside embeddings and mask."""
         return {}
 
@@ -122,7 +130,7 @@ class Gemma3(Tower):
     def beside(self, image_BT: Tensor) -> dict[str, Tensor]:
         return {TYPES: image_BT.long()}
 
-    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:  # noqa: ARG002 (as any tower)
+    def given(self, image_BT: Tensor, images: Images) -> dict[str, Tensor]:
         return self.beside(image_BT)
 
 
@@ -133,7 +141,7 @@ class Idefics(Tower):
     """
 
     several = True
-    proof_sizes = ({IMAGES: 2}, {IMAGES: 1})
+    sizes = Sizes(({IMAGES: 2}, {IMAGES: 1}))
 
     def __init__(self, config: Config, model: Any) -> None:
         super().__init__(config, model)

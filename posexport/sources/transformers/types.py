@@ -39,8 +39,8 @@ REFUSED: dict[str, str] = {
         ),
         _RECURRENT,
     ),
-    "qwen3_vl": "its decoder adds further features of an image to the states of its first layers, and posexport's graphs "
-    "hand it those of the embeddings alone",
+    "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
+    "graph of posexport's hands on",
     **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
     "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",

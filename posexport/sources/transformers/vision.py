@@ -94,7 +94,7 @@ class ThroughVision(Definition):
         super().__init__()
         self.vision, self.embed, self.decoder = vision, embed, decoder
         self._tokens, self._ports = tokens, dict(tower.ports)
-        self._sizes = list(tower.proof_sizes), dict(tower.trace_sizes), dict(tower.size_steps)
+        self._sizes = tower.sizes
 
     @property
     def encoding(self) -> Encoding:
@@ -105,13 +105,14 @@ class ThroughVision(Definition):
     def limits(self) -> LengthContract:
         """The decoder's, and those of the images."""
         limits = self.decoder.limits
-        return msgspec.structs.replace(limits, size_steps={**limits.size_steps, **self._sizes[2]})
+        return msgspec.structs.replace(limits, size_steps={**limits.size_steps, **self._sizes.steps})
 
     @property
     def plan(self) -> ProofPlan:
         """The decoder's, with the sizes of images."""
-        plan, (proven, traced, _) = self.decoder.plan, self._sizes
-        return msgspec.structs.replace(plan, proof_sizes=proven, trace_sizes={**plan.trace_sizes, **traced})
+        plan, sizes = self.decoder.plan, self._sizes
+        traced = {**plan.trace_sizes, **sizes.traced}
+        return msgspec.structs.replace(plan, proof_sizes=list(sizes.proven), trace_sizes=traced)
 
     @property
     def promises(self) -> Promises:
