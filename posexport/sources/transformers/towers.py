@@ -4,7 +4,7 @@ Shape letters: B batch, N images of a row, T tokens, P features of an image, C m
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -30,8 +30,8 @@ class Sizes:
     """Of the axes of images beside the batch: to prove at, to trace at, and what they are multiples of."""
 
     proven: Sequence[dict[str, int]] = ()
-    traced: Mapping[str, int] = MappingProxyType({})
-    steps: Mapping[str, int] = MappingProxyType({})
+    traced: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
 
 
 class Tower(nn.Module):
