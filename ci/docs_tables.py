@@ -68,7 +68,7 @@ def through() -> str:
 
 
 def golden() -> str:
-    """The golden checkpoints through transformers: how many give what the definitions do, and why others are refused."""
+    """The golden checkpoints through transformers: how many give what definitions do, and why others are refused."""
     rows = [json.loads(line) for line in (RESULTS / "through_golden.jsonl").read_text().splitlines()]
     reasons: dict[str, str] = yaml.safe_load((RESULTS.parent / "through/golden.yaml").read_text())
     refused: dict[str, list[dict[str, Any]]] = {}
@@ -79,7 +79,8 @@ def golden() -> str:
     off, graph = (max(row["off"][kind] for row in same) for kind in ("definition", "graph"))
     lines = ["| golden checkpoints | `--through transformers` |", "|---|---|"]
     lines.append(
-        f"| {len(same)} of {len(rows)} | the same: within {off:.1e} of the scale in float64, the graph within {graph:.1e} |"
+        f"| {len(same)} of {len(rows)} | the same: within {off:.1e} of the scale in float64, "
+        f"the graph within {graph:.1e} |"
     )
     for alike in refused.values():
         first, names = alike[0], [row["checkpoint"] for row in alike]
