@@ -128,10 +128,11 @@ def toy(kind: type[Tower] = Square) -> Source:
 def converted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> tuple[Source, posexport.Session]:
-    """The toy with the tower that the test is about, proven, and its bundle."""
-    source = toy(request.param)
+    """The toy with the tower and the KV cache that the test is about, proven, and its bundle."""
+    kind, cache = request.param
+    source = toy(kind)
     monkeypatch.setattr(prepare, "load_source", lambda *_: source)
-    result = posexport.convert("toy", tmp_path / "toy", lengths=[5, 17])
+    result = posexport.convert("toy", tmp_path / "toy", cache=cache, lengths=[5, 17])
     assert result.good, result.verdict
     return source, posexport.load(tmp_path / "toy")
 
@@ -175,7 +176,7 @@ def test_a_token_has_three_positions_which_text_has_by_its_number() -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("converted", [Packed], indirect=True)
+@pytest.mark.parametrize("converted", [(Packed, "dynamic")], indirect=True)
 def test_graphs_take_three_positions_and_images_of_any_size(converted: tuple[Source, posexport.Session]) -> None:
     source, session = converted
     given = packed()
@@ -249,12 +250,13 @@ def test_tokens_of_an_image_see_later_ones_of_theirs() -> None:
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("converted", [Blocks], indirect=True)
+@pytest.mark.parametrize("converted", [(Blocks, "dynamic"), (Blocks, "static")], indirect=True)
 def test_graphs_let_tokens_of_an_image_see_one_another(converted: tuple[Source, posexport.Session]) -> None:
-    source, session = converted
+    _, session = converted
+    module = toy(Blocks)  # with a cache that needs no slots
     for types in TYPES:
         given = with_types([3, 1, 4, 1, 5], types)
-        wanted = answers(source, given)["logits"]
+        wanted = answers(module, given)["logits"]
         agree(session.run(given, outputs=["logits"])["logits"], wanted, "model", np.float32)
     assert session.generate([[3, 1, 4]], max_new_tokens=2).completions[0].tokens
 
