@@ -67,7 +67,9 @@ def test_what_config_json_alone_refuses(tmp_path: Path, config: dict[str, object
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
 def test_positions_that_transformers_5_leaves_out_are_refused_through_it(kind: str) -> None:
-    with pytest.raises(PosexportError, match=rf"position_embedding_type = {kind}, which transformers 5 does not compute"):
+    with pytest.raises(
+        PosexportError, match=rf"position_embedding_type = {kind}, which transformers 5 does not compute"
+    ):
         load_source(str(ROOT / f"tests/golden/bert-{kind}"), LoadOptions(through="transformers"))
 
 
