@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from posexport.bench.records import Document, Figure
 from posexport.catalogue.stored import catalogue
@@ -63,6 +64,28 @@ def through() -> str:
             by_what.setdefault((row["how"], what), []).append(row["name"])
     lines = ["| `model_type` | tasks, or why it is refused |", "|---|---|"]
     lines += [f"| {', '.join(sorted(names))} | {what} |" for (_, what), names in by_what.items()]
+    return "\n".join(lines)
+
+
+def golden() -> str:
+    """The golden checkpoints through transformers: how many give what definitions do, and why others are refused."""
+    rows = [json.loads(line) for line in (RESULTS / "through_golden.jsonl").read_text().splitlines()]
+    reasons: dict[str, str] = yaml.safe_load((RESULTS.parent / "through/golden.yaml").read_text())
+    refused: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["outcome"] == "refused":
+            refused.setdefault(next(said for said in reasons.values() if said in row["said"]), []).append(row)
+    same = [row for row in rows if row["outcome"] == "same"]
+    off, graph = (max(row["off"][kind] for row in same) for kind in ("definition", "graph"))
+    lines = ["| golden checkpoints | `--through transformers` |", "|---|---|"]
+    lines.append(
+        f"| {len(same)} of {len(rows)} | the same: within {off:.1e} of the scale in float64, "
+        f"the graph within {graph:.1e} |"
+    )
+    for alike in refused.values():
+        first, names = alike[0], [row["checkpoint"] for row in alike]
+        said = first["said"].partition("; ")[0].replace(first["checkpoint"], "it").removeprefix("config.json: ")
+        lines.append(f"| {', '.join(names)} | {said} |")
     return "\n".join(lines)
 
 
@@ -338,6 +361,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "encoding-names": encoding_names,
     "families": families,
     "through": through,
+    "golden": golden,
     "family-names": family_names,
     "compared": compared,
     "profiles": profiles,

@@ -1,23 +1,58 @@
 """Random values of inputs by their specs, nothing padded: to trace, to prove and to profile with. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import InputSpec
+from posexport.spec import PATCHES, InputSpec
 
 
 def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
-    """An array of ``shape``: random ids or N(0, 1) values; nothing is masked, no flag set, no position given."""
+    """An array of ``shape``: random ids or N(0, 1) values; nothing is masked, no flag set, no position given.
+
+    Some tokens are of images, where a model takes some: a graph without any has a mask that looks causal.
+    """
     if spec.role in ("values", "cache"):
         return rng.standard_normal(shape).astype(spec.dtype)
-    constants = {"mask": 1, "flags": 0, "positions": -1}
+    if spec.role == "blocks":
+        return rng.integers(0, 2, shape)
+    constants = {"mask": 1, "flags": 0, "positions": -1, "grids": spec.size}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_ids(spec, shape, rng)
+
+
+def with_grids(
+    inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]], rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """``arrays``, those of grids drawn so that they have as many patches together as the images do."""
+    grids = {}
+    for spec in inputs:
+        if spec.role == "grids" and spec.name in arrays:
+            side, images = spec.size or 1, arrays[spec.name].shape[0]
+            tokens = _patches(inputs, arrays) // side**2
+            ends = np.sort(rng.choice(np.arange(1, max(tokens, images)), images - 1, replace=False))
+            shares = np.diff([0, *ends, max(tokens, images)])
+            rows = [_grid(int(share), rng) for share in shares]
+            grids[spec.name] = np.array([[frames, side * height, side * width] for frames, height, width in rows])
+    return {**arrays, **grids}
+
+
+def _patches(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]]) -> int:
+    """The patches of all images."""
+    spec = next(spec for spec in inputs if PATCHES in spec.axes)
+    return int(arrays[spec.name].shape[spec.axes.index(PATCHES)])
+
+
+def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:
+    """Frames (more than one in some draws), rows and columns of so many tokens."""
+    frames = 2 if tokens % 2 == 0 and rng.random() < 0.3 else 1
+    heights = [n for n in range(1, tokens // frames + 1) if tokens // frames % n == 0]
+    height = int(rng.choice(heights))
+    return frames, height, tokens // frames // height
 
 
 def random_ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -27,8 +27,9 @@ ENCODER_PAST = "past_encoder_sequence_length"
 PAST, TOTAL = "past_sequence_length", "total_sequence_length"
 #: the places of a cache of fixed size
 CAPACITY = "max_sequence_length"
-#: an image's sides in pixels, and the tokens that a definition gives for it
+#: an image's sides in pixels, and the tokens that a definition gives for it, or the patches of all images of a call
 HEIGHT, WIDTH, PATCHES = "height", "width", "num_patches"
+IMAGES = "num_images"
 #: samples of sound, where no mask says which of them are padding (else they are ``sequence_length``)
 SAMPLES = "num_samples"
 #: what is left of ``sequence_length`` audio samples after the convolutions
@@ -45,7 +46,7 @@ Axis = str | int
 #: where a model comes from; of some, posexport knows what it found by running them
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
-Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions"]
+Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions", "grids", "blocks"]
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only, ``few`` every row by one token on the right
@@ -62,8 +63,11 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         role: what the values mean: ``tokens`` (ids below ``size``), ``types`` (segment ids below ``size``),
             ``mask`` (1 keeps, 0 is padding; its last axis names the sequence it masks), ``values`` (real
             numbers), ``flags`` (1 marks a token, 0 none or padding), ``cache`` (keys or values of past tokens),
-            ``positions`` (of the new tokens, below ``size``; -1: counted by the mask).
-        size: exclusive upper bound of ids.
+            ``positions`` (of the new tokens, below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
+            ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
+            columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
+            at others; tokens of an image come in one call).
+        size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens.
         default: the value of every element where the input is left out; None: it must be given.
     """

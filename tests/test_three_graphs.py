@@ -1,6 +1,7 @@
 """Models of images and text as three graphs: a toy in transformers' form, which needs no transformers."""
 
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -12,27 +13,34 @@ import posexport
 from posexport.errors import PosexportError
 from posexport.explain.explanation import explain
 from posexport.export.layouts.transformers_js import arrange
+from posexport.runtime.feeds import prepare as prepare_feeds
 from posexport.sources import prepare
 from posexport.sources.live_module import source_of_module
 from posexport.sources.of_definition import spec_of
 from posexport.sources.source import Source
 from posexport.sources.transformers.attention import attention
+from posexport.sources.transformers.blocks import BlocksDecoder
 from posexport.sources.transformers.decoder import decoder_source, embeds_decoder
+from posexport.sources.transformers.grids import Patches
+from posexport.sources.transformers.mrope import MRopeDecoder
+from posexport.sources.transformers.towers import Sizes, Tower
 from posexport.sources.transformers.vision import EMBEDS, ThroughVision, _vision
 from posexport.sources.transformers.wrapped import Wrapped
-from posexport.spec import BATCH, SEQUENCE, InputSpec
+from posexport.spec import BATCH, IMAGES, PATCHES, SEQUENCE, InputSpec, Limits, OutputSpec
+from tests.tolerances import agree
 
 VOCAB, WIDTH, HEADS, LONGEST = 23, 12, 3, 40
 
 
 class Toy(nn.Module):
-    """A decoder of one layer with a table of positions."""
+    """A decoder of one layer with a table of positions, or three where tokens have three positions."""
 
     is_causal = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.table = nn.Embedding(VOCAB, WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.embed = nn.Embedding(VOCAB, WIDTH)
+        self.tables = nn.ModuleList(nn.Embedding(LONGEST, WIDTH) for _ in range(3))
         self.project, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, VOCAB)
 
     def forward(
@@ -44,19 +52,21 @@ class Toy(nn.Module):
         attention_mask: Tensor,
         return_dict: bool,
     ) -> dict[str, Tensor]:
-        x = (self.embed(input_ids) if inputs_embeds is None else inputs_embeds) + self.table(position_ids)
+        x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        numbers_3BT = position_ids.expand(3, *position_ids.shape[-2:])
+        for table, ids_BT in zip(self.tables, numbers_3BT, strict=True):
+            x = x + table(ids_BT)
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.project(x).chunk(3, -1))
         context, _ = attention(self, q, k, v, None)
         return {"logits": self.out(x + context.flatten(2))}
 
 
-class Tower(nn.Module):
+class Square(Tower):
     """Images of 6 x 6 pixels to 4 features."""
 
-    several = False
-
     def __init__(self) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
+        self.inputs = [InputSpec(name="pixel_values", dtype="float32", axes=[BATCH, 3, 6, 6], role="values")]
         self.patches = nn.Conv2d(3, WIDTH, 3, 3)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
@@ -64,20 +74,191 @@ class Tower(nn.Module):
         return features
 
 
-def toy() -> Source:
+class Packed(Tower):
+    """Patches of images of any size to what a table of rows and one of columns say of them, by tokens of 2 x 2."""
+
+    decoder = MRopeDecoder
+    ports = MappingProxyType({"image_grid_thw": "grid_thw"})
+    sizes = Sizes(({PATCHES: 24, IMAGES: 1}, {PATCHES: 48, IMAGES: 2}), {PATCHES: 68, IMAGES: 2}, {PATCHES: 4})
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        self.inputs = [
+            InputSpec(name="pixel_values", dtype="float32", axes=[PATCHES, 5], role="values"),
+            InputSpec(name="image_grid_thw", dtype="int64", axes=[IMAGES, 3], role="grids", size=2),
+        ]
+        self.project, self.tables = nn.Linear(5, WIDTH), nn.ModuleList(nn.Embedding(64, WIDTH) for _ in range(2))
+
+    @property
+    def outputs(self) -> list[OutputSpec]:
+        return [OutputSpec(name="image_features", axes=["num_image_tokens", WIDTH])]
+
+    def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:
+        at = Patches(image_grid_thw, pixel_values.shape[0], 2)
+        x_NC = self.project(pixel_values)
+        for table, places_N in zip(self.tables, (at.row_N, at.column_N), strict=True):
+            x_NC = x_NC + table(places_N)
+        mask_NN = (at.frame_N[:, None] == at.frame_N).to(x_NC.dtype)
+        means_NC = mask_NN @ x_NC / mask_NN.sum(1, keepdim=True)
+        return (x_NC * means_NC).unflatten(0, (-1, 4)).sum(1)
+
+
+class Blocks(Square):
+    """Images whose tokens attend to one another."""
+
+    decoder = BlocksDecoder
+
+
+def toy(kind: type[Tower] = Square) -> Source:
     torch.manual_seed(0)
-    model, axes = Toy().eval(), [BATCH, SEQUENCE]
+    model, tower, axes = Toy().eval(), kind().eval(), [BATCH, SEQUENCE]  # type: ignore[call-arg]
     ids = InputSpec(name="input_ids", dtype="int64", axes=[*axes], role="tokens", size=VOCAB)
     mask = InputSpec(name="attention_mask", dtype="int64", axes=[*axes], role="mask")
-    pixels = InputSpec(name="pixel_values", dtype="float32", axes=[BATCH, 3, 6, 6], role="values")
     text = Wrapped(model, ("logits",), [ids, mask], numbered=True).eval()
     decoder = decoder_source(source_of_module("toy", text, label="toy", fingerprint=b""), 1)
-    embeds = embeds_decoder(decoder, text, model.embed, EMBEDS)
-    whole = ThroughVision(_vision("toy", Tower(), pixels), model.embed, embeds, ids).eval()  # type: ignore[arg-type]
+    embeds = embeds_decoder(decoder, text, model.embed, EMBEDS, tower.decoder)
+    whole = ThroughVision(_vision("toy", tower), tower, model.embed, embeds, ids).eval()
     spec = msgspec.structs.replace(spec_of(whole, "image-text-to-text"), encoding=None, encodings=[])
     return msgspec.structs.replace(
         decoder, **spec.facts, kind="transformers", module=whole, promises=whole.promises, parts=whole.parts
     )
+
+
+@pytest.fixture
+def converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> tuple[Source, posexport.Session]:
+    """The toy with the tower and the KV cache that the test is about, proven, and its bundle."""
+    kind, cache = request.param
+    source = toy(kind)
+    monkeypatch.setattr(prepare, "load_source", lambda *_: source)
+    result = posexport.convert("toy", tmp_path / "toy", cache=cache, lengths=[5, 17])
+    assert result.good, result.verdict
+    return source, posexport.load(tmp_path / "toy")
+
+
+def answers(source: Source, given: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    """Of the definition, with an empty cache."""
+    with torch.no_grad():
+        outputs = source.module(**{name: torch.from_numpy(x) for name, x in given.items()})
+    return dict(zip([spec.name for spec in source.outputs], outputs, strict=True))
+
+
+def packed(seed: int = 0) -> dict[str, np.ndarray]:
+    """Two rows of tokens with three positions each, and two images, the second of two frames."""
+    rng = np.random.default_rng(seed)
+    ids_BT = rng.integers(0, VOCAB, (2, 7))
+    return {
+        "input_ids": ids_BT,
+        "position_ids": rng.integers(0, LONGEST, (3, 2, 7)),
+        "attention_mask": np.ones_like(ids_BT),
+        "pixel_values": rng.standard_normal((56, 5)).astype(np.float32),
+        "image_grid_thw": np.array([[1, 4, 6], [2, 2, 8]]),
+    }
+
+
+def test_a_token_has_three_positions_which_text_has_by_its_number() -> None:
+    source, given = toy(Packed), packed()
+    logits = answers(source, given)["logits"]
+    for axis in range(3):
+        other = given["position_ids"].copy()
+        other[axis] = (other[axis] + 1) % LONGEST
+        assert float((answers(source, {**given, "position_ids": other})["logits"] - logits).abs().max()) > 0.1
+    counted = np.broadcast_to(np.arange(7), (3, 2, 7)).copy()
+    of_text = answers(source, {**given, "position_ids": counted})["logits"]
+    for default in (np.full_like(counted, -1), np.where(np.arange(7) < 3, counted, -1)):
+        agree(answers(source, {**given, "position_ids": default})["logits"], of_text, "model", np.float32)
+    # what attends to what does not follow from them
+    first = {
+        name: x[..., :4] if name in ("input_ids", "position_ids", "attention_mask") else x for name, x in given.items()
+    }
+    agree(answers(source, first)["logits"], logits[:, :4], "model", np.float32)
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("converted", [(Packed, "dynamic")], indirect=True)
+def test_graphs_take_three_positions_and_images_of_any_size(converted: tuple[Source, posexport.Session]) -> None:
+    source, session = converted
+    given = packed()
+    outputs, wanted = session.run(given, outputs=["logits", "image_features"]), answers(source, given)
+    for name, output in outputs.items():
+        agree(output, wanted[name], "model", np.float32)
+    text = answers(source, {**given, "position_ids": np.full_like(given["position_ids"], -1)})["logits"]
+    got = session.run({"input_ids": given["input_ids"]}, outputs=["logits"])["logits"]
+    agree(got, text, "model", np.float32)
+    assert session.generate([[3, 1, 4]], max_new_tokens=2).completions[0].tokens
+    assert [spec.name for spec in source.parts[0].spec.inputs] == ["pixel_values", "grid_thw"]
+
+
+@pytest.mark.parametrize(
+    ("grids", "said"),
+    [
+        ([[1, 4, 6], [1, 2, 2]], "image_grid_thw has 28 patches together, pixel_values has num_patches 24"),
+        ([[1, 3, 8]], r"image_grid_thw holds \[1, 3, 8\] at \[0\]; it takes frames, rows and columns of patches"),
+        ([[0, 4, 6]], "from 1 on, rows and columns in multiples of 2"),
+    ],
+)
+def test_grids_that_do_not_fit_the_patches_are_refused(grids: list[list[int]], said: str) -> None:
+    inputs = Packed().inputs
+    with pytest.raises(PosexportError, match=said):
+        prepare_feeds({"pixel_values": np.ones((24, 5), np.float32), "image_grid_thw": grids}, inputs, Limits())
+
+
+def test_patches_of_images_stand_where_loops_put_them() -> None:
+    """Token by token, of 2 x 2 patches, row by row."""
+    grids = [(1, 4, 6), (2, 2, 4), (1, 2, 2)]
+    patches = [
+        (image * 9 + frame, 2 * row + i, 2 * column + j)
+        for image, (frames, rows, columns) in enumerate(grids)
+        for frame in range(frames)
+        for row in range(rows // 2)
+        for column in range(columns // 2)
+        for i in range(2)
+        for j in range(2)
+    ]
+    at = Patches(torch.tensor(grids), len(patches), 2)
+    frames_N, rows_N, columns_N = zip(*patches, strict=True)
+    assert (at.row_N.tolist(), at.column_N.tolist()) == (list(rows_N), list(columns_N))
+    assert at.frame_N.tolist() == [sorted(set(frames_N)).index(frame) for frame in frames_N]
+    windows = [(frame, row // 4, column // 4) for frame, row, column in patches]
+    same = [[a == b for b in windows] for a in windows]
+    numbers_N = at.windows(4)
+    assert (numbers_N[:, None] == numbers_N).tolist() == same
+
+
+def with_types(ids: list[int], types: list[int]) -> dict[str, np.ndarray]:
+    ids_BT = np.array([ids])
+    pixels = np.ones((1, 3, 6, 6), np.float32)
+    mask_BT = np.ones_like(ids_BT)
+    return {
+        "input_ids": ids_BT,
+        "attention_mask": mask_BT,
+        "token_type_ids": np.array([types]),
+        "pixel_values": pixels,
+    }
+
+
+TYPES = ([0, 1, 1, 1, 0], [1, 1, 0, 0, 1], [0, 0, 0, 0, 0])
+
+
+def test_tokens_of_an_image_see_later_ones_of_theirs() -> None:
+    source = toy(Blocks)
+    for types, seen in zip(TYPES, ([1, 2], [], []), strict=True):
+        one, other = (answers(source, with_types([3, 1, 4, *ends], types))["logits"] for ends in ([1, 5], [9, 2]))
+        changed = (one - other).abs().amax((0, 2)) > 1e-6
+        assert [at for at in range(3) if changed[at]] == seen
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("converted", [(Blocks, "dynamic"), (Blocks, "static")], indirect=True)
+def test_graphs_let_tokens_of_an_image_see_one_another(converted: tuple[Source, posexport.Session]) -> None:
+    _, session = converted
+    module = toy(Blocks)  # with a cache that needs no slots
+    for types in TYPES:
+        given = with_types([3, 1, 4, 1, 5], types)
+        wanted = answers(module, given)["logits"]
+        agree(session.run(given, outputs=["logits"])["logits"], wanted, "model", np.float32)
+    assert session.generate([[3, 1, 4]], max_new_tokens=2).completions[0].tokens
 
 
 def test_three_graphs_are_proven_and_generate_from_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

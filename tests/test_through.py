@@ -6,6 +6,7 @@ The conversions themselves are in ci/through/run.
 import json
 import os
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
     ("config", "said"),
     [
         ({"model_type": "mamba"}, "not converted: its layers keep a state"),
-        ({"model_type": "qwen2_vl"}, "not converted: it reads images of any size"),
+        ({"model_type": "qwen3_vl"}, "not converted: its decoder adds further features of images"),
         ({"model_type": "zzz", "auto_map": {"AutoModel": "x.X"}}, "auto_map names is never run"),
         ({"model_type": "mixtral", "auto_map": {"AutoModel": "x.X"}}, "the closest is mistral"),
         ({"model_type": "mixtral", "quantization_config": {"quant_method": "gptq"}}, "sets quantization_config"),
@@ -62,6 +63,26 @@ def test_a_type_of_transformers_alone_says_what_to_install(tmp_path: Path, kind:
 )
 def test_what_config_json_alone_refuses(tmp_path: Path, config: dict[str, object], said: str) -> None:
     assert said in refusal(tmp_path, **config)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_positions_that_transformers_5_leaves_out_are_refused_through_it(kind: str) -> None:
+    with pytest.raises(
+        PosexportError, match=rf"position_embedding_type = {kind}, which transformers 5 does not compute"
+    ):
+        load_source(str(ROOT / f"tests/golden/bert-{kind}"), LoadOptions(through="transformers"))
+
+
+def test_the_records_of_golden_checkpoints_are_as_their_table_says() -> None:
+    """Every one was compared, or refused by the sentence of ci/through/golden.yaml."""
+    table = yaml.safe_load((ROOT / "ci/through/golden.yaml").read_text())
+    lines = (ROOT / "ci/results/through_golden.jsonl").read_text().splitlines()
+    rows = {row["checkpoint"]: row for row in map(json.loads, lines)}
+    assert sorted(rows) == sorted(path.name for path in (ROOT / "tests/golden").iterdir() if path.is_dir())
+    for name, row in rows.items():
+        said = next((said for key, said in table.items() if fnmatch(name, key)), None)
+        assert row["outcome"] == ("same" if said is None else "refused"), name
+        assert said is None or said in row["said"], name
 
 
 @pytest.mark.usefixtures("without")

@@ -25,7 +25,7 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
         return {}
     called = PassResult.of([reason for part in parts for reason in part.attentions])
     samples = _samples(source)
-    positional = {spec.name for spec in source.inputs if spec.role in ("mask", "positions")}
+    positional = {spec.name for spec in source.inputs if spec.role in ("mask", "positions", "grids", "blocks")}
     rotated = rotary_by_hand.recognise(model, positional, samples)
     _settle(model, rotated)
     by_hand = attention_by_hand.recognise(model)

@@ -15,7 +15,7 @@ from posexport.graph.propagation import Propagation
 from posexport.spec import Role
 
 #: what inputs say of positions and padding alone
-_NO_CONTENT: tuple[Role, ...] = ("mask", "positions")
+_NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks")
 
 
 def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:

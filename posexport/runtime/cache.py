@@ -4,7 +4,7 @@ Shape letters: B rows, T new tokens, S tokens read so far, V vocabulary.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from onnxruntime import OrtValue
 
 LOGITS = "logits"
+#: what inputs of these roles hold at tokens of text
+_OF_TEXT = {"positions": -1, "blocks": 0}
 Ids = NDArray[np.int64]
 S = TypeVar("S", InputSpec, OutputSpec)
 
@@ -44,8 +46,8 @@ def left_padded(prompts: Sequence[Sequence[int]], padding: int) -> tuple[Ids, Id
 class Ports:
     """Which inputs and outputs of a decoder are which; ``present`` names what becomes each of ``past``.
 
-    ``fixed``: inputs that are the same in every call (what is attended to). ``positions``: where they cannot be left
-    out; -1 lets the mask count them.
+    ``fixed``: inputs that are the same in every call (what is attended to). ``text``: positions that cannot be left
+    out, and marks of images, which text has none of.
     """
 
     tokens: InputSpec
@@ -54,7 +56,7 @@ class Ports:
     present: list[str]
     vocab: int
     fixed: list[InputSpec]
-    positions: InputSpec | None = None
+    text: list[InputSpec] = field(default_factory=list)
 
     def of(self, needed: Collection[str]) -> "Ports":
         """Without fixed inputs that are not among ``needed``."""
@@ -75,13 +77,22 @@ def ports(inputs: Sequence[InputSpec], outputs: Sequence[OutputSpec]) -> Ports |
     present = [spec.name for spec in outputs if set(PRESENT) & set(spec.axes)]
     if tokens is None or mask is None or logits is None or not past or len(past) != len(present):
         return None
-    fixed = [spec for spec in inputs if spec not in (tokens, mask) and spec.role not in ("cache", "positions")]
+    fixed = [spec for spec in inputs if spec not in (tokens, mask) and spec.role not in ("cache", *_OF_TEXT)]
     varies = any({SEQUENCE, TOTAL, PAST} & set(spec.axes) for spec in fixed)
     vocab = logits.axes[-1]
     if varies or not isinstance(vocab, int):
         return None
-    positions = _only(spec for spec in inputs if spec.role == "positions" and spec.default is None)
-    return Ports(tokens, mask, past, present, vocab, fixed, positions)
+    text = [spec for spec in inputs if spec.role in _OF_TEXT and spec.default is None]
+    return Ports(tokens, mask, past, present, vocab, fixed, text)
+
+
+def of_text(ports: Ports, ids_BT: Ids) -> dict[str, Ids]:
+    """That the mask counts the positions of tokens (of M-RoPE all three, [3, B, T]), and that none is of an image."""
+    shapes = [(*(axis for axis in spec.axes if isinstance(axis, int)), *ids_BT.shape) for spec in ports.text]
+    return {
+        spec.name: np.full(shape, _OF_TEXT[spec.role], ids_BT.dtype)
+        for spec, shape in zip(ports.text, shapes, strict=True)
+    }
 
 
 def _only(specs: Iterable[S]) -> S | None:
@@ -101,11 +112,11 @@ def renamed(ports: Ports, link: Link, embedding: Link | None = None) -> Ports:
         inputs[ports.tokens.name] = inputs[whole]
     outputs = {whole: name for name, whole in link.output_names.items()}
     tokens, mask, *past = (_rename(spec, inputs) for spec in (ports.tokens, ports.mask, *ports.past))
-    positions = None if ports.positions is None else _rename(ports.positions, inputs)
+    text = [_rename(spec, inputs) for spec in ports.text]
     if any(spec.name == mask.name and spec.default is not None for spec in link.inputs):
         mask = msgspec.structs.replace(mask, default=1)
     present = [outputs[name] for name in ports.present]
-    return replace(ports, tokens=tokens, mask=mask, past=past, present=present, fixed=[], positions=positions)
+    return replace(ports, tokens=tokens, mask=mask, past=past, present=present, fixed=[], text=text)
 
 
 def _rename(spec: InputSpec, names: Mapping[str, str]) -> InputSpec:
@@ -175,8 +186,7 @@ class Cache:
         """
         mask_BS = np.concatenate((self.mask_BS, keep_BT), 1)
         arrays = {self._ports.tokens.name: self._embedded(np.ascontiguousarray(ids_BT)), self._ports.mask.name: mask_BS}
-        if self._ports.positions is not None:
-            arrays[self._ports.positions.name] = np.full_like(ids_BT, -1)
+        arrays |= of_text(self._ports, ids_BT)
         logits, *present = self._bound(arrays) if self._ports.mask.default is None else self._unbound(arrays)
         if not self._ports.static:  # else it holds what was given, and the arrays whose memory that is
             self._held = dict(zip(self._held, present, strict=True))

@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import CAPACITY, ENCODER_SEQUENCE, PAST, SAMPLES, SEQUENCE, TOTAL, Axis, InputSpec, LengthContract
+from posexport.spec import (
+    CAPACITY,
+    ENCODER_SEQUENCE,
+    PAST,
+    PATCHES,
+    SAMPLES,
+    SEQUENCE,
+    TOTAL,
+    Axis,
+    InputSpec,
+    LengthContract,
+)
 from posexport.targets.dtypes import BFLOAT16, BY_NAME
 
 Array = NDArray[Any]
@@ -34,7 +45,9 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: Length
     _check_cache(arrays, specs)
     _complete(sizes, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions")]
+    missing = [
+        spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions", "blocks")
+    ]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
@@ -49,6 +62,8 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: Length
         else:
             _check_values(spec, arrays[spec.name])
             arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=BY_NAME[spec.dtype].numpy)
+    if PATCHES in sizes:
+        _check_grids(arrays, specs, sizes[PATCHES])
     return {name: arrays[name] for name in names}
 
 
@@ -69,7 +84,7 @@ def _array(spec: InputSpec, value: Any) -> Array:
         "values": ("fiu", "real numbers"),
         "cache": ("f", "real numbers"),
         "mask": ("iub", "0 and 1 as integers"),
-    }.get("mask" if spec.role == "flags" else spec.role, ("iu", "integers"))
+    }.get("mask" if spec.role in ("flags", "blocks") else spec.role, ("iu", "integers"))
     is_real = array.dtype.kind == "f" or array.dtype.name == BFLOAT16.name
     if spec.role == "cache" and is_real and array.dtype.itemsize < BY_NAME[spec.dtype].numpy.itemsize:
         raise PosexportError(f"{spec.name} holds {array.dtype}, this bundle's cache is {spec.dtype}; give what it gave")
@@ -174,11 +189,33 @@ def limit_sentence(limits: LengthContract) -> str:
     return f"this bundle takes at most {limits.max_length} (made with --beyond {limits.beyond}{trained})"
 
 
+def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patches: tuple[int, str]) -> None:
+    """Grids are of as many patches as there are, and of whole tokens."""
+    number, name = patches
+    for spec in specs:
+        if spec.role != "grids":
+            continue
+        grids, side = arrays[spec.name], spec.size or 1
+        bad = (grids < 1).any(1) | (grids[:, 1:] % side != 0).any(1)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise PosexportError(
+                f"{spec.name} holds {grids[row].tolist()} at {[row]}; it takes frames, rows and columns of patches, "
+                f"from 1 on, rows and columns in multiples of {side}"
+            )
+        if (total := int(grids.prod(1).sum())) != number:
+            raise PosexportError(
+                f"{spec.name} has {total} patches together, {name} has {PATCHES} {number}; give both the same"
+            )
+
+
 def _check_values(spec: InputSpec, array: Array) -> None:
+    if spec.role == "grids":
+        return
     if spec.role in ("values", "cache"):
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
             bad, needed = ~np.isfinite(array.astype(BY_NAME[spec.dtype].numpy)), f"finite numbers of {spec.dtype}"
-    elif spec.role in ("mask", "flags"):
+    elif spec.role in ("mask", "flags", "blocks"):
         needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
         bad = (array != 0) & (array != 1)
     else:

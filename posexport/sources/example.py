@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input
+from posexport.example_inputs import example_input, with_grids
 from posexport.spec import InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
@@ -27,4 +27,5 @@ def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.T
     """Seeded inputs of the given sizes, nothing padded."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in inputs}
-    return {spec.name: torch.from_numpy(example_input(spec, shapes[spec.name], rng)) for spec in inputs}
+    arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in inputs}
+    return {name: torch.from_numpy(array) for name, array in with_grids(inputs, arrays, rng).items()}

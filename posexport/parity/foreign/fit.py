@@ -22,7 +22,7 @@ from posexport.sources.source import Source
 from posexport.spec import PAST, PRESENT, SEQUENCE, TOTAL, Axis, InputSpec, OutputSpec
 
 #: roles of inputs that have a value which means that nothing was said
-_NEUTRAL = ("mask", "types", "flags", "positions")
+_NEUTRAL = ("mask", "types", "flags", "positions", "blocks")
 
 
 @dataclass(frozen=True, kw_only=True)

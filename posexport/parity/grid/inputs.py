@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input
+from posexport.example_inputs import example_input, with_grids
 from posexport.parity.criterion import Array
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.spec import (
@@ -35,8 +35,8 @@ _UNUSED = 3
 #: what unused slots hold: N(0, 1) values, or what no result may depend on; infinities stand in turn with values
 UNUSED = ("values", "nan", "large", "infinite")
 _LARGE = 1e38
-#: the share of tokens that an input of role ``flags`` marks
-_FLAGGED = 0.1
+#: the share of tokens that an input of role ``flags`` marks, and of those before and after images
+_FLAGGED, _STARTS = 0.1, 0.25
 
 
 def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Feeds:
@@ -53,7 +53,7 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
         generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
         feeds[spec.name] = _input(spec, point, generator)
-    return feeds
+    return with_grids(inputs, feeds, rng)
 
 
 def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
@@ -124,12 +124,14 @@ def _input(spec: InputSpec, point: GridPoint, rng: np.random.Generator) -> Array
     axis = sequence_axis(spec)
     real = np.ones(shape, dtype=np.bool_) if axis is None else spread(kept(point, str(spec.axes[axis])), spec, shape)
     if spec.role == "positions" and point.position_ids_given:
-        return _numbers(shape, spec.size)
+        return _numbers(shape, spec.size, rng)
     values = example_input(spec, shape, rng)
     if spec.name == PROMPT_MASK:
         values = _prompt(real, rng)
     elif spec.role in ("mask", "flags"):
         values = real if spec.role == "mask" else real & (rng.random(shape) < _FLAGGED)
+    elif spec.role == "blocks":
+        values = real & _images(shape, (*point.calls, point.length)[0], rng)
     elif CAPACITY in spec.axes:
         # no token is written yet: all slots are unused
         values = unused_slots(values, unused_kind(point))
@@ -143,6 +145,12 @@ def _prompt(real_BT: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.
     count_B1 = (rng.random((len(real_BT), 1)) * real_BT.sum(1, keepdims=True)).astype(np.int64)
     prompt_BT: NDArray[np.bool_] = real_BT & (real_BT.cumsum(1) <= count_B1)
     return prompt_BT
+
+
+def _images(shape: Sequence[int], first: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Tokens of images, of several lengths, all in the first call, which reads ``first`` tokens."""
+    odd_BT: NDArray[np.bool_] = (rng.random(shape) < _STARTS).cumsum(1) % 2 == 1
+    return odd_BT & (np.arange(shape[1]) < first)
 
 
 def unused_kind(point: GridPoint) -> str:
@@ -165,12 +173,18 @@ def unused_slots(values: Array, kind: str) -> Array:
     return np.full_like(values, np.nan if kind == "nan" else _LARGE)
 
 
-def _numbers(shape: Sequence[int], limit: int | None) -> NDArray[np.int64]:
-    """Positions that rows do not share: each one further than the row before, as far as there is room."""
-    batch, length = shape
+def _numbers(shape: Sequence[int], limit: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Positions that rows do not share: each one further than the row before, as far as there is room.
+
+    Of several axes of positions, [3, B, T], the others are any below the largest of these.
+    """
+    *axes, batch, length = shape
     room = batch if limit is None else limit - length
     positions_BT: NDArray[np.int64] = np.minimum(np.arange(batch)[:, None] + 1, room) + np.arange(length)
-    return positions_BT
+    if not axes:
+        return positions_BT
+    others = rng.integers(0, int(positions_BT.max()) + 1, (axes[0] - 1, batch, length))
+    return np.concatenate((positions_BT[None], others))
 
 
 def size_of(axis: Axis, point: GridPoint) -> int:

@@ -40,8 +40,11 @@ def reordered(promise: Promise, point: GridPoint) -> Changes:
 
 
 def later(promise: Promise, point: GridPoint) -> Changes:
-    """What the first half of the tokens gives, whatever the second half is."""
+    """What the first half of the tokens gives, whatever the second half is; none is of an image, which would see it."""
     feeds, other = draw(point, promise.inputs), draw(point, promise.inputs, 1)
+    for spec in promise.inputs:
+        if spec.role == "blocks":
+            feeds[spec.name] = other[spec.name] = np.zeros_like(feeds[spec.name])
     first = range(max(1, point.length // 2))
     changed = dict(feeds)
     for spec in promise.inputs:
@@ -85,7 +88,7 @@ def content(promise: Promise, point: GridPoint) -> Changes:
     changed = dict(feeds)
     for spec in promise.inputs:
         axis = sequence_axis(spec)
-        if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions"):
+        if axis is not None and spec.axes[axis] in promise.masked and spec.role not in ("mask", "positions", "blocks"):
             array = feeds[spec.name]
             real = spread(kept(point, str(spec.axes[axis])), spec, array.shape)
             other = rng.standard_normal(array.shape) if spec.role == "values" else random_ids(spec, array.shape, rng)

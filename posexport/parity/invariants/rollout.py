@@ -24,7 +24,7 @@ from posexport.parity.report.points import Invariant
 from posexport.parity.report.points import Outcome as Verdict
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError, Runner
-from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded
+from posexport.runtime.cache import LOGITS, Cache, Ids, Ports, left_padded, of_text
 from posexport.runtime.cache import ports as ports_of
 from posexport.runtime.generate import Plan, drain, generate
 from posexport.runtime.generation_config import GenerationConfig
@@ -163,8 +163,8 @@ def rollout(
     chosen: list[Ids] = []
     logits: list[Array] = []
     for step in range(steps):
-        positions = {} if ports.positions is None else {ports.positions.name: np.full_like(ids, -1)}
-        outputs = run({**(fixed or {}), ports.tokens.name: ids, ports.mask.name: mask, **positions, **past})
+        named = {ports.tokens.name: ids, ports.mask.name: mask, **of_text(ports, ids)}
+        outputs = run({**(fixed or {}), **named, **past})
         by_name = dict(zip(names, outputs, strict=True))
         logits.append(by_name[LOGITS][:, -1].copy())
         best_B = logits[-1].argmax(-1) if tokens_BK is None else tokens_BK[:, step]

@@ -78,11 +78,19 @@ class PlainDecoder(CachedDecoder):
     ) -> tuple[Tensor, list[KeysAndValues]]:
         """The logits of the new tokens, and every layer's keys and values."""
         mask_BS = self.caching.cache.mask(ids_BT, mask_BS, past)
-        at = Reach.by_mask(mask_BS, ids_BT.shape[1], self.caching, positions_BT)
+        at = self.reach(mask_BS, ids_BT.shape[1], positions_BT)
         call = CachedCall(at, mask_BS, past)
         with self.calling(call):
-            logits = self.logits(ids_BT, mask_BS[:, at.queries.slots_T], at)
+            logits = self.logits(ids_BT, mask_BS[:, at.queries.slots_T], self.numbered(at, positions_BT))
         return logits, call.present
+
+    def reach(self, mask_BS: Tensor, new: int, positions: Tensor | None) -> Reach:
+        """What attention takes part in; ``positions``: those that were given."""
+        return Reach.by_mask(mask_BS, new, self.caching, positions)
+
+    def numbered(self, at: Reach, positions: Tensor | None) -> Reach:
+        """The same with the positions that the module is called with."""
+        return at
 
     def calling(self, call: CachedCall) -> AbstractContextManager[object]:
         """Inside the block, the module's attention and positions are those of ``call``."""

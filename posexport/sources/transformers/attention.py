@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from posexport.encodings.local_window import LocalWindow
 from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
-from posexport.nn.attention import additive, attend
+from posexport.nn.attention import additive, attend, lowest
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
 from posexport.nn.caching import KeysAndValues
 from posexport.nn.scoring import SoftCapped
@@ -29,8 +29,9 @@ from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.recognise import masks
 from posexport.sources.transformers import experts
 
-#: in transformers' registries
-NAME = "posexport"
+#: in transformers' registries; packed: several images in one row, which transformers leaves together in a call of
+#: attention where its name has flash in it
+NAME, PACKED = "posexport", "posexport_flash"
 _ORDER = "_posexport_order"
 #: tokens that masks are asked about, far beyond any window, and keys after the last of them
 _ASKED, _AFTER = (5, 1 << 16, 1 << 18), 64
@@ -62,12 +63,14 @@ class PlannedCall(CachedCall):
         crossed: keys and values of an encoder's states, for those of the plan that are ``cross``.
         crossed_mask: what is added to scores of these keys, [B, 1, 1, S].
         called: how many attentions were called.
+        blocks_BT: of every new token, the number of its image; -1: none. Tokens of an image attend to one another.
     """
 
     plan: Sequence[Layer] = ()
     crossed: Sequence[KeysAndValues] = ()
     crossed_mask: Tensor | None = None
     called: int = 0
+    blocks_BT: Tensor | None = None
 
     def next_layer(self) -> Layer:
         """Of the plan, the one that is called now."""
@@ -105,6 +108,7 @@ def register() -> None:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     AttentionInterface.register(NAME, attention)
+    AttentionInterface.register(PACKED, packed)
     AttentionMaskInterface.register(NAME, mask)
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts.all_of_them)
 
@@ -170,6 +174,23 @@ def attention(
     return context.transpose(1, 2).contiguous(), None
 
 
+def packed(
+    module: nn.Module,  # noqa: ARG001 (as transformers' own functions)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 (it is none)
+    *,
+    cu_seq_lens_q: Tensor,
+    scaling: float,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """[1, N, H, D] of N patches that attend to those with the same number in ``cu_seq_lens_q``, [N]."""
+    mask_NN = cu_seq_lens_q[:, None] == cu_seq_lens_q
+    context = F.scaled_dot_product_attention(query, key, value, mask_NN[None, None], scale=scaling)
+    return context.transpose(1, 2).contiguous(), None
+
+
 def _with_more(
     q: Tensor,
     k: Tensor,
@@ -223,6 +244,10 @@ def _to_tokens(
     kept = call.at.kept(NoPE(), k, v, None if call.past is None else call.past[len(call.present)])
     call.present.append(kept.present)
     at = call.at.queries, call.at.keys
+    if call.blocks_BT is not None:
+        mask = _with_blocks(call.blocks_BT, call, layer, q)
+        base = None if cap is None else cap.base(kept.keys, *at)
+        return attend(q, kept.keys, kept.values, scale=scale, mask=mask, base=base, sink=sink)
     near = None if layer.window is None else LocalWindow(left=layer.window - 1, right=0)
     return attend(
         q,
@@ -236,6 +261,23 @@ def _to_tokens(
         buffers=kept.buffers,
         sink=sink,
     )
+
+
+def _with_blocks(blocks_BT: Tensor, call: PlannedCall, layer: Layer, like: Tensor) -> Tensor:
+    """What drops padding, later tokens but those of the same image, and those before a window, [B, 1, T, S].
+
+    Of past tokens' images nothing is left to see: these were read in one call.
+    """
+    queries_T, keys_S = call.at.queries.slots_T, call.at.keys.slots_T
+    past = call.mask_BS.shape[1] - blocks_BT.shape[1]
+    blocks_BS = F.pad(blocks_BT, (past, 0), value=-1)
+    same_BTS = (blocks_BT[:, :, None] == blocks_BS[:, None]) & (blocks_BT >= 0)[:, :, None]
+    behind_TS = queries_T[:, None] - keys_S
+    kept_BTS = ((behind_TS >= 0) | same_BTS) & (call.mask_BS != 0)[:, None]
+    if layer.window is not None:
+        kept_BTS = kept_BTS & (behind_TS < layer.window)
+    zero = torch.zeros((), dtype=like.dtype, device=like.device)
+    return torch.where(kept_BTS[:, None], zero, lowest(like.dtype))
 
 
 def _to_states(

@@ -74,8 +74,10 @@ class EmbedsDecoder(ThroughDecoder):
         return super().forward(inputs_embeds, attention_mask, past_key_values, position_ids, **named)
 
 
-def embeds_decoder(source: Source, text: Wrapped, embed: Any, name: str) -> EmbedsDecoder:
-    """The decoder of ``source`` (`decoder_source`), of the embeddings ``name`` that ``embed`` gives."""
+def embeds_decoder(
+    source: Source, text: Wrapped, embed: Any, name: str, kind: type[EmbedsDecoder] = EmbedsDecoder
+) -> EmbedsDecoder:
+    """The decoder of ``source`` (`decoder_source`), of the embeddings ``name`` that ``embed`` gives, as ``kind``."""
     decoder = source.module
     assert isinstance(decoder, ThroughDecoder)
     ids, *others = text.inputs
@@ -83,7 +85,7 @@ def embeds_decoder(source: Source, text: Wrapped, embed: Any, name: str) -> Embe
     tokens = msgspec.structs.replace(tokens, axes=[*ids.axes, embed.weight.shape[-1]])
     inputs = [tokens, *others]
     user = by_name(source.name, text.given(inputs), inputs, decoder.user.outputs)
-    return EmbedsDecoder(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
+    return kind(user, decoder.layers, tokens, decoder.vocab, decoder.decoding.lengths).eval()
 
 
 def decoder_source(source: Source, depth: int, task: str = with_cache.TASK) -> Source:

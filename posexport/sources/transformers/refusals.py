@@ -11,6 +11,8 @@ from posexport.system.extras import LIBRARIES, is_installed
 
 #: rotations whose frequencies depend on the length of a call, in which a graph's branch would be that of the trace
 _BY_LENGTH = ("dynamic", "longrope")
+#: positions of 4.57, in whose place 5 has absolute ones, or none
+_RELATIVE = ("relative_key", "relative_key_query")
 _INSTALL = f"pip install 'posexport[{LIBRARIES['transformers'][1]}]'"
 
 
@@ -33,6 +35,11 @@ def check(config: Config) -> None:
         raise PosexportError(
             f"{config.label} says attention_type = block_sparse, which transformers leaves for full attention at the "
             "first short text; only attention_type = original_full is converted"
+        )
+    if kind in FAMILIES and config.values.get("position_embedding_type") in _RELATIVE:
+        raise PosexportError(
+            f"{config.label} says position_embedding_type = {config.values['position_embedding_type']}, which "
+            "transformers 5 does not compute any more; leave out --through transformers: posexport's definition does"
         )
     _check_rotation(config)
     if not is_installed("transformers"):

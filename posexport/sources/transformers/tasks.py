@@ -32,7 +32,7 @@ EMBEDDINGS = Task(
 )
 GENERATION = Task("text-generation", ("ForCausalLM", "LMHeadModel"), "AutoModelForCausalLM")
 #: of an encoder-decoder, in two graphs
-SEQ2SEQ = Task("text2text-generation", ("ForConditionalGeneration",), "AutoModelForSeq2SeqLM")
+SEQ2SEQ = Task("text2text-generation", ("ForConditionalGeneration", "MTModel"), "AutoModelForSeq2SeqLM")
 #: of images and text, in three graphs; its classes are called as those of encoder-decoders
 IMAGE_TEXT = Task("image-text-to-text", SEQ2SEQ.ends, "AutoModelForImageTextToText")
 #: its classes are called as those of texts are

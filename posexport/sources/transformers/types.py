@@ -12,7 +12,6 @@ PROVEN: dict[str, str] = json.loads(files(__package__).joinpath("proven.json").r
 
 _RECURRENT = "its layers keep a state of their own between tokens, which is no KV cache"
 _PLACES = "it also reads where words stand on a page (bbox), which posexport does not give it"
-_GRIDS = "it reads images of any size by a table of their sizes (image_grid_thw), of which posexport draws no proof"
 _VIDEO = "it reads videos, which posexport does not give it"
 #: model_type: why it is not converted
 REFUSED: dict[str, str] = {
@@ -40,12 +39,12 @@ REFUSED: dict[str, str] = {
         ),
         _RECURRENT,
     ),
-    **dict.fromkeys(("qwen2_5_vl", "qwen2_vl", "qwen3_vl"), _GRIDS),
+    "qwen3_vl": "its decoder adds further features of images to the states of its first layers (deepstack), which no "
+    "graph of posexport's hands on",
     **dict.fromkeys(("layoutlm", "layoutlmv2", "layoutlmv3"), _PLACES),
     **dict.fromkeys(("timesformer", "videomae", "vivit"), _VIDEO),
     "blip": "its decoder of texts attends to images by cross attention, of which posexport makes no graph",
     "fnet": "it mixes tokens by Fourier transforms, and its graph missed parity",
-    "gemma3": "the tokens of an image see later ones, which no KV cache of posexport's goes through",
     "mra": "it computes parts in float32 alone, so that there is no float64 to prove it by",
     "nystromformer": "it takes texts of one length alone",
     "openai-gpt": "its attention is code of its own, which no KV cache of posexport's goes through",

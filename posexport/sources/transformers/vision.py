@@ -8,7 +8,7 @@ Shape letters: B batch, N images of a row, T tokens, P features of an image, C m
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -26,85 +26,27 @@ from posexport.sources.of_definition import spec_of
 from posexport.sources.source import Source
 from posexport.sources.transformers.agreement import computed_by_ours
 from posexport.sources.transformers.decoder import EmbedsDecoder, decoder_source, embeds_decoder
+from posexport.sources.transformers.grids import Grids
 from posexport.sources.transformers.tasks import Task
-from posexport.sources.transformers.wrapped import IDS, MASK, PIXELS, Wrapped, limits_of, text_inputs
+from posexport.sources.transformers.towers import FEATURES, ROWS, Gemma3, Idefics, Images, Llava, Tower
+from posexport.sources.transformers.wrapped import IDS, MASK, TYPES, Wrapped, limits_of, text_inputs
 from posexport.sources.user_module import UserModule, by_name, in_precision
 from posexport.sources.with_cache import small
-from posexport.spec import BATCH, Axis, InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
+from posexport.spec import InputSpec, LengthContract, OutputSpec, PartSpec, Promises, ProofPlan
 
 VISION, EMBED, DECODER = "vision_encoder.onnx", "embed_tokens.onnx", "decoder_model_merged.onnx"
-EMBEDS, FEATURES = "inputs_embeds", "image_features"
-IMAGES = "num_images"
-_ROWS, _AFTER = 2, 6
-
-
-class Llava(nn.Module):
-    """Images [B, 3, H, W] to features [B, P, C]: a layer of the tower, with or without its first token."""
-
-    #: images have an axis of their own beside the batch
-    several = False
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        own = model.model
-        self.tower, self.projector = own.vision_tower, own.multi_modal_projector
-        settings = model.config
-        layers = settings.vision_feature_layer
-        self._layers = [layers] if isinstance(layers, int) else list(layers)
-        self._first = 1 if settings.vision_feature_select_strategy == "default" else 0
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        states = self.tower(pixel_values, output_hidden_states=True, return_dict=True).hidden_states
-        chosen = [states[layer][:, self._first :] for layer in self._layers]
-        features_BPC: Tensor = self.projector(torch.cat(chosen, -1))
-        return features_BPC
-
-
-class Idefics(nn.Module):
-    """Images [B, N, 3, H, W], none of them padded, to features [B, N, P, C].
-
-    Positions of patches are noted once: transformers counts them by fractions, which a graph rounds otherwise.
-    """
-
-    several = True
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        own = model.model.vision_model
-        self.embeddings, self.encoder, self.last_norm = own.embeddings, own.encoder, own.post_layernorm
-        self.connector = model.model.connector
-        vision = model.config.vision_config
-        side = vision.image_size // vision.patch_size
-        noted: list[Tensor] = []
-        hook = own.embeddings.position_embedding.register_forward_pre_hook(lambda _, given: noted.append(given[0]))
-        with torch.no_grad():
-            image = torch.zeros(1, 3, vision.image_size, vision.image_size)
-            own.embeddings(image, torch.ones(1, side, side, dtype=torch.bool))
-        hook.remove()
-        self.register_buffer("positions_1P", noted[0], persistent=False)
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        patches = self.embeddings.patch_embedding(pixel_values.flatten(0, 1)).flatten(2).mT
-        embedded = patches + self.embeddings.position_embedding(self.positions_1P)
-        states = self.encoder(inputs_embeds=embedded, attention_mask=None).last_hidden_state
-        features: Tensor = self.connector(self.last_norm(states)).unflatten(0, pixel_values.shape[:2])
-        return features
-
-
+EMBEDS = "inputs_embeds"
+#: words behind an image of the example
+_AFTER = 6
 #: by model_type
-TOWERS: Mapping[str, Callable[[Any], Llava | Idefics]] = {"llava": Llava, "idefics3": Idefics, "smolvlm": Idefics}
-
-
-class VisionPart(nn.Module):
-    """Images to features."""
-
-    def __init__(self, vision: UserModule) -> None:
-        super().__init__()
-        self.vision = vision
-
-    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
-        answer: tuple[Tensor, ...] = self.vision(pixel_values=pixel_values)
-        return answer
+TOWERS: Mapping[str, type[Tower]] = {
+    "gemma3": Gemma3,
+    "idefics3": Idefics,
+    "llava": Llava,
+    "qwen2_5_vl": Grids,
+    "qwen2_vl": Grids,
+    "smolvlm": Idefics,
+}
 
 
 class EmbedPart(nn.Module):
@@ -125,20 +67,34 @@ class DecoderPart(nn.Module):
         super().__init__()
         self.decoder = decoder
 
-    def forward(self, inputs_embeds: Tensor, attention_mask: Tensor, past_key_values: Any, position_ids: Tensor) -> Any:
-        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids)
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor,
+        past_key_values: Any,
+        position_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+    ) -> Any:
+        more = {} if token_type_ids is None else {TYPES: token_type_ids}
+        return self.decoder(inputs_embeds, attention_mask, past_key_values, position_ids, **more)
 
 
 class ThroughVision(Definition):
-    """Images to features, and tokens behind a cache to embeddings and logits: what the three graphs compute."""
+    """Images to features, and tokens behind a cache to embeddings and logits: what the three graphs compute.
+
+    ``vision`` is ``tower`` by the names of its inputs.
+    """
 
     ordered = True
     causal = True
 
-    def __init__(self, vision: UserModule, embed: nn.Module, decoder: EmbedsDecoder, tokens: InputSpec) -> None:
+    def __init__(
+        self, vision: UserModule, tower: Tower, embed: nn.Module, decoder: EmbedsDecoder, tokens: InputSpec
+    ) -> None:
         super().__init__()
         self.vision, self.embed, self.decoder = vision, embed, decoder
-        self._tokens = tokens
+        self._tokens, self._ports = tokens, dict(tower.ports)
+        self._sizes = tower.sizes
 
     @property
     def encoding(self) -> Encoding:
@@ -147,14 +103,16 @@ class ThroughVision(Definition):
 
     @property
     def limits(self) -> LengthContract:
-        return self.decoder.limits
+        """The decoder's, and those of the images."""
+        limits = self.decoder.limits
+        return msgspec.structs.replace(limits, size_steps={**limits.size_steps, **self._sizes.steps})
 
     @property
     def plan(self) -> ProofPlan:
-        """The decoder's, with one image and with two of a row."""
-        several = any(IMAGES in spec.axes for spec in self.vision.inputs)
-        sizes = [{IMAGES: 2}, {IMAGES: 1}] if several else []
-        return msgspec.structs.replace(self.decoder.plan, proof_sizes=sizes)
+        """The decoder's, with the sizes of images."""
+        plan, sizes = self.decoder.plan, self._sizes
+        traced = {**plan.trace_sizes, **sizes.traced}
+        return msgspec.structs.replace(plan, proof_sizes=list(sizes.proven), trace_sizes=traced)
 
     @property
     def promises(self) -> Promises:
@@ -177,9 +135,15 @@ class ThroughVision(Definition):
     @property
     def parts(self) -> list[Part]:
         """By the names of files and tensors of transformers.js."""
-        modules = VisionPart(self.vision), EmbedPart(self.embed), DecoderPart(self.decoder)
+        vision = self.vision
+        images = [msgspec.structs.replace(spec, name=self._port(spec.name)) for spec in vision.inputs]
+        modules = (
+            by_name(vision.argument, _Renamed(vision.module, self._ports), images, vision.outputs),
+            EmbedPart(self.embed),
+            DecoderPart(self.decoder),
+        )
         ports: list[tuple[str, list[InputSpec], list[OutputSpec]]] = [
-            (VISION, list(self.vision.inputs), list(self.vision.outputs)),
+            (VISION, list(vision.inputs), list(vision.outputs)),
             (EMBED, [self._tokens], [self._embeds]),
             (DECODER, self.decoder.inputs, self.decoder.outputs),
         ]
@@ -187,9 +151,9 @@ class ThroughVision(Definition):
             Part(
                 PartSpec(
                     file=file,
-                    inputs=inputs,
+                    inputs=[msgspec.structs.replace(spec, name=self._port(spec.name)) for spec in inputs],
                     outputs=outputs,
-                    input_names={spec.name: spec.name for spec in inputs},
+                    input_names={self._port(spec.name): spec.name for spec in inputs},
                     output_names={spec.name: spec.name for spec in outputs},
                 ),
                 module.eval(),
@@ -197,10 +161,15 @@ class ThroughVision(Definition):
             for module, (file, inputs, outputs) in zip(modules, ports, strict=True)
         ]
 
+    def _port(self, name: str) -> str:
+        """What an input is called in its graph."""
+        return self._ports.get(name, name)
+
     def forward(self, **inputs: Tensor) -> tuple[Tensor, ...]:
         embeds_BTC = self.embed(inputs[IDS])
-        named = {name: x for name, x in inputs.items() if name not in (PIXELS, IDS)}
-        return (*self.decoder(embeds_BTC, **named), embeds_BTC, *self.vision(pixel_values=inputs[PIXELS]))
+        images = {spec.name: inputs[spec.name] for spec in self.vision.inputs}
+        named = {name: x for name, x in inputs.items() if name != IDS and name not in images}
+        return (*self.decoder(embeds_BTC, **named), embeds_BTC, *self.vision(**images))
 
 
 def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[Source, list[str]]:
@@ -215,30 +184,36 @@ def source(files: Directory, config: Config, model: Any, task: Task) -> tuple[So
             f"{config.label} says model_type = {kind}, which reads images beside text; of such models "
             f"{', '.join(TOWERS)} are converted"
         )
-    tower = TOWERS[kind](model).eval()
-    pixels = _pixels(config, model, several=tower.several)
-    ids_BT, pixel_values = _sample(model, pixels)
-    want = _own(model, ids_BT, pixel_values)
+    tower = TOWERS[kind](config, model).eval()
+    ids_BT, images = _sample(model, tower)
+    image_BT = ids_BT == model.config.image_token_id
+    further = tower.further(torch.Generator().manual_seed(1))
+    features = _features(model, further)
+    own = _own(model, ids_BT, {**images, **tower.beside(image_BT)})
     text = Wrapped(model, task.outputs, text_inputs(model, {IDS, MASK}), numbered=True).eval()
     remarks = computed_by_ours(config.label, text)
+    tower.ready()
     plain = source_of_module(str(files.path), text, label=kind, fingerprint=b"")
     plain = msgspec.structs.replace(plain, limits=limits_of(plain, text))
     decoder = decoder_source(plain, model.config.get_text_config().num_hidden_layers, task.name)
     embed = model.get_input_embeddings()
-    definition = ThroughVision(
-        _vision(str(files.path), tower, pixels), embed, embeds_decoder(decoder, text, embed, EMBEDS), text.inputs[0]
-    ).eval()
+    embeds = embeds_decoder(decoder, text, embed, EMBEDS, tower.decoder)
+    vision = _vision(str(files.path), tower)
+    definition = ThroughVision(vision, tower, embed, embeds, text.inputs[0]).eval()
     trial, dtype = definition, torch.float32
     if small(model):
         trial, dtype = copy.deepcopy(definition), torch.float64
         in_precision(trial, dtype)
-    got = _merged(trial, ids_BT, pixel_values.to(dtype), model.config.image_token_id)
-    # transformers' own way has a softmax of float32 in any precision
-    if differ(got, want, torch.ones_like(ids_BT), torch.float32):
-        raise PosexportError(
-            f"{config.label}: {kind} gives other logits for an image than its parts do; it is not converted through "
-            "transformers"
-        )
+    got = _merged(trial, ids_BT, image_BT, _in(images, dtype), tower.given(image_BT, images))
+    pairs = [("logits for an image", got, own)]
+    with torch.no_grad():
+        pairs += [("features for several images", trial.vision(**_in(further, dtype))[0], own) for own in features]
+    for what, ours, theirs in pairs:
+        # transformers' own way has a softmax of float32 in any precision
+        if differ(ours, theirs, torch.ones(theirs.shape[:-1]), torch.float32):
+            raise PosexportError(
+                f"{config.label}: {kind} gives other {what} than its parts do; it is not converted through transformers"
+            )
     spec = msgspec.structs.replace(spec_of(definition, task.name), encoding=None, encodings=[])
     made = msgspec.structs.replace(
         decoder, **spec.facts, module=definition, promises=definition.promises, parts=definition.parts
@@ -252,75 +227,82 @@ _CLIENT = (
 )
 
 
-def _pixels(config: Config, model: Any, *, several: bool) -> InputSpec:
-    """Images of the size that the model was trained for."""
-    vision = model.config.vision_config
-    side, channels = vision.image_size, getattr(vision, "num_channels", 3)
-    if not isinstance(side, int):
-        raise PosexportError(
-            f"{config.label} says vision_config.image_size = {side!r:.60}; it must be a number of pixels"
-        )
-    images: list[Axis] = [BATCH, IMAGES] if several else [BATCH]
-    return InputSpec(name=PIXELS, dtype="float32", axes=[*images, channels, side, side], role="values")
+def _vision(argument: str, tower: Tower) -> UserModule:
+    return by_name(argument, _Named(tower).eval(), tower.inputs, tower.outputs)
 
 
-def _vision(argument: str, tower: "Llava | Idefics", pixels: InputSpec) -> UserModule:
-    sizes = {BATCH: 2, IMAGES: 2}
-    with torch.no_grad():
-        features = tower(torch.zeros([sizes[axis] if isinstance(axis, str) else axis for axis in pixels.axes]))
-    images: list[Axis] = [BATCH, IMAGES] if tower.several else [BATCH]
-    output = OutputSpec(name=FEATURES, axes=[*images, *features.shape[len(images) :]])
-    named = _Named(tower).eval()
-    return by_name(argument, named, [pixels], [output])
+class _Renamed(nn.Module):
+    """A module whose arguments have other names: ``ports``, by its own."""
+
+    def __init__(self, module: nn.Module, ports: Mapping[str, str]) -> None:
+        super().__init__()
+        self.module = module
+        self._names = {port: name for name, port in ports.items()}
+
+    def forward(self, **given: Tensor) -> dict[str, Tensor]:
+        answer: dict[str, Tensor] = self.module(**{self._names.get(name, name): x for name, x in given.items()})
+        return answer
 
 
 class _Named(nn.Module):
     """A tower whose answer has the output's name."""
 
-    def __init__(self, tower: "Llava | Idefics") -> None:
+    def __init__(self, tower: Tower) -> None:
         super().__init__()
         self.tower = tower
 
-    def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        return {FEATURES: self.tower(pixel_values)}
+    def forward(self, **images: Tensor) -> dict[str, Tensor]:
+        return {FEATURES: self.tower(**images)}
 
 
-def _sample(model: Any, pixels: InputSpec) -> tuple[Tensor, Tensor]:
-    """Tokens with an image each, and the images."""
+def _sample(model: Any, tower: Tower) -> tuple[Tensor, Images]:
+    """Tokens with an image each between words, and the images."""
     random = torch.Generator().manual_seed(0)
-    shape = [{BATCH: _ROWS, IMAGES: 1}.get(axis, axis) if isinstance(axis, str) else axis for axis in pixels.axes]
-    pixel_values = torch.randn(shape, generator=random)  # type: ignore[arg-type]
+    images = tower.example(random)
     with torch.no_grad():
-        per_image = TOWERS[model.config.model_type](model)(pixel_values).shape[-2]
+        features = tower.tokens(images)
     settings, image = model.config.get_text_config(), model.config.image_token_id
-    words = torch.randint(1, settings.vocab_size - 1, (_ROWS, 2 + _AFTER), generator=random)
+    words = torch.randint(1, settings.vocab_size - 1, (ROWS, 2 + _AFTER), generator=random)
     words = torch.where(words == image, image - 1 if image else 1, words)
-    images = torch.full((_ROWS, per_image), image)
-    return torch.cat((words[:, :2], images, words[:, 2:]), 1), pixel_values
+    return torch.cat((words[:, :2], torch.full((ROWS, features), image), words[:, 2:]), 1), images
 
 
-def _own(model: Any, ids_BT: Tensor, pixel_values: Tensor) -> Tensor:
+def _in(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+
+
+def _own(model: Any, ids_BT: Tensor, given: Mapping[str, Tensor]) -> Tensor:
     """The logits of transformers' own forward, in float64 where there is memory for a copy."""
     own, dtype = model, torch.float32
     if small(model):
         own, dtype = in_precision(copy.deepcopy(model), torch.float64), torch.float64
     with torch.no_grad():
         logits: Tensor = own(
-            input_ids=ids_BT,
-            attention_mask=torch.ones_like(ids_BT),
-            pixel_values=pixel_values.to(dtype),
-            return_dict=True,
+            input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), **_in(given, dtype), return_dict=True
         ).logits
     return logits
 
 
-def _merged(definition: ThroughVision, ids_BT: Tensor, pixel_values: Tensor, image: int) -> Tensor:
-    """The logits of the parts, merged as a client does, read in two calls."""
+def _features(model: Any, images: Images) -> list[Tensor]:
+    """What transformers' own code makes of ``images``, where there are any."""
+    if not images:
+        return []
     with torch.no_grad():
-        (features,) = definition.vision(pixel_values=pixel_values)
-        embeds_BTC = definition.embed(ids_BT)
-        embeds_BTC = embeds_BTC.masked_scatter((ids_BT == image)[..., None], features)
+        return [torch.cat(list(model.get_image_features(**images, return_dict=True).pooler_output))]
+
+
+def _merged(
+    definition: ThroughVision, ids_BT: Tensor, image_BT: Tensor, images: Images, given: Mapping[str, Tensor]
+) -> Tensor:
+    """The logits of the parts, merged as a client does, read in two calls; ``given``: what tokens have beside."""
+    with torch.no_grad():
+        (features,) = definition.vision(**images)
+        embeds_BTC = definition.embed(ids_BT).masked_scatter(image_BT[..., None], features)
         cut, mask_BT = ids_BT.shape[1] - 1, torch.ones_like(ids_BT)
-        first = definition.decoder(embeds_BTC[:, :cut], mask_BT[:, :cut])
-        last = definition.decoder(embeds_BTC[:, cut:], mask_BT, first[1:])
+        first = definition.decoder(
+            embeds_BTC[:, :cut], mask_BT[:, :cut], **{name: x[..., :cut] for name, x in given.items()}
+        )
+        last = definition.decoder(
+            embeds_BTC[:, cut:], mask_BT, first[1:], **{name: x[..., cut:] for name, x in given.items()}
+        )
     return torch.cat((first[0], last[0]), 1)

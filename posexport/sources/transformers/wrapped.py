@@ -20,6 +20,8 @@ IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "
 PIXELS, SOUND = "pixel_values", "input_values"
 #: inputs that a model does not need and that change what it is for: where a word stands on a page
 _MORE = {"bbox"}
+#: ids of a model of characters, which has no vocabulary
+_CHARACTERS = 0x110000
 #: tokens of an example of sound
 _FRAMES = 16
 #: tokens of sound, so many that attention is tiled
@@ -94,7 +96,8 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
             "it is not converted through transformers"
         )
     if IDS in names:
-        inputs += text_inputs(model, names)
+        # a decoder's tokens are of one type, which is its default
+        inputs += text_inputs(model, names - {TYPES} if numbered else names)
     if PIXELS in names:
         inputs.append(_pixels(label, model.config))
     if SOUND in names:
@@ -110,7 +113,7 @@ def wrapped(label: str, model: Any, task: Task, *, numbered: bool) -> Wrapped:
 def text_inputs(model: Any, names: set[str]) -> list[InputSpec]:
     """Those of ``names`` that are of text."""
     config = model.config.get_text_config()
-    vocab = config.vocab_size
+    vocab = getattr(config, "vocab_size", _CHARACTERS)
     pad = getattr(config, "pad_token_id", None)
     padding = pad if isinstance(pad, int) and 0 <= pad < vocab else 0
     specs = [InputSpec(name=IDS, dtype="int64", axes=_TEXT, role="tokens", size=vocab, padding=padding)]
