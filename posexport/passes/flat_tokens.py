@@ -163,6 +163,9 @@ class _Flattening:
         if key not in self._shapes:
             like, channels = key
             name = f"batch_and_tokens{f'_and_{channels}' if channels else ''}_of_{like.name}"
+            # of an earlier pass, which flattened some regions
+            if (made := next((node for node in self._graph if node.name == f"node_{name}"), None)) is not None:
+                return self._shapes.setdefault(key, made)
             size = ir.Shape([3 if channels else 2])
             shape = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=size)
             self._shapes[key] = ir.node(op_type, inputs, attributes, outputs=[shape], name=f"node_{name}")

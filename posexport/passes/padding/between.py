@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
-from posexport.graph.queries import sizes
+from posexport.graph.queries import constant, sizes
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
 from posexport.passes.padding.mask import Axes
 from posexport.passes.padding.real_tokens import RealTokens
 
 #: that keep rows apart and tokens in order, whatever the numbers of both
-_BY_ROW = {"Reshape", "Transpose", "Where", "Add", "Sub", "Mul", "Div", "Neg", "Concat", "Cast", "Identity"}
+_BY_ROW = {"Reshape", "Transpose", "Where", "Add", "Sub", "Mul", "Div", "Neg", "Concat", "Cast", "Identity", "Sigmoid"}
+#: that do where these inputs name axes of fixed size
+_ALONG = {"ReduceSum": 1, "Squeeze": 1, "Slice": 3}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Between:
         """Why it cannot go row by row; ``matrices``: the values [B T, C] of the regions."""
         computed, inside = self._computed, set(self.nodes)
         for node in self.nodes:
-            if node.domain != DOMAIN and (node.domain or node.op_type not in _BY_ROW):
+            if node.domain != DOMAIN and not _keeps_rows_apart(node):
                 return f"{node.op_type} between attention and its projections is not known to keep rows apart"
             if node is not self.nodes[-1]:
                 outside = any(user not in inside for value in node.outputs for user, _ in value.uses())
@@ -122,6 +124,25 @@ class _Row:
             if size in of_axis:
                 value = self.g.slice(value, *of_axis[size], place)
         return value
+
+
+def _keeps_rows_apart(node: ir.Node) -> bool:
+    """Whether it does to each row, and to each token of it, what it does to it alone."""
+    if node.domain:
+        return False
+    if node.op_type in _ALONG:
+        place = _ALONG[node.op_type]
+        axes = constant(node.inputs[place]) if place < len(node.inputs) else None
+        along = sizes(node.inputs[0]) or ()
+        return axes is not None and bool(along) and all(isinstance(along[int(axis)], int) for axis in axes)
+    if node.op_type == "MatMul":
+        _, weight = node.inputs
+        return (
+            weight is not None
+            and weight.const_value is not None
+            and isinstance((sizes(node.inputs[0]) or ("",))[-1], int)
+        )
+    return node.op_type in _BY_ROW
 
 
 def _read(node: ir.Node) -> list[ir.Value]:

@@ -82,6 +82,8 @@ def _drops(model: ir.Model, source: ir.Value, value: ir.Value) -> bool:
     if graph is None:
         return False
     (mask,) = computed(model, graph, [{source.name or "": real.astype(source.dtype.numpy())}])
+    if mask.shape[-1] != _LONGEST:  # of frames, which convolutions make of what the input masks
+        return False
     dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, _LONGEST)))
     dropped = dropped <= np.finfo(np.float32).min / 4
     return bool(dropped[np.broadcast_to(~real[:, None, None], dropped.shape)].all() and not dropped[0].all())
