@@ -1,0 +1,20 @@
+"""Whether a bundle runs on the provider of a deployment, asked before anything is written or opened."""
+
+from posexport.bundle.manifest import Manifest
+from posexport.errors import PosexportError
+from posexport.targets.providers import provider_named
+from posexport.targets.target import PORTABLE
+
+
+def check_provider(manifest: Manifest, provider: str) -> None:
+    """Raise PosexportError for an unknown provider, and for a bundle that was converted for another one.
+
+    A graph for CUDA has operators and types for which the CPU has no kernel; the other way round nodes would fall to
+    the CPU in silence.
+    """
+    provider_named(provider)
+    if manifest.target not in (PORTABLE, provider):
+        raise PosexportError(
+            f"this bundle was converted with --target {manifest.target}, the deployment is for {provider}; give "
+            f"--provider {manifest.target}, or convert it again with --target {provider} or {PORTABLE}"
+        )
