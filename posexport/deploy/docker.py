@@ -6,7 +6,7 @@ from posexport.deploy.engine import Engine
 ENGINE = Engine(
     name="docker",
     what="an image without PyTorch: MLServer, not root, read-only",
-    command="docker build -t NAME .",
+    command="docker build -t NAME:1 .",
     shares=("mlserver",),
     links=False,
     values=mlserver.values,

@@ -1,6 +1,7 @@
 """What an engine is to `posexport deploy`: which files it needs and what stands in them."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,16 @@ class Deployment:
         """Where the files find the bundle: beside them, or its own path."""
         return str(self.bundle.absolute()) if self.link else "bundle"
 
+    @property
+    def label(self) -> str:
+        """The name as Docker and Kubernetes take it: at most 40 lower-case letters, digits and hyphens, a letter first."""
+        plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+        return (plain if plain[:1].isalpha() else f"model-{plain}")[:40].rstrip("-")
+
+    def command(self, engine: "Engine") -> str:
+        """What runs it, from within its folder."""
+        return engine.command.replace("NAME", self.label)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Engine:
@@ -41,7 +52,7 @@ class Engine:
     Attributes:
         name: what ``--to`` accepts; its templates are in the folder of that name, and of those in ``shares``.
         what: one line for the command's help.
-        command: what runs it, from within its folder.
+        command: what runs it, from within its folder; ``NAME`` is the model's.
         extra: the extra of posexport that installs it; empty: it is no Python package.
         shares: engines whose templates it takes too; its own replace theirs.
         links: the bundle may stay where it is (``--link``).

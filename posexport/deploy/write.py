@@ -98,8 +98,9 @@ def deploy(
             engine.write(deployment, folder)
         elif not link:
             copy_bundle(bundle, manifest, folder / BUNDLE)
-    command = engine.command.replace("NAME", deployment.name)
-    return Deployed(engine=to, folder=str(output), files=files, install=engine.install, command=command)
+    return Deployed(
+        engine=to, folder=str(output), files=files, install=engine.install, command=deployment.command(engine)
+    )
 
 
 def copy_bundle(bundle: Path, manifest: Manifest, target: Path) -> None:
@@ -115,7 +116,7 @@ def _render(engine: Engine, deployment: Deployment, folder: Path) -> list[str]:
         "engine": engine,
         "manifest": deployment.manifest,
         "version": VERSION,
-        "command": engine.command.replace("NAME", deployment.name),
+        "command": deployment.command(engine),
         **engine.values(deployment),
     }
     written = {name: of for of in (*engine.shares, engine.name) for name in templates.names(of)}

@@ -103,7 +103,7 @@ class Service:
         if not inputs:
             names = ", ".join(spec.name for spec in self._session.inputs)
             raise PosexportError(f"got no inputs; give {names}")
-        return Request(tokens=max((int(np.size(value)) for value in inputs.values()), default=0), inputs=inputs)
+        return Request(tokens=max(map(_size, inputs.values())), inputs=inputs)
 
     def compute(self, requests: Sequence[Request]) -> list[Outputs | PosexportError]:
         """The outputs of each request, in order; of one that cannot be computed the error, which is no other's."""
@@ -161,6 +161,14 @@ class Service:
             return self._session.run(inputs)
         except PosexportError as err:
             return err
+
+
+def _size(value: Any) -> int:
+    """Elements of an array or of nested lists."""
+    try:
+        return int(np.size(value))
+    except ValueError:  # rows of different lengths, which `Session.run` refuses in words
+        return 1
 
 
 def embeds_texts(manifest: Manifest) -> bool:
