@@ -5,6 +5,7 @@ their own (`posexport.engines.blocks`), so nothing is lost and nothing is there 
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,15 @@ class Worker:
         self._output = Path(output)
         self._column = column
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        block = msgspec.convert(row, files.Block)
+    def __call__(self, row: dict[str, Any]) -> dict[str, str]:
+        """Write a block's output; a block that cannot be read is told, as an exception would be tried again."""
+        try:
+            self._encode(msgspec.convert(row, files.Block))
+        except PosexportError as err:
+            return {ERROR: str(err)}
+        return {ERROR: ""}
+
+    def _encode(self, block: files.Block) -> None:
         table = files.read(block)
         if self._column not in table.column_names:
             names = ", ".join(table.column_names)
@@ -66,7 +74,6 @@ class Worker:
         for name, values in columns.items():
             table = table.append_column(name, values)
         files.write(block, self._output, table)
-        return {"rows": len(vectors)}
 
 
 def encode(service: Service, texts: list[Any]) -> tuple[list[Any], list[str | None]]:
@@ -145,18 +152,21 @@ def run(
             num_gpus=0 if provider == DEFAULT_PROVIDER else 1,
         )
         try:
-            for number, _ in enumerate(encoded.iter_rows(), 1):
+            told = []
+            for number, row in enumerate(encoded.iter_rows(), 1):
                 progress(done + number, len(blocks))
+                told += [row[ERROR]] if row[ERROR] else []
         except ray.exceptions.RayError as err:
             raise PosexportError(f"{_cause(err)}; what is done is kept, run the same command again") from err
+        if told:
+            raise PosexportError(f"{told[0]} ({len(told)} of {len(blocks)} blocks failed; the others are kept)")
     return _checked(blocks, output, done)
 
 
-def _cause(err: BaseException) -> str:
-    """What a worker raised, without Ray's traceback around it."""
-    while (inner := getattr(err, "cause", None) or err.__cause__) is not None and inner is not err:
-        err = inner
-    return str(err).strip().splitlines()[-1]
+def _cause(err: Exception) -> str:
+    """Why a worker could not start, without Ray's traceback around it."""
+    own = re.findall(r"PosexportError: (.+)", str(err))
+    return own[-1] if own else str(err).strip().splitlines()[0]
 
 
 def _record(bundle: Path, blocks: list[files.Block], column: str) -> dict[str, Any]:
