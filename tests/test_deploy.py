@@ -133,7 +133,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(bundle: Path, arrays: Path
         ([tmp_path / "nowhere", "--to", "triton"], "nowhere"),
         ([bundle, "--to", "kubernetes"], "'kubernetes' is not one of 'ray-data'"),
         ([damaged, "--to", "mlserver"], "tokenizer.json"),
-        ([cuda, "--to", "mlserver"], "was converted with --target cuda, the deployment is for cpu; give --provider cuda"),
+        (
+            [cuda, "--to", "mlserver"],
+            "was converted with --target cuda, the deployment is for cpu; give --provider cuda",
+        ),
         ([bundle, "--to", "mlserver", "--provider", "tpu"], "unknown provider 'tpu'"),
         ([arrays, "--to", "ray-data"], "makes no vectors of texts"),
         ([bundle, "--to", "mlserver", "--workers", "0"], "0 is not in the range"),
@@ -151,9 +154,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(bundle: Path, arrays: Path
     assert not (bundle / "out").exists()
 
 
-def test_an_error_while_it_writes_leaves_nothing(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_it_writes_leaves_nothing(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", str(tmp_path / ".out.posexport-x" / "file"))
 

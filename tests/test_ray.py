@@ -112,8 +112,14 @@ def test_an_interrupted_job_goes_on(python: Path, job: Path, bundle: Path, tmp_p
     assert "holds results of a job with another input; choose another output" in done.stderr
 
 
-def test_bad_rows_and_bad_input(python: Path, job: Path, bundle: Path, tmp_path: Path) -> None:
-    rows = ['{"text": "a cat"}', '{"text": null}', '{"text": ""}', '{"text": "%s"}' % ("a " * 5_000_000), '{"text": "b"}']
+def test_bad_rows_and_bad_input(python: Path, job: Path, tmp_path: Path) -> None:
+    rows = [
+        '{"text": "a cat"}',
+        '{"text": null}',
+        '{"text": ""}',
+        '{"text": "%s"}' % ("a " * 5_000_000),
+        '{"text": "b"}',
+    ]
     (tmp_path / "in.jsonl").write_text("\n".join(rows) + "\n")
     log = tmp_path / "log"
     with running.process([python, job, tmp_path / "in.jsonl", tmp_path / "out"], tmp_path, log) as started:
@@ -165,9 +171,7 @@ def replicas(pid: int) -> list[int]:
 
 
 def right(answer: Any, texts: list[str], bundle: Path) -> None:
-    agree(
-        np.array(answer["sentence_embedding"]), posexport.load(bundle).encode(texts), "model in float32", np.float32
-    )
+    agree(np.array(answer["sentence_embedding"]), posexport.load(bundle).encode(texts), "model in float32", np.float32)
 
 
 def test_a_replica_that_is_killed_loses_no_request(served: tuple[str, int], bundle: Path) -> None:

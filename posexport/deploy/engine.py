@@ -36,7 +36,7 @@ class Deployment:
 
     @property
     def label(self) -> str:
-        """The name as Docker and Kubernetes take it: at most 40 lower-case letters, digits and hyphens, a letter first."""
+        """The name as Docker and Kubernetes take it: at most 40 small letters, digits, hyphens, a letter first."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
         return (plain if plain[:1].isalpha() else f"model-{plain}")[:40].rstrip("-")
 

@@ -59,7 +59,13 @@ def plan(source: Path, column: str, size: int) -> list[Block]:
         except (OSError, pa.ArrowException) as err:
             raise PosexportError(f"cannot read {path}: {err}; give a file of texts") from err
         blocks += [
-            Block(path=str(path.absolute()), output=f"part-{number:05}-{part:07}.parquet", start=start, rows=rows, group=group)
+            Block(
+                path=str(path.absolute()),
+                output=f"part-{number:05}-{part:07}.parquet",
+                start=start,
+                rows=rows,
+                group=group,
+            )
             for part, (group, start, rows) in enumerate(places)
         ]
     if not blocks:
@@ -79,7 +85,9 @@ def read(block: Block) -> "pa.Table":
             try:
                 row = json.loads(line)
             except ValueError as err:
-                raise PosexportError(f"{block.path} has a line that is no JSON ({line[:60]!r}): {err}; mend it") from err
+                raise PosexportError(
+                    f"{block.path} has a line that is no JSON ({line[:60]!r}): {err}; mend it"
+                ) from err
             if not isinstance(row, dict):
                 raise PosexportError(f"{block.path} has a line that is no JSON object ({line[:60]!r}); mend it")
             rows.append(row)

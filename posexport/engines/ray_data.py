@@ -24,6 +24,7 @@ from posexport.targets.providers import DEFAULT_PROVIDER
 require("posexport.engines.ray_data", "ray", "pyarrow")
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import ray
 
 #: rows of an output file: half a minute of work of a small model on one core
@@ -129,7 +130,9 @@ def run(
     manifest = read_manifest(bundle)
     check_provider(manifest, provider)
     if not embeds_texts(manifest):
-        raise PosexportError(f"{bundle} is for {manifest.task} and makes no vectors of texts; give an embedder's bundle")
+        raise PosexportError(
+            f"{bundle} is for {manifest.task} and makes no vectors of texts; give an embedder's bundle"
+        )
     blocks = files.plan(source, column, rows)
     files.begin(output, _record(bundle, blocks, column))
     todo = files.missing(blocks, output)
@@ -186,7 +189,7 @@ def _checked(blocks: list[files.Block], output: Path, done_before: int) -> Summa
         raise PosexportError(f"{len(lacking)} of {len(blocks)} blocks have no output; run the same command again")
     rows = failed = 0
     for block in blocks:
-        file = files.pq.ParquetFile(output / block.output)
+        file = pq.ParquetFile(output / block.output)
         if file.metadata.num_rows != block.rows:
             raise PosexportError(
                 f"{output / block.output} has {file.metadata.num_rows} rows, its block has {block.rows}; remove it and "

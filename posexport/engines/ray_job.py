@@ -20,9 +20,7 @@ def main(bundle: str | Path, **options: Any) -> None:
     def command(source: Path, output: Path, column: str, workers: int) -> None:
         from posexport.engines.ray_data import run
 
-        done = run(
-            Path(bundle), source, output, column=column, workers=workers, progress=_tell, **options
-        )
+        done = run(Path(bundle), source, output, column=column, workers=workers, progress=_tell, **options)
         click.echo(
             f"{output}: {done.rows} rows in {done.blocks} files, {done.done_before} of them from before"
             + (f"; {done.failed} rows have no vector, their column 'error' says why" if done.failed else "")

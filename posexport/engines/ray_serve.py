@@ -40,7 +40,6 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     prompt_name: str | None = None
 
 
-@serve.deployment
 class Replica:
     """One session, and the batches of its requests."""
 
@@ -87,7 +86,6 @@ class Replica:
         return await asyncio.to_thread(self._service.compute, requests)
 
 
-@serve.deployment
 class Ingress:
     """Reads HTTP, hands on, answers."""
 
@@ -126,16 +124,22 @@ def application(bundle: str | Path, *, replicas: int = 1, cpus: float = 1, **opt
     chosen = {"threads": max(1, int(cpus)), **options}
     on_gpu = chosen.get("provider", DEFAULT_PROVIDER) != DEFAULT_PROVIDER
     actor = {"num_cpus": cpus, **({"num_gpus": 1} if on_gpu else {})}
-    replica = Replica.options(
-        name="replica",
-        num_replicas=replicas,
-        ray_actor_options=actor,
-        max_ongoing_requests=100,
-        health_check_period_s=5,
-    ).bind(str(Path(bundle).absolute()), chosen)
-    return Ingress.options(
-        name="ingress", num_replicas=1, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=1000
-    ).bind(replica)
+    replica = (
+        serve.deployment(Replica)
+        .options(
+            name="replica",
+            num_replicas=replicas,
+            ray_actor_options=actor,
+            max_ongoing_requests=100,
+            health_check_period_s=5,
+        )
+        .bind(str(Path(bundle).absolute()), chosen)
+    )
+    return (
+        serve.deployment(Ingress)
+        .options(name="ingress", num_replicas=1, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=1000)
+        .bind(replica)
+    )
 
 
 def _as_json(outputs: Outputs) -> bytes:

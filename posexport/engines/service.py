@@ -76,7 +76,7 @@ class Service:
         return embeds_texts(self.manifest)
 
     def texts(self, texts: Any, prompt_name: str | None = None) -> Request:
-        """A request to encode texts; PosexportError for what the bundle does not take, such as a text over its limit."""
+        """A request to encode texts; PosexportError for what the bundle does not take, such as a text too long."""
         if not self.takes_texts:
             names = ", ".join(spec.name for spec in self._session.inputs)
             raise PosexportError(f"this bundle takes arrays, not texts: give {names}")
@@ -135,26 +135,22 @@ class Service:
         """All texts of requests with one prompt, in batches by tokens over the bounds of requests."""
         texts = [text for request in requests for text in request.texts]
         lengths = [length for request in requests for length in request.lengths]
-        vectors: list[NDArray[Any] | PosexportError | None] = [None] * len(texts)
+        owners = [owner for owner, request in enumerate(requests) for _ in request.texts]
+        vectors: list[NDArray[Any] | None] = [None] * len(texts)
+        errors: dict[int, PosexportError] = {}
         for rows in by_tokens(lengths, self.batch_tokens):
+            chosen = [texts[row] for row in rows]
             try:
-                batch = self._session.encode(
-                    [texts[row] for row in rows], prompt_name=requests[0].prompt_name, batch_size=len(rows)
-                )
+                batch = self._session.encode(chosen, prompt_name=requests[0].prompt_name, batch_size=len(rows))
             except PosexportError as err:  # such as too little memory: of these rows alone
-                for row in rows:
-                    vectors[row] = err
+                errors |= {owners[row]: err for row in rows}
                 continue
             for row, vector in zip(rows, batch, strict=True):
                 vectors[row] = vector
-        found: list[Outputs | PosexportError] = []
-        start = 0
-        for request in requests:
-            own = vectors[start : start + len(request.texts)]
-            start += len(request.texts)
-            failed = next((each for each in own if isinstance(each, PosexportError)), None)
-            found.append(failed if failed is not None else {EMBEDDING: np.stack([v for v in own if v is not None])})  # type: ignore[arg-type]
-        return found
+        own: list[list[NDArray[Any]]] = [[] for _ in requests]
+        for owner, vector in zip(owners, vectors, strict=True):
+            own[owner] += [] if vector is None else [vector]
+        return [errors.get(owner) or {EMBEDDING: np.stack(rows)} for owner, rows in enumerate(own)]
 
     def _run(self, inputs: Mapping[str, Any]) -> Outputs | PosexportError:
         try:

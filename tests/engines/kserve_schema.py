@@ -11,7 +11,14 @@ import kserve.models
 import kubernetes.client.models
 import yaml
 
-SCALARS = {"str": str, "int": int, "bool": bool, "float": (int, float), "object": object, "ResourceQuantity": (str, int)}
+SCALARS = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "float": (int, float),
+    "object": object,
+    "ResourceQuantity": (str, int),
+}
 #: an integer or the name of a port, which the generated classes call an object
 SCALARS["IntOrString"] = (str, int)
 

@@ -28,9 +28,7 @@ def main(http: str, grpc: str, model: str) -> None:
         output = kind.InferRequestedOutput("sentence_embedding", **({"binary_data": False} if name == "http" else {}))
         answer = client.infer(model, text_input(kind, texts), outputs=[output])
         ids = kind.InferInput("input_ids", [1, 2], "INT64")
-        ids.set_data_from_numpy(
-            np.array([[1, 10**6]], np.int64), **({"binary_data": False} if name == "http" else {})
-        )
+        ids.set_data_from_numpy(np.array([[1, 10**6]], np.int64), **({"binary_data": False} if name == "http" else {}))
         errors = []
         for bad in ([ids], text_input(kind, [])):
             try:

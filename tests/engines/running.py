@@ -107,7 +107,9 @@ def cancel(url: str, body: Any) -> None:
     """Send a request, and hang up before it is answered."""
     host, port = url.split("/")[2].split(":")
     path, data = "/" + url.split("/", 3)[3] if url.count("/") > 2 else "/", json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(head.encode() + data)
         time.sleep(0.02)

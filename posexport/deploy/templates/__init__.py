@@ -28,7 +28,7 @@ def names(engine: str) -> Iterator[str]:
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(  # noqa: S701 (no HTML)
+    return Environment(
         undefined=StrictUndefined,
         loader=PackageLoader("posexport.deploy", "templates"),
         keep_trailing_newline=True,
