@@ -20,7 +20,8 @@ from google.protobuf import text_format
 
 import posexport
 from posexport import PosexportError
-from posexport.deploy.write import ENGINES, deploy
+from posexport.deploy.registry import ENGINES
+from posexport.deploy.write import deploy
 from posexport.spec import OutputSpec
 from tests import tiny_bundle
 from tests.command import posexport as command

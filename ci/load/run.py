@@ -51,7 +51,7 @@ def optimum(engine: str, folder: Path, _: Path) -> None:
         text = "http_options: {host: 127.0.0.1, port: 8000}\napplications: [{name: load, import_path: plain_ray:app}]\n"
         (folder / "serve.yaml").write_text(text)
         return
-    settings = {"debug": False, "host": "127.0.0.1", "parallel_workers": 0, "http_port": 8080}
+    settings = {"debug": False, "host": "127.0.0.1", "parallel_workers": 1, "http_port": 8080}
     (folder / "settings.json").write_text(json.dumps(settings))
     model = {
         "name": "load",

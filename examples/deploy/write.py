@@ -8,7 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from posexport.deploy.write import ENGINES, deploy
+from posexport.deploy.registry import ENGINES
+from posexport.deploy.write import deploy
 
 HEAVY = shutil.ignore_patterns("bundle", "model.onnx*", "tokenizer.json", "1")
 

@@ -8,7 +8,7 @@ import msgspec
 
 from posexport.cli import options
 from posexport.cli.command import Command
-from posexport.deploy.write import ENGINES
+from posexport.deploy.registry import ENGINES
 
 _LISTED = "\n".join(f"    {name:<10} {engine.what}" for name, engine in ENGINES.items())
 

@@ -1,7 +1,7 @@
 """MLServer, and KServe, which runs it in Kubernetes: Open Inference Protocol v2."""
 
 from posexport.deploy.engine import Deployment, Engine
-from posexport.engines.service import embeds_texts
+from posexport.engines.fit import embeds_texts
 
 
 def values(deployment: Deployment) -> dict[str, object]:

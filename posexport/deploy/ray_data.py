@@ -1,7 +1,7 @@
 """Ray Data: a batch job over files of texts."""
 
 from posexport.deploy.engine import Deployment, Engine
-from posexport.engines.service import embeds_texts
+from posexport.engines.fit import embeds_texts
 from posexport.errors import PosexportError
 
 

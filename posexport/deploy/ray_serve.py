@@ -1,7 +1,7 @@
 """Ray Serve: an HTTP service with replicas and batches by tokens."""
 
 from posexport.deploy.engine import Deployment, Engine
-from posexport.engines.service import embeds_texts
+from posexport.engines.fit import embeds_texts
 
 
 def _values(deployment: Deployment) -> dict[str, object]:

@@ -9,8 +9,8 @@ from posexport.bundle.manifest import MODEL
 from posexport.bundle.read import locate
 from posexport.deploy.engine import Deployment, Engine
 from posexport.deploy.templates import render
+from posexport.engines.fit import has_tokenizer
 from posexport.errors import PosexportError
-from posexport.runtime.texts import TOKENIZER
 from posexport.spec import BATCH, is_cache_output
 
 #: ONNX's names of element types -> Triton's
@@ -61,7 +61,9 @@ def _write(deployment: Deployment, folder: Path) -> None:
             shutil.copyfile(locate(deployment.bundle, weights), version / Path(weights).name)
         text = render("triton/config.pbtxt.part", graph=graph, deployment=deployment)
         version.with_name("config.pbtxt").write_text(text)
-    if TOKENIZER in deployment.manifest.files:
+    if has_tokenizer(deployment.manifest):
+        from posexport.runtime.texts import TOKENIZER
+
         shutil.copyfile(locate(deployment.bundle, TOKENIZER), folder / TOKENIZER)
 
 
@@ -112,7 +114,7 @@ def _values(deployment: Deployment) -> dict[str, Any]:
     return {
         "graphs": found,
         "cached": any(graph.cached for graph in found),
-        "text": TOKENIZER in deployment.manifest.files,
+        "text": has_tokenizer(deployment.manifest),
         # what proofs and posexport.load set and the backend has no parameter for
         "options": deployment.manifest.session_options,
     }

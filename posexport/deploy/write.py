@@ -10,16 +10,14 @@ import msgspec
 from posexport.bundle.manifest import MANIFEST, Manifest
 from posexport.bundle.read import check_hashes, locate, read
 from posexport.bundle.write import staged
-from posexport.deploy import docker, mlserver, ray_data, ray_serve, templates, triton
+from posexport.deploy import templates
 from posexport.deploy.engine import Deployment, Engine
+from posexport.deploy.registry import ENGINES
 from posexport.engines.fit import check_provider
 from posexport.errors import PosexportError
 from posexport.targets.providers import DEFAULT_PROVIDER
 from posexport.version import VERSION
 
-ENGINES: dict[str, Engine] = {
-    module.ENGINE.name: module.ENGINE for module in (ray_data, ray_serve, mlserver, triton, docker)
-}
 #: the name of the bundle's copy
 BUNDLE = "bundle"
 

@@ -1,4 +1,4 @@
-"""Whether a bundle runs on the provider of a deployment, asked before anything is written or opened."""
+"""What a bundle is to a deployment, asked before anything is written or opened. Imports nothing heavy."""
 
 from posexport.bundle.manifest import Manifest
 from posexport.errors import PosexportError
@@ -18,3 +18,16 @@ def check_provider(manifest: Manifest, provider: str) -> None:
             f"this bundle was converted with --target {manifest.target}, the deployment is for {provider}; give "
             f"--provider {manifest.target}, or convert it again with --target {provider} or {PORTABLE}"
         )
+
+
+def embeds_texts(manifest: Manifest) -> bool:
+    """Whether a bundle makes one vector of a text: it has a tokenizer and gives ``sentence_embedding``."""
+    from posexport.runtime.embed import EMBEDDING
+
+    return has_tokenizer(manifest) and EMBEDDING in (spec.name for spec in manifest.outputs)
+
+
+def has_tokenizer(manifest: Manifest) -> bool:
+    from posexport.runtime.texts import TOKENIZER
+
+    return TOKENIZER in manifest.files

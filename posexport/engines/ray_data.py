@@ -15,8 +15,8 @@ import msgspec
 from posexport.bundle.manifest import MANIFEST
 from posexport.bundle.read import read as read_manifest
 from posexport.engines import blocks as files
-from posexport.engines.fit import check_provider
-from posexport.engines.service import BATCH_TOKENS, REQUEST_CHARACTERS, Service, embeds_texts
+from posexport.engines.fit import check_provider, embeds_texts
+from posexport.engines.service import BATCH_TOKENS, REQUEST_CHARACTERS, Service
 from posexport.errors import PosexportError
 from posexport.system.extras import require
 from posexport.targets.providers import DEFAULT_PROVIDER

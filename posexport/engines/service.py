@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from posexport.bundle.manifest import Manifest
 from posexport.bundle.read import read
-from posexport.engines.fit import check_provider
+from posexport.engines.fit import check_provider, embeds_texts
 from posexport.engines.tokens import by_tokens
 from posexport.errors import PosexportError
 from posexport.runtime.embed import EMBEDDING
 from posexport.runtime.session import load
-from posexport.runtime.texts import TOKENIZER, check_texts
+from posexport.runtime.texts import check_texts
 from posexport.targets.providers import DEFAULT_PROVIDER
 
 #: tokens, padding included, that one call of the model gets
@@ -165,8 +165,3 @@ def _size(value: Any) -> int:
         return int(np.size(value))
     except ValueError:  # rows of different lengths, which `Session.run` refuses in words
         return 1
-
-
-def embeds_texts(manifest: Manifest) -> bool:
-    """Whether a bundle makes one vector of a text: it has a tokenizer and gives ``sentence_embedding``."""
-    return TOKENIZER in manifest.files and EMBEDDING in (spec.name for spec in manifest.outputs)
