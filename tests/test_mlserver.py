@@ -1,7 +1,9 @@
 """MLServer for real, from what `posexport deploy` wrote: two workers, one of them killed, bad input, tritonclient."""
 
 import json
+import os
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -183,3 +185,38 @@ def test_a_worker_that_is_killed_loses_nothing_that_a_client_sends_again(served:
     assert 0 < len(again) < 100, "only what was with the worker"
     running.wait_for(lambda: len(served.workers()) >= 2 and doomed.pid not in {w.pid for w in served.workers()}, 30)
     assert served.ask(["a cat"])[0] == 200
+
+
+#: as `docker run --read-only --tmpfs /tmp` does it, and as the image's user: of root's rights only to read files, which
+#: an interpreter in root's home needs
+CONFINED = """mount --make-rprivate / && mount -o remount,ro,bind / && mount -t tmpfs -o mode=1777 tmpfs /tmp &&
+exec setpriv --reuid=10001 --regid=10001 --clear-groups --inh-caps=-all,+dac_read_search \\
+    --ambient-caps=-all,+dac_read_search "$@"
+"""
+
+
+def confined(*words: str | Path) -> list[str]:
+    return ["unshare", "-m", "sh", "-c", CONFINED, "sh", *map(str, words)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a file system read-only")
+def test_what_docker_would_run_is_not_root_and_writes_to_tmp_alone() -> None:
+    """The image's files and command."""
+    programs = running.environment("mlserver")
+    with tempfile.TemporaryDirectory(dir=running.ROOT / ".cache") as name:
+        at = Path(name)
+        at.chmod(0o755)
+        posexport.convert(str(running.CHECKPOINT), at / "bundle", target="cpu", verify=False, allow_pickle=True)
+        deploy(at / "bundle", "docker", at / "srv", name="embedder")
+        settings = at / "srv" / "settings.json"
+        ports = {port: running.free_port() for port in ADDRESSES}
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | ports))
+        touched = subprocess.run(confined("touch", at / "x"), capture_output=True, text=True, check=False)
+        if "Read-only file system" not in touched.stderr:
+            pytest.skip(f"this machine allows no read-only file system: {touched.stderr}")
+        url = f"http://127.0.0.1:{ports['http_port']}/v2/models/embedder/infer"
+        with running.process(confined(programs / "mlserver", "start", "."), at / "srv", at / "log") as started:
+            body = {"inputs": [text_input(["a cat"])]}
+            running.wait_for(lambda: running.post(url, body)[0] == 200, 120, at / "log")
+            assert psutil.Process(started.pid).uids().real == 10001
+            assert running.post(url, {"inputs": [text_input([])]})[0] == 400
