@@ -31,7 +31,7 @@ def names(requirements: Sequence[str]) -> set[str]:
     """Distributions that ``requirements`` name; extras of posexport itself are followed."""
     result: set[str] = set()
     for requirement in requirements:
-        name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,-]+)\])?(?:>=[\d.]+)?", requirement).groups()  # type: ignore[union-attr]
+        name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,-]+)\])?(?:(?:>=|<)[\d.]+)?", requirement).groups()  # type: ignore[union-attr]
         if name == "posexport":
             result |= {found for extra in inner.split(",") for found in names(EXTRAS[extra])}
         else:

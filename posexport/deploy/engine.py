@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posexport.bundle.manifest import Manifest
+from posexport.targets.providers import PROVIDERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,15 @@ class Deployment:
         plain = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
         return (plain if plain[:1].isalpha() else f"model-{plain}")[:40].rstrip("-")
 
+    @property
+    def runtime(self) -> str:
+        """The extra with the ONNX Runtime of the provider."""
+        return PROVIDERS[self.provider].package
+
+    def install(self, engine: "Engine") -> str:
+        """The exact line that installs an engine; empty where pip does not."""
+        return f"pip install 'posexport[{engine.extra},{self.runtime}]'" if engine.extra else ""
+
     def command(self, engine: "Engine") -> str:
         """What runs it, from within its folder."""
         return engine.command.replace("NAME", self.label)
@@ -70,8 +80,3 @@ class Engine:
     check: Callable[[Deployment], None] = lambda _: None
     values: Callable[[Deployment], Mapping[str, Any]] = lambda _: {}
     write: Callable[[Deployment, Path], None] | None = None
-
-    @property
-    def install(self) -> str:
-        """The exact line that installs it; empty where pip does not."""
-        return f"pip install 'posexport[{self.extra}]'" if self.extra else ""

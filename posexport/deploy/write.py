@@ -97,7 +97,11 @@ def deploy(
         elif not link:
             copy_bundle(bundle, manifest, folder / BUNDLE)
     return Deployed(
-        engine=to, folder=str(output), files=files, install=engine.install, command=deployment.command(engine)
+        engine=to,
+        folder=str(output),
+        files=files,
+        install=deployment.install(engine),
+        command=deployment.command(engine),
     )
 
 
@@ -114,6 +118,7 @@ def _render(engine: Engine, deployment: Deployment, folder: Path) -> list[str]:
         "engine": engine,
         "manifest": deployment.manifest,
         "version": VERSION,
+        "install": deployment.install(engine),
         "command": deployment.command(engine),
         **engine.values(deployment),
     }
