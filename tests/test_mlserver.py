@@ -168,7 +168,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_a_client_sends_again(served:
 
     def ask(place: int) -> Any:
         if place == 150:
-            doomed.kill()
+            running.kill_at_work(doomed)
         for _ in range(50):
             status, answer = served.ask([texts[place]])
             if status == 200:

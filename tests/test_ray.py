@@ -76,7 +76,7 @@ def test_a_job_whose_worker_is_killed_loses_nothing_and_writes_nothing_twice(
         running.wait_for(lambda: len(list(out.glob("part-*"))) >= 3, 120, log)
         workers = running.children(started.pid, "MapWorker")
         assert len(workers) == 2
-        workers[0].kill()
+        running.kill_at_work(workers[0])
         assert started.wait(300) == 0, log.read_text()[-3000:]
     found = outputs(python, out)
     assert found["id"] == list(range(2000))
@@ -176,16 +176,17 @@ def right(answer: Any, texts: list[str], bundle: Path) -> None:
 
 def test_a_replica_that_is_killed_loses_no_request(served: tuple[str, int], bundle: Path) -> None:
     url, pid = served
-    texts = running.texts(600)
+    # long ones: Ray Serve itself gives those again that a replica had not begun
+    texts = running.texts(6400)
     before = running.wait_for(lambda: len(found := replicas(pid)) == 2 and found, 60)
 
     def ask(place: int) -> tuple[int, Any]:
-        if place == 200:
+        if place == 40:
             psutil.Process(before[0]).kill()
-        return running.post(url, {"texts": [texts[place]]})
+        return running.post(url, {"texts": texts[64 * place : 64 * place + 64]})
 
-    answers = running.at_once(ask, range(600), clients=16)
-    assert [status for status, _ in answers] == [200] * 600, [each for each in answers if each[0] != 200][:3]
+    answers = running.at_once(ask, range(100), clients=16)
+    assert [status for status, _ in answers] == [200] * 100, [each for each in answers if each[0] != 200][:3]
     got = np.concatenate([np.array(answer["sentence_embedding"]) for _, answer in answers])
     agree(got, posexport.load(bundle).encode(texts), "model in float32", np.float32)
     after = running.wait_for(lambda: len(found := replicas(pid)) == 2 and found, 60)

@@ -77,6 +77,13 @@ def children(pid: int, named: str = "") -> list[psutil.Process]:
     return found
 
 
+def kill_at_work(doomed: psutil.Process) -> None:
+    """Kill a process that surely holds work: it is stopped first, while more is given to it."""
+    doomed.suspend()
+    time.sleep(1)
+    doomed.kill()
+
+
 def wait_for(what: Callable[[], Any], seconds: float, log: Path | None = None) -> Any:
     """What ``what`` gives when it first gives something true."""
     end = time.monotonic() + seconds
