@@ -28,7 +28,13 @@ def main(bundle: str | Path, **options: Any) -> None:
         sys.exit(1 if done.failed else 0)
 
     try:
-        command()
+        command(standalone_mode=False)
+    except click.ClickException as err:
+        err.show()
+        sys.exit(err.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("job.py: interrupted; what is done is kept, run the same command again", err=True)
+        sys.exit(130)
     except PosexportError as err:
         click.echo(f"job.py: {err}", err=True)
         sys.exit(2)

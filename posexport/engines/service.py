@@ -94,7 +94,7 @@ class Service:
         # cut where Session.encode cuts
         arrays = self._session.tokenize(texts, truncate=self.manifest.text_rules is not None)
         ids = next(arrays[spec.name] for spec in self._session.inputs if spec.role == "tokens")
-        mask = next((arrays[spec.name] for spec in self._session.inputs if spec.role == "mask"), np.ones_like(ids))
+        mask = arrays.get("attention_mask", np.ones_like(ids))
         lengths = [int(length) for length in mask.sum(1)]
         return Request(tokens=sum(lengths), texts=texts, lengths=lengths, prompt_name=prompt_name)
 
