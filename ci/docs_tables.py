@@ -352,7 +352,29 @@ def followed() -> str:
     return "\n".join(f"- {ast.get_docstring(ast.parse(module.read_text()))}" for module in modules)
 
 
+def load() -> str:
+    """The load test: each engine with our graph and with optimum's."""
+    runs = json.loads((RESULTS / "load.json").read_text())["runs"]
+    heads = ["engine, graph", "requests", "rows", "wrong answers", "errors not earned", "requests a second"]
+    heads += ["p50, p99 (ms)", "resident MB, by quarter"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, run in runs.items():
+        verdicts = Counter(run["verdicts"])
+        wrong = verdicts.pop("wrong", 0)
+        other = verdicts.total() - verdicts["right"] - verdicts["refused"]
+        times = f"{run['milliseconds']['p50']:.0f}, {run['milliseconds']['p99']:.0f}"
+        memory = ", ".join(f"{size:.0f}" for size in run["resident_mb_by_quarter"])
+        rate = run["requests"] / run["seconds"]
+        counts = f"{run['requests']:,} | {run['rows']:,} | {wrong} | {other}"
+        lines.append(f"| {name} | {counts} | {rate:.0f} | {times} | {memory} |")
+    first = next(iter(runs.values()))
+    how = f"{first['clients']} clients, one process that computes with one thread, all-MiniLM-L6-v2"
+    lines += ["", f"{how}; {first['note']}."]
+    return "\n".join(lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "load": load,
     "refusals": refusals,
     "followed": followed,
     "half-errors": half_errors,

@@ -49,8 +49,8 @@ def test_every_row_has_its_own_answer_and_no_call_has_more_tokens(
 
 def test_a_call_is_filled() -> None:
     """Of short rows many share a call, of the longest few."""
-    assert [len(each) for each in Batches().places(rows_of([8] * 600))] == [BATCH_TOKENS // 8, 600 - BATCH_TOKENS // 8]
-    assert [len(each) for each in Batches().places(rows_of([512] * 20))] == [8, 8, 4]
+    assert [len(each) for each in Batches().places([8] * 600)] == [BATCH_TOKENS // 8, 600 - BATCH_TOKENS // 8]
+    assert [len(each) for each in Batches().places([512] * 20)] == [8, 8, 4]
 
 
 @pytest.mark.parametrize("option", ["batch_tokens", "batch_size"])

@@ -31,7 +31,7 @@ def names(requirements: Sequence[str]) -> set[str]:
     """Distributions that ``requirements`` name; extras of posexport itself are followed."""
     result: set[str] = set()
     for requirement in requirements:
-        name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,-]+)\])?(?:>=[\d.]+)?", requirement).groups()  # type: ignore[union-attr]
+        name, inner = re.fullmatch(r"([\w-]+)(?:\[([\w,-]+)\])?(?:(?:>=|<)[\d.]+)?", requirement).groups()  # type: ignore[union-attr]
         if name == "posexport":
             result |= {found for extra in inner.split(",") for found in names(EXTRAS[extra])}
         else:
@@ -234,6 +234,9 @@ def test_a_distribution_holds_every_module_as_a_file_and_no_test(built: Path, su
     wanted = {str(module.relative_to(ROOT)): module.stat().st_size for module in modules}
     assert {name: size for name, size in files.items() if name.endswith(".py")} == wanted
     assert "posexport/py.typed" in files
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "posexport").rglob("*.jinja")}
+    assert len(templates) > 10
+    assert templates <= set(files)
     assert any(name.endswith("LICENSE") for name in files)
 
 

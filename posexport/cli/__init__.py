@@ -15,8 +15,8 @@ from posexport.system.extras import explain_missing
 from posexport.version import VERSION
 
 COMMANDS = (
-    *("bench", "check-shift", "compare", "convert", "explain", "generate", "list", "plot", "run", "tokenizer"),
-    "verify",
+    *("bench", "check-shift", "compare", "convert", "deploy", "explain", "generate", "list", "plot", "run"),
+    *("tokenizer", "verify"),
 )
 
 

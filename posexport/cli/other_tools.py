@@ -8,7 +8,6 @@ COMMANDS = {
     "benchmark": "type posexport bench MODEL",
     "chat": 'type posexport generate DIR --chat --prompt "..."',
     "check": "type posexport verify DIR, or posexport check-shift ENCODING",
-    "deploy": "there is no deploy yet; a bundle's model.onnx runs wherever ONNX Runtime runs",
     "download": "type hf download REPOSITORY --local-dir DIR, then posexport convert DIR -o BUNDLE",
     "encode": 'type posexport run DIR --text "..."',
     "export": "type posexport convert SOURCE -o DIR",

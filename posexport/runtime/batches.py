@@ -50,22 +50,22 @@ class Batches:
             if value is not None and value < 1:
                 raise PosexportError(f"{name} must be at least 1, got {value}")
 
-    def places(self, rows: Sequence[Any]) -> Iterator[list[int]]:
-        """Of rows that share a call, the longest rows first."""
-        longest_first = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
-        done = 0
-        while done < len(rows):
-            length = max(len(rows[longest_first[done]].ids), 1)
-            count = max(min(self.batch_tokens // length, self.batch_size or len(rows)), 1)
+    def places(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Of rows of so many tokens those that share a call, the longest rows first."""
+        longest_first = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        done, rows = 0, len(lengths)
+        while done < rows:
+            length = max(lengths[longest_first[done]], 1)
+            count = max(min(self.batch_tokens // length, self.batch_size or rows), 1)
             yield longest_first[done : done + count]
-            done = min(done + count, len(rows))
+            done = min(done + count, rows)
             if self.progress is not None:
-                self.progress(done, len(rows), "texts")
+                self.progress(done, rows, "texts")
 
     def run(self, run: Run, tokenizer: Texts, rows: Sequence[Any]) -> Floats:
         """What ``run`` gives for calls of the tokenizer's rows, for all rows in their order."""
         out: Floats | None = None
-        for chosen in self.places(rows):
+        for chosen in self.places([len(row.ids) for row in rows]):
             values = run(tokenizer.padded([rows[row] for row in chosen]))
             if out is None:
                 out = np.empty((len(rows), *values.shape[1:]), values.dtype)

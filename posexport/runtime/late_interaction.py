@@ -56,7 +56,7 @@ def token_vectors(
     before = rules.prompts.get(role, "") if prompt is None else prompt
     rows = _rows(tokenizer, [before + text for text in texts], rules.tokens, role)
     out: list[Floats] = [np.empty((0, 0))] * len(rows)
-    for chosen in batches.places(rows):
+    for chosen in batches.places([len(row.ids) for row in rows]):
         values_BTC = run(tokenizer.padded([rows[place] for place in chosen]))
         for place, vectors_TC in zip(chosen, values_BTC, strict=True):
             start = tokenizer.start(len(vectors_TC), len(rows[place].ids))

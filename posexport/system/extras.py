@@ -16,6 +16,9 @@ LIBRARIES = {
     "matplotlib": ("matplotlib", "plots"),
     "huggingface_hub": ("huggingface_hub", "hub"),
     "transformers": ("transformers", "transformers"),
+    "ray": ("Ray", "ray"),
+    "mlserver": ("MLServer", "mlserver"),
+    "pyarrow": ("pyarrow", "ray"),
 }
 #: distributions that all install the import package ``onnxruntime``, over each other
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-qnn")

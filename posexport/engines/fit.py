@@ -1,0 +1,33 @@
+"""What a bundle is to a deployment, asked before anything is written or opened. Imports nothing heavy."""
+
+from posexport.bundle.manifest import Manifest
+from posexport.errors import PosexportError
+from posexport.targets.providers import provider_named
+from posexport.targets.target import PORTABLE
+
+
+def check_provider(manifest: Manifest, provider: str) -> None:
+    """Raise PosexportError for an unknown provider, and for a bundle that was converted for another one.
+
+    A graph for CUDA has operators and types for which the CPU has no kernel; the other way round nodes would fall to
+    the CPU in silence.
+    """
+    provider_named(provider)
+    if manifest.target not in (PORTABLE, provider):
+        raise PosexportError(
+            f"this bundle was converted with --target {manifest.target}, the deployment is for {provider}; give "
+            f"--provider {manifest.target}, or convert it again with --target {provider} or {PORTABLE}"
+        )
+
+
+def embeds_texts(manifest: Manifest) -> bool:
+    """Whether a bundle makes one vector of a text: it has a tokenizer and gives ``sentence_embedding``."""
+    from posexport.runtime.embed import EMBEDDING
+
+    return has_tokenizer(manifest) and EMBEDDING in (spec.name for spec in manifest.outputs)
+
+
+def has_tokenizer(manifest: Manifest) -> bool:
+    from posexport.runtime.texts import TOKENIZER
+
+    return TOKENIZER in manifest.files
