@@ -210,10 +210,12 @@ LONG: dict[str, dict[str, tuple[str, ...]]] = {
         "test_an_encoder_is_no_decoder_and_nothing_is_said_of_it": (),
     },
     "test_plain_variants": {
-        "test_other_calls_in_long_inputs_leave_the_cache_out": (),
         "test_the_graph_has_kv_heads_once": (),
-        "test_the_users_own_forward_judges_the_decoder_made_of_it": ("none", "ragged"),
         "test_they_convert_with_proof_and_generate": (),
+    },
+    "test_plain_windows": {
+        "test_other_calls_in_long_inputs_leave_the_cache_out": (),
+        "test_the_users_own_forward_judges_the_decoder_made_of_it": ("none", "ragged"),
     },
     "test_position_bias": {
         "test_it_is_a_term": (),

@@ -62,11 +62,13 @@ class ProjectionSpec(NodeSpec):
     layout: Layout = "interleaved"
     #: it reads a ``table`` too, of the vectors of all likely distances (`posexport.lowering.waves.tabulated`)
     tabulated: bool = False
+    #: the table has all distances that there are, as they are clipped
+    bounded: bool = False
 
     @property
     def name(self) -> str:
         """Such as ``HalfProjectedWaves``."""
-        return f"{'Tabulated' * self.tabulated}{self.layout.capitalize()}ProjectedWaves"
+        return f"{'Bounded' * self.bounded}{'Tabulated' * self.tabulated}{self.layout.capitalize()}ProjectedWaves"
 
     @property
     def inputs(self) -> list[str]:

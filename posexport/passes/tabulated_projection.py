@@ -8,8 +8,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from posexport.graph.edits import take_place
-from posexport.graph.queries import constant, is_weight
-from posexport.lowering.waves.tabulated import Tabulated, table
+from posexport.graph.queries import constant, is_weight, producer
+from posexport.lowering.waves.tabulated import REACH, Tabulated, table
 from posexport.ops.waves import ProjectionSpec
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
@@ -41,5 +41,13 @@ def _add_table(graph: ir.Graph, node: ir.Node, spec: ProjectionSpec) -> str | No
     vectors = table(frequencies, weight, heads, spec.layout).astype(weight.dtype)
     value = ir.val(f"{source.name}_by_distance", const_value=ir.tensor(vectors))
     graph.register_initializer(value)
-    take_place(replace(spec, tabulated=True).node({**spec.named_inputs(node), "table": value}, like=node), node)
+    tabulated = replace(spec, tabulated=True, bounded=_bounded(node.inputs[0]))
+    take_place(tabulated.node({**spec.named_inputs(node), "table": value}, like=node), node)
     return None
+
+
+def _bounded(distances: ir.Value | None) -> bool:
+    """Whether the table has every distance that a call may have."""
+    clip = None if distances is None else producer(distances, "Clip")
+    bounds = [] if clip is None else [constant(bound) for bound in clip.inputs[1:3]]
+    return len(bounds) == 2 and all(bound is not None and abs(int(bound)) <= REACH for bound in bounds)

@@ -38,10 +38,13 @@ class Tabulated(Lowering[ProjectionSpec]):
         return "choosing between table and products would wait for the device" if target.waits_to_branch else None
 
     def build(self, g: Builder, spec: ProjectionSpec, x: Inputs, target: Target) -> ir.Value:
+        rows = g.Add(x["distances"], [REACH])
+        if spec.bounded:
+            return g.Gather(x["table"], rows, axis=1)
         within = g.LessOrEqual(g.ReduceMax(g.Abs(x["distances"]), keepdims=1), [REACH])
         return g.if_(
             g.scalar(within),
-            lambda: g.Gather(x["table"], g.Add(x["distances"], [REACH]), axis=1),
+            lambda: g.Gather(x["table"], rows, axis=1),
             lambda: projected(g, spec, x),
             branches=("of_table", "of_products"),
             name="vectors",
