@@ -1,5 +1,6 @@
 """The Python API: what `import posexport` offers, its examples, and that it leaves the process as it was."""
 
+import contextlib
 import doctest
 import importlib
 import inspect
@@ -68,7 +69,10 @@ def test_functions_are_functions_after_all_submodules_are_imported(tmp_path: Pat
     for info in pkgutil.walk_packages(posexport.__path__, "posexport."):
         # workers of the benchmark run in environments of their own
         if not info.name.endswith("__main__") and not info.name.startswith(WORKERS):
-            importlib.import_module(info.name)
+            # an engine's adapter needs the engine
+            refused = contextlib.suppress(PosexportError) if info.name.startswith("posexport.engines.") else None
+            with refused or contextlib.nullcontext():
+                importlib.import_module(info.name)
     done = posexport.convert("encoder-rope", tmp_path / "b", settings=SIZES, lengths=[3])
     assert isinstance(done, posexport.Conversion)
     assert isinstance(posexport.verify(tmp_path / "b"), posexport.Report)
