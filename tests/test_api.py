@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import posexport
+from posexport.errors import PosexportError
 from posexport.runtime import generation_config, session
 from posexport.sources.transformers_model import is_transformers_model
 from posexport.testing import assert_parity
