@@ -63,7 +63,7 @@ class StandIn:
 
 def demangled(names: Iterable[str]) -> dict[str, str]:
     """C++ names as the C++ runtime's own demangler writes them; others as they are."""
-    demangle: Any = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    demangle: Any = ctypes.CDLL("libstdc++.so.6")["__cxa_demangle"]
     demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p, *[ctypes.c_void_p] * 3]
     plain = {}
     for name in set(names):

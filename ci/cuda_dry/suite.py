@@ -52,7 +52,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 def main() -> int:
     """Exit code 0: all cases have a row; 2: the machine lacks something."""
     parser = argparse.ArgumentParser(prog="ci/cuda-dry", description=__doc__)
-    parser.add_argument("--only", nargs="*", default=["*"], metavar="PATTERN", help="cases: 'encoder-t5 fp16', '*int4*'")
+    parser.add_argument(
+        "--only", nargs="*", default=["*"], metavar="PATTERN", help="cases: 'encoder-t5 fp16', '*int4*'"
+    )
     parser.add_argument("--card", choices=CARDS.values(), nargs="*", default=list(CARDS.values()))
     parser.add_argument("--anew", action="store_true", help="replace rows that are there already")
     parser.add_argument("--seconds", type=float, default=460, help="begin no further case after so many; default: 460")

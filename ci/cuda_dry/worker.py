@@ -24,7 +24,7 @@ from posexport.bundle.read import read
 from posexport.explain import feeds
 from posexport.runtime.chain import taken_by
 from posexport.runtime.profile import kernels, read_profile
-from posexport.spec import CAPACITY, PAST, PRESENT, SEQUENCE, TOTAL, InputSpec, PartSpec
+from posexport.spec import CAPACITY, PRESENT, PartSpec
 from posexport.targets.providers import CUDA
 
 #: elements of NumPy's types that ONNX Runtime's OrtValue does not know, as ONNX numbers them
@@ -130,7 +130,7 @@ class Graph:
                 binding.bind_ortvalue_output(name, values[self.shared[name]] if shared else value)
             for _ in range(3):
                 session.run_with_iobinding(binding)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # what ONNX Runtime raises is the finding
             return short(error)
         return "captured"
 
@@ -165,7 +165,7 @@ def answer(job: Job) -> dict[str, dict[str, Call]]:
     for name, size in job.calls.items():
         try:
             known[name] = sized(manifest, size)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # what ONNX Runtime raises is the finding
             errors[name] = Call(error=short(error))
     for file, graph in graphs(directory):
         with tempfile.TemporaryDirectory() as folder:
@@ -179,7 +179,7 @@ def answer(job: Job) -> dict[str, dict[str, Call]]:
                     _pass_on(graph, arrays, outputs)
                     if name in job.captured:
                         captured[name] = opened.capture(values, outputs)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  # what ONNX Runtime raises is the finding
                     found[file][name] = Call(error=short(error))
             for name, record in opened.records().items():
                 found[file][name] = msgspec.structs.replace(record, cuda_graph=captured.get(name, ""))
@@ -202,7 +202,7 @@ def main() -> None:
     job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Job)
     try:
         content: dict[str, Any] = {"graphs": answer(job)}
-    except Exception as error:  # what ONNX Runtime raises is the finding
+    except Exception as error:  # noqa: BLE001  # what ONNX Runtime raises is the finding
         content = {"error": short(error)}
     Path(sys.argv[2]).write_bytes(msgspec.json.encode(content))
     sys.stdout.flush()
