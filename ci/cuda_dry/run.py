@@ -29,13 +29,22 @@ def dry_run(
     Raises DryRunError where the process ends without an answer, and with ONNX Runtime's reason where a graph does not
     open.
     """
-    folder = libraries()
+    return _answer(Job(str(bundle), str(libraries()), dict(calls), list(captured)), compute)
+
+
+def dry_run_file(path: Path, compute: int, values: Mapping[str, int]) -> Call:
+    """The same for one call of an ONNX file of fixed shapes, on zeros and the ``values`` of its integers."""
+    (calls,) = _answer(Job(str(path), str(libraries()), {}, values=dict(values)), compute).values()
+    return calls["call"]
+
+
+def _answer(asked: Job, compute: int) -> dict[str, dict[str, Call]]:
     with tempfile.TemporaryDirectory(prefix="posexport-") as work:
         job, answer = Path(work, "job.json"), Path(work, "answer.json")
-        job.write_bytes(msgspec.json.encode(Job(str(bundle), str(folder), dict(calls), list(captured))))
+        job.write_bytes(msgspec.json.encode(asked))
         environment = {
             **os.environ,
-            "LD_LIBRARY_PATH": str(folder),
+            "LD_LIBRARY_PATH": asked.libraries,
             "DRYRUN_COMPUTE": str(compute),
             "PYTHONPATH": str(_ROOT),
         }

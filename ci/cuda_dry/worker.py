@@ -41,18 +41,22 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """``calls``: by their names. ``captured``: those that are also tried as a CUDA graph."""
+    """``calls``: by their names. ``captured``: those that are also tried as a CUDA graph.
+
+    ``values``: what fills integers of an ONNX file of fixed shapes that stands in the place of a bundle.
+    """
 
     bundle: str
     libraries: str
     calls: dict[str, Size]
     captured: list[str] = []
+    values: dict[str, int] | None = None
 
 
 class Graph:
     """One graph of a bundle, open on the stand-in device."""
 
-    def __init__(self, path: Path, graph: Manifest | PartSpec, stand_in: StandIn, folder: Path) -> None:
+    def __init__(self, path: Path, graph: Manifest | PartSpec | None, stand_in: StandIn, folder: Path) -> None:
         self.path, self.stand_in, self.folder = path, stand_in, folder
         self.optimized = folder / "optimized.onnx"
         settings = onnxruntime.SessionOptions()
@@ -63,8 +67,9 @@ class Graph:
         settings.optimized_model_filepath = str(self.optimized)
         provider = (CUDA.ort_name, {**CUDA.options, **stand_in.allocator()})
         self.session = onnxruntime.InferenceSession(str(path), settings, providers=[provider])
-        past = [spec.name for spec in graph.inputs if CAPACITY in spec.axes]
-        present = [spec.name for spec in graph.outputs if CAPACITY in spec.axes and set(PRESENT) & set(spec.axes)]
+        inputs, outputs = ([], []) if graph is None else (graph.inputs, graph.outputs)
+        past = [spec.name for spec in inputs if CAPACITY in spec.axes]
+        present = [spec.name for spec in outputs if CAPACITY in spec.axes and set(PRESENT) & set(spec.axes)]
         #: outputs that are written into the buffer of an input
         self.shared = dict(zip(present, past, strict=True)) if len(past) == len(present) else {}
         self.windows: list[tuple[str, int, list[Any], int]] = []
@@ -158,6 +163,8 @@ def sized(manifest: Manifest, size: Size) -> dict[str, Any]:
 def answer(job: Job) -> dict[str, dict[str, Call]]:
     """By graph and call."""
     directory, stand_in = Path(job.bundle), StandIn(Path(job.libraries))
+    if job.values is not None:
+        return {directory.name: {"call": of_file(directory, job.values, stand_in)}}
     manifest = read(directory)
     known: dict[str, dict[str, Any]] = {}
     found: dict[str, dict[str, Call]] = {}
@@ -184,6 +191,19 @@ def answer(job: Job) -> dict[str, dict[str, Call]]:
             for name, record in opened.records().items():
                 found[file][name] = msgspec.structs.replace(record, cuda_graph=captured.get(name, ""))
     return found
+
+
+def of_file(path: Path, values: dict[str, int], stand_in: StandIn) -> Call:
+    """One call of a file, on zeros and ``values``."""
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Graph(path, None, stand_in, Path(folder))
+        dtypes = {"tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(float16)": np.float16}
+        arrays = {
+            port.name: np.full(port.shape, values.get(port.name, 0), dtypes.get(port.type, np.float32))
+            for port in graph.session.get_inputs()
+        }
+        graph.run("call", graph.values(arrays))
+        return graph.records()["call"]
 
 
 def inputs_of(graph: Manifest | PartSpec, arrays: dict[str, Any]) -> dict[str, Any]:
