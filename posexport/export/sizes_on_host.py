@@ -148,7 +148,9 @@ class _Body:
         if node.op_type == "Shape":
             start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
             whole = inputs[0] in (self.queries, self.keys) or inputs[0] in self.runs
-            return "one" if (whole and not start) or (end is not None and end - (start or 0) == 1) else None
+            # the last axis: scores and probabilities have four
+            last = end is None and start in (-1, 3)
+            return "one" if (whole and not start) or last or (end is not None and end - (start or 0) == 1) else None
         given = [self.shape(each) for each in inputs]
         if node.op_type in _SUMS and None not in given:
             return "scalar" if set(given) == {"scalar"} else "one"
