@@ -83,8 +83,17 @@ class Case(msgspec.Struct, frozen=True, order=True):
             return ["step behind 512"] if self.cache == "static" else []
         return ["length 128"] if "length 128" in self.calls() else ["default"]
 
+    @property
+    def other_layers(self) -> int:
+        """Layers of the model beside that of two, to count what one layer adds.
+
+        A single layer behind a static KV cache has no bias to share: its own is computed in a branch, whose sizes a dry
+        run does not know.
+        """
+        return 3 if self.cache == "static" else 1
+
     def layered(self) -> str | None:
-        """The call by which kernels of a layer are counted: as many as a second layer adds."""
+        """The call by which kernels of a layer are counted: as many as one more layer adds."""
         if self.golden or "layers" not in builtin.models()[self.name][0].config.settings():
             return None
         return "step behind 512" if self.decodes else next(n for n in ("length 128", "default") if n in self.calls())

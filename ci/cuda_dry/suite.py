@@ -31,7 +31,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         calls: by graph and call.
-        layer_kernels: kernels that a second layer adds.
+        layer_kernels: kernels that one more layer adds.
         error: why it is not converted or does not open.
     """
 
@@ -83,12 +83,12 @@ def main() -> int:
 def of_case(case: Case, cards: list[int]) -> list[Row]:
     """A row for each card."""
     with tempfile.TemporaryDirectory(prefix="posexport-") as folder:
-        bundle, single = Path(folder, "bundle"), Path(folder, "single")
+        bundle, other = Path(folder, "bundle"), Path(folder, "other")
         layered = case.layered() if case.precision == "fp16" else None
         try:
             converted(case, bundle, 2)
             if layered:
-                converted(case, single, 1)
+                converted(case, other, case.other_layers)
         except PosexportError as err:
             return [Row(case=case.key, card=CARDS[card], error=str(err)) for card in cards]
         rows = []
@@ -97,8 +97,8 @@ def of_case(case: Case, cards: list[int]) -> list[Row]:
                 calls = dry_run(bundle, card, case.calls(), case.captured())
                 added = None
                 if layered:
-                    one = dry_run(single, card, {layered: case.calls()[layered]})
-                    added = sum(calls[file][layered].kernels - one[file][layered].kernels for file in one)
+                    others = dry_run(other, card, {layered: case.calls()[layered]})
+                    added = sum(abs(calls[file][layered].kernels - others[file][layered].kernels) for file in others)
                 rows.append(Row(case=case.key, card=CARDS[card], calls=calls, layer_kernels=added))
             except DryRunError as err:
                 rows.append(Row(case=case.key, card=CARDS[card], error=str(err)))

@@ -134,7 +134,8 @@ def _is_function(node: ir.Node, opset: int) -> bool:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     except onnx.defs.SchemaError:
         return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    # ONNX has no stubs for these
+    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
 
 
 def _of_attention(node: ir.Node) -> str | None:
