@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -140,7 +141,7 @@ class _Body:
     def _shape(self, value: ir.Value) -> Shape | None:
         array = _constant(value)
         if array is not None:
-            return None if array.size != 1 or array.dtype.kind != "i" else "scalar" if array.ndim == 0 else "one"
+            return None if array.size != 1 or array.dtype != np.int64 else "scalar" if array.ndim == 0 else "one"
         node = value.producer()
         inputs = [] if node is None else [each for each in node.inputs if each is not None]
         if node is None or node.domain:  # functions of sizes alone give a size
