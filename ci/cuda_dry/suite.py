@@ -2,7 +2,7 @@
 
 Stand-ins for CUDA's libraries show one card; they write down what they are asked for and compute nothing. So placement,
 fusions, copies, choice of kernels and memory are ONNX Runtime's own, and there are no values and no times. Rows that
-are in the file already stay: a run that was ended goes on with --resume's default, --anew begins again.
+are in the file already stay, so that an ended run goes on; --anew replaces them.
 """
 
 import argparse
