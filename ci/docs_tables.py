@@ -22,6 +22,7 @@ from posexport.export.refusals import REFUSALS
 
 sys.path.append(str(Path(__file__).parent.parent))
 from ci.bench_suites.markdown import tables
+from ci.cuda_dry.table import table as cuda_dry
 
 RESULTS = Path(__file__).parent / "results"
 #: charts, which pages of docs/ show
@@ -388,6 +389,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "compared": compared,
     "profiles": profiles,
     "speed": speed_short,
+    "cuda-dry": cuda_dry,
     "costs-encoder": partial(costs, "encoder"),
     "costs-decoder": partial(costs, "decoder"),
 } | {suite: partial(speed, suite) for suite in SUITES}

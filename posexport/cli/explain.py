@@ -25,15 +25,23 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
 
     DIR is a bundle. For each type of attention and rotation node: its implementation (lowering), and why others were
     not chosen. Then ONNX Runtime's own profile of a few calls, for each graph of the bundle: kernels, providers, and
-    the share of time of positions, attention and everything else.
+    the share of time of positions, attention and everything else. Where the provider does not load here, which nodes it
+    has kernels for, by the kernel table, and why not the others.
 
     \b
     Example:
         posexport explain shaw --length 512 --threads 2
         posexport explain smollm --past 2048
     """
+    from posexport.explain.eligibility import eligibility
     from posexport.explain.explanation import explain
+    from posexport.targets.providers import provider_named
 
+    provider = provider_named(choices["provider"])
+    if not provider.built_in and (why := _why_not(provider.name)):
+        found = eligibility(directory, provider.name, why)
+        click.echo(found.to_json() if as_json else "\n".join(found.lines()))
+        return
     explanation = explain(directory, **choices)
     if as_json:
         click.echo(explanation.to_json())
@@ -43,3 +51,16 @@ def command(directory: Path, as_json: bool, **choices: Any) -> None:
     from posexport.explain.time_table import shown
 
     Console(highlight=False, width=None if sys.stdout.isatty() else 140).print(shown(explanation))
+
+
+def _why_not(provider: str) -> str | None:
+    """Why a provider does not load here; None where it does."""
+    from posexport.errors import PosexportError
+    from posexport.runtime.providers import check_loads, quiet
+
+    quiet()  # what ONNX Runtime logs is in the sentence
+    try:
+        check_loads(provider)
+    except PosexportError as err:
+        return str(err)
+    return None

@@ -7,7 +7,16 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from posexport.bounds import bounds_of
-from posexport.export import functions, guard, metadata, provenance, recognition, rotary_rows, unknown_sizes
+from posexport.export import (
+    functions,
+    guard,
+    metadata,
+    provenance,
+    recognition,
+    rotary_rows,
+    sizes_on_host,
+    unknown_sizes,
+)
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
 from posexport.export.names import name_control_flow
@@ -124,6 +133,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
+    sizes_on_host.settle(model, made_for)
     if recipe.inline:
         inline_functions(model)
     name_control_flow(model)

@@ -5,7 +5,8 @@ every position, the second is wrong for prompts that are padded on the left. Wha
 scores is its ``attention_bias``. Of several rows it accepts several tokens only as a first prompt; a later chunk of a
 prompt goes by the formula there, in the same graph.
 
-A decode step against a cache that is mostly used goes by `posexport.lowering.step`.
+A decode step against a cache that is mostly used goes by `posexport.lowering.step` on the CPU. On a device the operator
+is fused where it gets no bias: whether causal order drops all that the mask does is decided once a call.
 """
 
 from dataclasses import replace
@@ -61,6 +62,14 @@ class GroupQuery(Lowering[AttentionSpec]):
                 name=["context_of_others", "k_of_others", "v_of_others"],
             )
 
+        def by_order() -> Appended:
+            return _with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
+
+        if target.waits_to_branch:
+            if not spec.order_known:
+                return of_others()
+            branches = ("by_order", "by_mask")
+            return g.if_(x["order_suffices"], by_order, of_others, branches=branches, name=spec.outputs)
         return g.if_(
             x["step"],
             lambda: _with_types(step(acausal, acausal.bias), target, [axes]),
@@ -70,14 +79,14 @@ class GroupQuery(Lowering[AttentionSpec]):
         )
 
 
-def _by_operator(attention: Attention) -> Appended:
+def _by_operator(attention: Attention, *, biased: bool = True) -> Appended:
     g, spec, x = attention.g, attention.spec, attention.x
     q, k, v = (x[name] if spec.packed else pack_heads(g, x[name]) for name in "qkv")
     context, k, v = g.several(
         "GroupQueryAttention",
         ["context_of_operator", "k_of_operator", "v_of_operator"],
         *(q, k, v, x["past_k"], x["past_v"], x["last_keys"], x["key_total"]),
-        *(None, None, None, attention.bias()),
+        *(None, None, None, attention.bias() if biased else None),
         domain=MICROSOFT,
         num_heads=g.attribute("heads", int),
         kv_num_heads=g.attribute("kv_heads", int),

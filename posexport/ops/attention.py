@@ -88,6 +88,8 @@ class AttentionSpec(_Scored):
     cache: Literal["none", "static", "append"] = "none"
     bias: Literal["none", "full", "tiled"] = "none"
     packed: bool = False
+    #: of one that appends: an input says whether causal order drops all that the mask does
+    order_known: bool = False
     #: D, where the trace knows it
     head_size: int | None = None
 
@@ -112,6 +114,7 @@ class AttentionSpec(_Scored):
             "past_k": appends,
             "past_v": appends,
             **dict.fromkeys(OF_CALL, appends),
+            "order_suffices": self.order_known,
             "bias": self.bias != "none",
             "bias_is_full": self.bias == "tiled",
             "bias_strip": self.bias == "tiled" and self.toeplitz,
@@ -141,11 +144,12 @@ class AttentionSpec(_Scored):
     def shared_bias(self) -> "BiasSpec | None":
         """What all that is added to the scores can be computed by, for many layers; None where q or k take part.
 
-        A mask over keys alone is small as it is, one over pairs is ready.
+        A mask over keys alone is small as it is, one over pairs is ready; where causal order may suffice, most calls
+        have no bias.
         """
         reads = self.score_operator is not None and bool(self.score_operator.takes)
         adds = self.scores is not None or (self.causal and self.mask != "none")
-        if reads or not adds or self.mask == "pairs" or self.cache == "static":
+        if reads or not adds or self.mask == "pairs" or self.cache == "static" or self.order_known:
             return None
         return BiasSpec(self.scores, self.mask, self.causal)
 

@@ -1,6 +1,10 @@
 """What attention that writes to its cache must know of a call, computed once for all layers.
 
 ONNX Runtime's GroupQueryAttention takes several new tokens of several rows only where nothing is cached yet.
+
+On a device only attention without a bias is fused. A mask, [B, 1, 1, S] with 0 for kept keys, needs none where no key
+that it drops stands before one that it keeps: rows without padding, prompts that are padded on the right. Causal order
+alone then keeps every query that counts from them (`OrderSuffices`).
 """
 
 from onnxscript import BOOL, FLOAT, INT32, INT64, script
@@ -29,3 +33,11 @@ def CachedCalls(
     step = op.Squeeze(op.And(one, op.LessOrEqual(capacity * 2, keys * 3)), [0])
     write_at = op.Expand(op.Slice(qpos, [0], [1]), rows)
     return takes, last_keys, key_total, step, write_at, capacity - keys
+
+
+@helper
+@script(OPSET, default_opset=op)
+def OrderSuffices(mask: FLOAT[...], takes: BOOL) -> BOOL:
+    before = op.Concat(op.Slice(mask, [0], [1], [3]), op.Slice(mask, [0], [-1], [3]), axis=3)
+    holes = op.Cast(op.Less(before, mask), to=1)
+    return op.And(takes, op.Equal(op.ReduceMax(holes, keepdims=0), 0.0))

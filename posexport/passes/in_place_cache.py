@@ -35,7 +35,9 @@ class InPlaceCache(GraphPass):
             spec = AttentionSpec.of(node)
             if spec is not None and spec.cache != "append":
                 writes = [_write_of(value) for value in node.inputs[1:3]]
-                appended = replace(spec, cache="append")
+                # a device has fused attention for causal order, and none for a bias
+                known = target.waits_to_branch and spec.scores is None and spec.mask == "keys"
+                appended = replace(spec, cache="append", order_known=known)
                 in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
                 reason = in_no_cache or GROUP_QUERY.refusal(appended, target)
                 if reason is None:
@@ -65,6 +67,8 @@ def _append(
     past, new = ([write.inputs[place] for write in writes] for place in (0, 1))
     inputs = spec.named_inputs(node) | dict(zip(("k", "v", "past_k", "past_v"), (*new, *past), strict=True))
     inputs |= dict(zip(OF_CALL, _call(node, spec, past[0], calls).outputs, strict=True))
+    if appended.order_known:
+        inputs["order_suffices"] = _order_suffices(inputs, node, calls)
     attention = appended.node(inputs, like=node)
     slices = [value.producer() for value in node.inputs[1:3] if value is not None]
     take_place(attention, node)
@@ -94,3 +98,17 @@ def _call(
         node.graph.insert_before(node, call)
         calls[key] = call
     return calls[key]
+
+
+def _order_suffices(
+    inputs: dict[str, ir.Value | None], before: ir.Node, calls: dict[tuple[object, ...], ir.Node]
+) -> ir.Value:
+    """Whether causal order drops all that the mask does, in calls that the operator takes; layers share it."""
+    asked = [inputs["mask"], inputs["takes"]]
+    if (*asked,) not in calls:
+        node = ir.node("OrderSuffices", asked, domain=DOMAIN, version=1, name=f"{before.name}_order")
+        node.outputs[0].name = f"{before.name}_order_suffices"
+        assert before.graph is not None
+        before.graph.insert_before(before, node)
+        calls[(*asked,)] = node
+    return calls[(*asked,)].outputs[0]

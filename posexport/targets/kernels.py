@@ -63,9 +63,14 @@ def has_kernel(provider: str, operator: str, domain: str, opset: int, dtype: DTy
     By the table of the installed ONNX Runtime, or of the version before it that has one. False for a provider that the
     table does not have.
     """
-    rows = _by_operator(version_for(installed_version())).get((provider, domain, operator), [])
+    return any(dtype.ort in row.dtypes for row in rows(provider, operator, domain, opset))
+
+
+def rows(provider: str, operator: str, domain: str, opset: int) -> list[Kernels]:
+    """The kernels of ``provider`` for ``operator`` of ``domain`` at ``opset``, in any type."""
+    of_operator = _by_operator(version_for(installed_version())).get((provider, domain, operator), [])
     version = _since(operator, domain, opset)
-    return any(dtype.ort in row.dtypes and row.computes(version) for row in rows)
+    return [row for row in of_operator if row.computes(version)]
 
 
 def _since(operator: str, domain: str, opset: int) -> int:

@@ -1,0 +1,341 @@
+"""Positions that count up and the sizes that follow from them, written so that no device is asked for them.
+
+Slots of tokens are a Range plus what is cached. A device computes them, and where their first one decides where a Slice
+or Pad begins, the host waits for a copy; a size that is added to them is copied the other way, which a CUDA graph does
+not allow. Both are sums of sizes, which the host knows: what counts up becomes one Range of such sums, its first and
+last elements these sums. In the position operators, called with all queries and keys of a call, where the queries are
+the last of the keys, the first query stands at the number of keys minus that of queries.
+
+Values are the same integers. For targets whose provider computes on a device; other graphs stay as they are.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from posexport.graph.operators import SHAPES
+from posexport.graph.queries import constant, only
+from posexport.ops.operator import DOMAIN
+from posexport.targets.target import Target
+
+#: the shape of a size: [] or [1]
+Shape = Literal["scalar", "one"]
+_SUMS = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
+#: of a size and what a device holds, they are computed there
+_MIXED = (*_SUMS, "Concat", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Integers that count: from ``start`` to before ``limit`` (scalars), by ``step`` (1 or -1)."""
+
+    start: ir.Value
+    limit: ir.Value
+    step: int
+
+
+def settle(model: ir.Model, target: Target) -> None:
+    """Rewrite the graph and the functions that it calls, each as all of its calls allow."""
+    if not target.waits_to_branch:
+        return
+    calls = _Calls()
+    _Body(model.graph, {}, aligned=False, calls=calls).rewrite()
+    # callers before the functions that they call
+    for function in _callers_first(model):
+        shapes, aligned = calls.of(function)
+        _Body(function, shapes, aligned=aligned, calls=calls).rewrite()
+    RemoveUnusedNodesPass()(model)
+
+
+class _Calls:
+    """What all calls of each function have in common."""
+
+    def __init__(self) -> None:
+        self._sizes: defaultdict[str, list[list[Shape | None]]] = defaultdict(list)
+        self._aligned: defaultdict[str, list[bool]] = defaultdict(list)
+
+    def note(self, node: ir.Node, sizes: list[Shape | None], aligned: bool) -> None:
+        self._sizes[node.op_type].append(sizes)
+        self._aligned[node.op_type].append(aligned)
+
+    def of(self, function: ir.Function) -> tuple[dict[ir.Value, Shape], bool]:
+        """The inputs that are sizes in every call, and whether queries are the last of the keys in every call."""
+        known = self._sizes[function.name]
+        shapes: dict[ir.Value, Shape] = {}
+        for index, value in enumerate(function.inputs):
+            given = {call[index] if index < len(call) else None for call in known}
+            if len(given) == 1 and (shape := given.pop()) is not None:
+                shapes[value] = shape
+        return shapes, bool(known) and all(self._aligned[function.name])
+
+
+class _Body:
+    """The graph, or a function.
+
+    ``shapes``: inputs that are sizes. ``aligned``: inputs qpos and kpos are all slots of a call: keys count from 0, and
+    the queries are the last of them.
+    """
+
+    def __init__(
+        self, body: ir.Graph | ir.Function, shapes: Mapping[ir.Value, Shape], *, aligned: bool, calls: _Calls
+    ) -> None:
+        self.body, self.calls, self.aligned = body, calls, aligned
+        self.shapes: dict[ir.Value, Shape | None] = dict(shapes)
+        self.runs: dict[ir.Value, _Run] = {}
+        self.device: dict[ir.Value, bool] = {}
+        named = {value.name: value for value in body.inputs}
+        self.queries, self.keys = named.get("qpos"), named.get("kpos")
+
+    def rewrite(self) -> None:
+        for node in list(ir.traversal.RecursiveGraphIterator(self.body)):
+            if node.graph is None:  # replaced with another one
+                continue
+            if node.domain == DOMAIN and node.op_type != "Distances":
+                sizes = [None if value is None else self.shape(value) for value in node.inputs]
+                self.calls.note(node, sizes, self._is_aligned(node))
+            elif node.domain == DOMAIN:
+                aligned = self._is_aligned(node)
+                self.calls.note(node, [None, None], aligned)
+                if aligned:
+                    self._distances(node)
+            elif not node.domain:
+                self._standard(node)
+
+    def _standard(self, node: ir.Node) -> None:
+        match node.op_type:
+            case "Range":
+                step = _constant(node.inputs[2])
+                start, limit = node.inputs[:2]
+                ends = {None if each is None else self.shape(each) for each in (start, limit)}
+                if step is not None and abs(int(step)) == 1 and ends == {"scalar"}:
+                    assert start is not None
+                    assert limit is not None
+                    self.runs[node.outputs[0]] = _Run(start, limit, int(step))
+            case "Add" | "Sub":
+                self._moved(node)
+            case "Gather":
+                self._picked(node)
+            case "Slice":
+                self._first(node)
+            case "Min":
+                self._clipped(node)
+        if node.op_type in _MIXED and any(each is not None and self.on_device(each) for each in node.inputs):
+            self._brought(node, range(len(node.inputs)))
+        elif node.op_type == "Expand":
+            self._brought(node, [0])
+
+    # what there is
+
+    def shape(self, value: ir.Value) -> Shape | None:
+        """Of an integer that follows from sizes and constants; None for anything else."""
+        if value not in self.shapes:
+            self.shapes[value] = None  # of what is asked for while it is found
+            self.shapes[value] = self._shape(value)
+        return self.shapes[value]
+
+    def _shape(self, value: ir.Value) -> Shape | None:
+        array = _constant(value)
+        if array is not None:
+            return None if array.size != 1 or array.dtype != np.int64 else "scalar" if array.ndim == 0 else "one"
+        node = value.producer()
+        inputs = [] if node is None else [each for each in node.inputs if each is not None]
+        if node is None or node.domain:  # functions of sizes alone give a size
+            return "one" if inputs and None not in [self.shape(each) for each in inputs] else None
+        if node.op_type == "Shape":
+            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+            whole = inputs[0] in (self.queries, self.keys) or inputs[0] in self.runs
+            # the last axis: scores and probabilities have four
+            last = end is None and start in (-1, 3)
+            return "one" if (whole and not start) or last or (end is not None and end - (start or 0) == 1) else None
+        given = [self.shape(each) for each in inputs]
+        if node.op_type in _SUMS and None not in given:
+            return "scalar" if set(given) == {"scalar"} else "one"
+        if node.op_type == "Squeeze" and given[0] is not None:
+            return "scalar"
+        if node.op_type in ("Reshape", "Unsqueeze") and given[0] is not None:
+            sizes = _constant(inputs[1])
+            return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"
+        return None
+
+    def on_device(self, value: ir.Value) -> bool:
+        """Whether it is made of what counts, or of the graph's inputs: a device computes it."""
+        if value not in self.device:
+            node = value.producer()
+            inputs = (
+                [] if node is None or node.op_type in SHAPES else [each for each in node.inputs if each is not None]
+            )
+            slots = value in self.runs or value in (self.queries, self.keys)
+            fed = value.is_graph_input() and isinstance(self.body, ir.Graph)
+            self.device[value] = slots or fed or any(map(self.on_device, inputs))
+        return self.device[value]
+
+    def _sum(self, value: ir.Value) -> dict[object, int] | None:
+        """A size as a sum: how often each size of a tensor is in it, and a number."""
+        array = _constant(value)
+        if array is not None:
+            return {1: int(array.reshape(()))} if array.size == 1 else None
+        node = value.producer()
+        if self.shape(value) is None or node is None:
+            return None
+        if node.op_type == "Shape":
+            return {(node.inputs[0], node.attributes.get_int("start", 0)): 1}
+        parts = [self._sum(each) for each in node.inputs if each is not None]
+        if node.op_type in ("Squeeze", "Reshape", "Unsqueeze"):
+            return parts[0]
+        if node.op_type not in ("Add", "Sub") or parts[0] is None or parts[1] is None:
+            return {value: 1}
+        sign = 1 if node.op_type == "Add" else -1
+        total = {key: parts[0].get(key, 0) + sign * parts[1].get(key, 0) for key in {**parts[0], **parts[1]}}
+        return {key: count for key, count in total.items() if count}
+
+    def _is_aligned(self, node: ir.Node) -> bool:
+        """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
+        # positions stand last in operators and attention alike
+        queries, keys = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
+        if queries is None or keys is None:
+            return False
+        if self.aligned and (queries, keys) == (self.queries, self.keys):
+            return True
+        of_queries, of_keys = self.runs.get(queries), self.runs.get(keys)
+        if of_queries is None or of_keys is None or (of_queries.step, of_keys.step) != (1, 1):
+            return False
+        ends = self._sum(of_queries.limit), self._sum(of_keys.limit)
+        return self._sum(of_keys.start) in ({}, {1: 0}) and ends[0] is not None and ends[0] == ends[1]
+
+    # what is written
+
+    def _new(self, before: ir.Node, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
+        node = ir.node(op_type, list(inputs), attributes)  # type: ignore[arg-type]
+        assert before.graph is not None
+        before.graph.insert_before(before, node)
+        value = node.outputs[0]
+        value.type = ir.TensorType(ir.DataType.INT64)
+        return value
+
+    def _int(self, before: ir.Node, number: int) -> ir.Value:
+        return self._new(before, "Constant", value_int=number)
+
+    def _scalar(self, before: ir.Node, value: ir.Value) -> ir.Value:
+        return value if self.shape(value) == "scalar" else self._new(before, "Squeeze", value)
+
+    def _replace(self, node: ir.Node, value: ir.Value) -> None:
+        value.shape = node.outputs[0].shape
+        ir.convenience.replace_all_uses_with(node.outputs[0], value, replace_graph_outputs=True)
+
+    def _counting(self, node: ir.Node, run: _Run) -> None:
+        """A Range in the place of ``node``."""
+        value = self._new(node, "Range", run.start, run.limit, self._int(node, run.step))
+        self.runs[value] = run
+        self._replace(node, value)
+
+    def _distances(self, node: ir.Node) -> None:
+        """``Distances(qpos, kpos)``: from the number of keys down to minus the number of queries."""
+        queries, keys = node.inputs
+        assert queries is not None
+        assert keys is not None
+        start = self._new(node, "Squeeze", self._new(node, "Shape", keys))
+        new = self._new(node, "Squeeze", self._new(node, "Shape", queries))
+        limit = self._new(node, "Sub", self._int(node, -1), new)
+        self._counting(node, _Run(start, limit, -1))
+
+    def _moved(self, node: ir.Node) -> None:
+        """What counts plus or minus a size, or a size minus it."""
+        first, second = node.inputs
+        assert first is not None
+        assert second is not None
+        run, by = self.runs.get(first), second
+        if run is None:
+            run, by = self.runs.get(second), first
+        if run is None or self.shape(by) is None:
+            return
+        amount, backwards = self._scalar(node, by), node.op_type == "Sub" and by is first
+
+        def moved(value: ir.Value) -> ir.Value:
+            pair = (amount, value) if backwards else (value, amount)
+            return self._new(node, node.op_type, *pair)
+
+        self._counting(node, _Run(moved(run.start), moved(run.limit), -run.step if backwards else run.step))
+
+    def _picked(self, node: ir.Node) -> None:
+        """The first or the last element of what counts."""
+        source, index = node.inputs[:2]
+        run, at = self.runs.get(source) if source is not None else None, _constant(index)
+        if run is None or at is None or at.ndim or int(at) not in (0, -1):
+            return
+        last = self._new(node, "Sub", run.limit, self._int(node, run.step)) if int(at) else run.start
+        self._replace(node, last)
+
+    def _first(self, node: ir.Node) -> None:
+        """``Slice(x, [0], [1])`` of slots."""
+        bounds = [_constant(value) for value in node.inputs[1:]]
+        if len(bounds) != 2 or any(each is None or each.size != 1 for each in bounds):
+            return
+        if [int(each.reshape(())) for each in bounds if each is not None] != [0, 1]:
+            return
+        source = node.inputs[0]
+        if self.aligned and source is not None and source is self.keys:
+            self._replace(node, self._new(node, "Constant", value_ints=[0]))
+        elif self.aligned and source is not None and source is self.queries and self.keys is not None:
+            sizes = self._new(node, "Shape", self.keys), self._new(node, "Shape", self.queries)
+            self._replace(node, self._new(node, "Sub", *sizes))
+
+    def _brought(self, node: ir.Node, indices: Iterable[int]) -> None:
+        """Sizes among those inputs as a Range of one element: a kernel writes it on the device, nothing is copied."""
+        if not (node.outputs[0].uses() or node.outputs[0].is_graph_output()):  # replaced
+            return
+        for index in indices:
+            value = node.inputs[index]
+            if value is None or self.shape(value) is None or _constant(value) is not None:
+                continue
+            start, one = self._scalar(node, value), self._int(node, 1)
+            brought = self._new(node, "Range", start, self._new(node, "Add", start, one), one)
+            node.replace_input_with(index, brought)
+
+    def _clipped(self, least: ir.Node) -> None:
+        """``Max(Min(x, size), size)`` as Clip, whose bounds are read on the host."""
+        node = only(least.outputs[0])
+        if node is None or node.domain or node.op_type != "Max" or len(node.inputs) != 2 or len(least.inputs) != 2:
+            return
+        values, most, low = least.inputs[0], least.inputs[1], node.inputs[1]
+        if values is None or most is None or low is None or values not in self.runs:
+            return
+        if _constant(most) is not None or self.shape(most) is None or self.shape(low) is None:
+            return
+        clipped = self._new(node, "Clip", values, self._scalar(node, low), self._scalar(node, most))
+        self._replace(node, clipped)
+        least.graph.remove([node, least], safe=True)  # type: ignore[union-attr]
+
+
+def _constant(value: ir.Value | None):  # type: ignore[no-untyped-def]
+    """The few numbers of an initialiser or of a Constant, also in the type of another value."""
+    node = None if value is None else value.producer()
+    if node is not None and node.op_type == "CastLike" and not node.domain:
+        return _constant(node.inputs[0])
+    if node is not None and node.op_type == "Constant" and not node.domain:
+        (attribute,) = node.attributes.values()
+        array = ir.tensor(attribute.value) if attribute.type != ir.AttributeType.TENSOR else attribute.as_tensor()
+        return array.numpy() if array.size <= 16 else None
+    return constant(value)
+
+
+def _callers_first(model: ir.Model) -> Iterable[ir.Function]:
+    """The functions of our domain, each before those that it calls."""
+    functions = {each.name: each for each in model.functions.values() if each.domain == DOMAIN}
+    ordered: dict[str, ir.Function] = {}
+
+    def visit(name: str) -> None:
+        if name in ordered or name not in functions:
+            return
+        for node in ir.traversal.RecursiveGraphIterator(functions[name]):
+            if node.domain == DOMAIN:
+                visit(node.op_type)
+        ordered[name] = functions[name]
+
+    for name in functions:
+        visit(name)
+    return reversed(list(ordered.values()))

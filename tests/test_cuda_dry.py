@@ -1,0 +1,151 @@
+"""Graphs for CUDA on ONNX Runtime's real CUDA provider without a GPU (``ci/cuda-dry``).
+
+First that the dry run chooses what ONNX Runtime's sources say of attention, then what graphs of ours do in it.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "ci" / "cuda_dry"
+sys.path.insert(0, str(FOLDER))
+import cases  # noqa: E402  # the command of ci/
+import libraries  # noqa: E402
+import run  # noqa: E402
+import suite  # noqa: E402
+from record import Call  # noqa: E402
+from worker import Size  # noqa: E402
+
+sys.path.remove(str(FOLDER))
+
+pytestmark = pytest.mark.skipif(libraries.missing() is not None, reason=libraries.missing() or "")
+#: attention kernel by (operator, type, compute capability, new tokens, past tokens); its source is ONNX Runtime's code
+KNOWN = [
+    ("plain", "float16", 80, 128, 0, "flash"),
+    ("plain", "float16", 90, 128, 0, "cudnn"),
+    ("plain", "float16", 75, 128, 0, "tensorrt"),
+    ("plain", "float", 80, 128, 0, "unfused"),  # others from 256 tokens on
+    ("plain", "float", 80, 513, 0, "memory-efficient"),
+    ("biased", "float16", 80, 136, 0, "memory-efficient"),
+    ("biased", "float16", 80, 132, 0, "unfused"),  # no multiple of 8
+    ("biased", "float", 80, 272, 0, "memory-efficient"),
+    ("biased", "float", 80, 264, 0, "unfused"),  # no multiple of 16
+    ("grouped", "float16", 80, 128, 0, "flash"),
+    ("grouped", "bfloat16", 80, 1, 4095, "flash, split"),
+    ("grouped", "float16", 75, 128, 0, "memory-efficient"),
+    ("grouped", "float", 80, 128, 0, "on the CPU"),  # there is no such kernel
+]
+#: of these, run with every change
+SHORT = ("plain float16 80", "biased float16 80")
+
+
+def attention(kind: str, dtype: str, new: int, past: int) -> onnx.ModelProto:
+    """One operator of 8 heads of 64 channels."""
+    kinds = {"float": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+
+    def port(name: str, *shape: int, of: int = kinds[dtype]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, of, shape)
+
+    inputs, outputs = [port("q", 1, new, 512)], [port("o", 1, new, 512)]
+    if kind == "grouped":
+        inputs += [*(port(n, 1, new, 128) for n in "kv"), *(port(f"p{n}", 1, 2, past, 64) for n in "kv")]
+        inputs += [port("last", 1, of=TensorProto.INT32), port("total", 1, of=TensorProto.INT32)]
+        outputs += [port(f"n{n}", 1, 2, new + past, 64) for n in "kv"]
+        operator, sizes = "GroupQueryAttention", {"num_heads": 8, "kv_num_heads": 2}
+        names = [each.name for each in inputs]
+    else:
+        inputs += [port(n, 1, new, 512) for n in "kv"] + ([port("bias", 1, 1, new, new)] if kind == "biased" else [])
+        operator, sizes = "MultiHeadAttention", {"num_heads": 8}
+        names = ["q", "k", "v", *(["", "", "bias"] if kind == "biased" else [])]
+    node = helper.make_node(operator, names, [each.name for each in outputs], domain="com.microsoft", **sizes)
+    graph = helper.make_graph([node], kind, inputs, outputs)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def known(rows: list[tuple]) -> list:
+    marks = [() if " ".join(map(str, row[:3])) in SHORT else pytest.mark.all for row in rows]
+    return [pytest.param(*row, marks=mark, id="-".join(map(str, row))) for row, mark in zip(rows, marks, strict=True)]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "card", "new", "past", "kernel"), known(KNOWN))
+def test_attention_is_what_onnxruntime_s_sources_choose(kind, dtype, card, new, past, kernel, tmp_path):
+    onnx.save(attention(kind, dtype, new, past), tmp_path / "model.onnx")
+    values = {"last": new + past - 1, "total": new + past}
+    record = run.dry_run_file(tmp_path / "model.onnx", card, values)
+    assert record.attention == {kernel: 1}
+
+
+@pytest.fixture(scope="module")
+def dry(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Call]]:
+    """A built-in model for CUDA in fp16, two layers, on a card."""
+
+    def records(name: str, card: int, calls: dict[str, Size], captured: tuple[str, ...] = (), **options: str):
+        bundle = tmp_path_factory.mktemp("dry") / "bundle"
+        settings = ("layers=2", "hidden=128", "heads=2", "feedforward=64", "vocab=61")
+        wanted = {"precision": "fp16", **options}
+        convert(name, bundle, ConvertOptions(settings=settings, target="cuda", verify=False, **wanted))
+        return run.dry_run(bundle, card, calls, captured)["model.onnx"]
+
+    return records
+
+
+def test_distances_cost_no_copies_and_a_cuda_graph_is_captured(dry):
+    record = dry("encoder-t5", 80, {"at 128": Size(length=128), "at 513": Size(length=513)}, ("at 128",))["at 128"]
+    assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (0, 0, 0, {})
+    assert record.attention == {"memory-efficient": 2}
+    assert record.cuda_graph == "captured"
+
+
+def test_a_static_cache_is_attended_to_without_a_bias(dry):
+    """The prompt and a step; the one copy to the host, once a call, says that causal order suffices."""
+    calls = {"prompt": Size(length=128, capacity=256), "step": Size(length=1, past=128, capacity=256)}
+    records = dry("decoder-nope", 80, calls, cache="static")
+    assert {name: record.attention for name, record in records.items()} == {"prompt": {"flash": 2}, "step": {"xqa": 2}}
+    assert {record.to_host for record in records.values()} == {1}
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("encoding", ["nope", "rope", "relative-key", "alibi", "kerple", "deberta", "transformer-xl"])
+@pytest.mark.parametrize("card", cases.CARDS)
+def test_no_encoder_copies_anything(dry, encoding, card):
+    (record,) = dry(f"encoder-{encoding}", card, {"at 128": Size(length=128)}, ("at 128",)).values()
+    assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (0, 0, 0, {})
+    assert record.cuda_graph == "captured"
+
+
+def test_recorded_results_have_both_cards_and_no_case_that_is_gone():
+    rows = msgspec.json.decode((ROOT / suite.RESULTS).read_bytes(), type=suite.Document).rows
+    keys = {case.key for case in cases.cases()}
+    assert {row.case for row in rows} <= keys
+    assert {row.card for row in rows} == set(cases.CARDS.values())
+    encoders = {key for key in keys if key.startswith("encoder-") and key.endswith(" fp16") and "decoder" not in key}
+    assert encoders <= {row.case for row in rows}, "run ci/cuda-dry"
+
+
+def test_a_run_goes_on_where_it_was_ended(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def of_case(case: cases.Case, cards: list[int]) -> list[suite.Row]:
+        asked.append(case.key)
+        return [suite.Row(case=case.key, card=cases.CARDS[card]) for card in cards]
+
+    monkeypatch.setattr(suite, "of_case", of_case)
+    path = tmp_path / "rows.json"
+    monkeypatch.setattr(sys, "argv", ["cuda-dry", "-o", str(path), "--only", "encoder-t5 fp16"])
+    assert suite.main() == 0
+    monkeypatch.setattr(sys, "argv", ["cuda-dry", "-o", str(path), "--only", "encoder-t5 *16"])
+    assert suite.main() == 0
+    assert asked == ["encoder-t5 fp16", "encoder-t5 bf16", "encoder-t5 int4-fp16"]
+    assert len(json.loads(path.read_bytes())["rows"]) == 3 * len(cases.CARDS)
+    capsys.readouterr()
