@@ -345,6 +345,7 @@ def test_weights_of_the_older_names_are_the_same(copy) -> None:
         ("wav2vec2-conformer-rotary", {"rotary_embedding_base": 1}, "rotary_embedding_base = 1; it must be a number"),
         ("wav2vec2-conformer-rotary", {"rotary_embedding_base": 9000}, "inv_freq differs from the family's formula"),
         ("wav2vec2-conformer-rotary", {"num_attention_heads": 4}, "heads of size 5 .* even number of channels"),
+        ("wav2vec2-bert-adapter-forctc", {"adapter_stride": 4}, r"kernel // 2 must be stride // 2"),
         ("wav2vec2-bert-rotary", {"use_intermediate_ffn_before_adapter": True}, "sets use_intermediate_ffn_before"),
         ("wav2vec2-bert-relative", {"position_embeddings_type": "absolute"}, "known: relative, rotary, relative_key"),
         ("wav2vec2-bert-relative", {"position_embeddings_type": None}, "not used .*linear_pos"),

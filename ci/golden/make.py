@@ -34,7 +34,7 @@ except ImportError:  # transformers 4
 
 FIVE = int(transformers.__version__.partition(".")[0]) >= 5
 #: bytes of one file, and of all
-LIMIT, TOTAL = 100_000, 8_000_000
+LIMIT, TOTAL = 100_000, 8_200_000
 
 
 def table() -> dict[str, dict[str, Any]]:

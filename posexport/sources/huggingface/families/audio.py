@@ -136,10 +136,10 @@ def rotates(config: Config) -> bool:
     return bool(config.values.get("position_embeddings_type") == "rotary")
 
 
-def head(config: Config, settings: AudioConfig, task: str) -> Head:
+def head(config: Config, hidden: int, task: str) -> Head:
     if task == "ctc":
-        return TokenClassification(settings.hidden, config.size("vocab_size"))
-    return Features(settings.hidden)
+        return TokenClassification(hidden, config.size("vocab_size"))
+    return Features(hidden)
 
 
 def named_stack(prefix: str, config: StackConfig) -> dict[str, Origin]:

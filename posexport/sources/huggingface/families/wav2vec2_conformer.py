@@ -39,7 +39,7 @@ def _build(config: Config, task: str) -> Plan:
     )
     with torch.device("meta"):
         encoding = audio.conformer_encoding(config, settings, "relative", clipped=False)
-        model = SpeechModel(stack, AudioEncoder(settings, encoding), audio.head(config, settings, task))
+        model = SpeechModel(stack, AudioEncoder(settings, encoding), audio.head(config, settings.hidden, task))
     layer = audio.CONFORMER_LAYER | {"convolution.depthwise_norm": _NORM}
     modules = audio.named_stack(_PREFIX, stack) | audio.named_projection(_PREFIX)
     modules |= audio.named_layers(_PREFIX, settings.layers, layer)

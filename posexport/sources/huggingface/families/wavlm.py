@@ -50,7 +50,7 @@ def _build(config: Config, task: str) -> Plan:
             raise PosexportError(
                 f"{config.label} says num_buckets = {buckets}, max_bucket_distance = {farthest}: {err}"
             ) from err
-        model = SpeechModel(stack, AudioEncoder(settings, encoding), audio.head(config, settings, task))
+        model = SpeechModel(stack, AudioEncoder(settings, encoding), audio.head(config, settings.hidden, task))
     modules = audio.named_stack(_PREFIX, stack) | audio.named_projection(_PREFIX)
     modules |= audio.named_layers(_PREFIX, settings.layers, _LAYER)
     convolution = "encoder.positional.convolution"
