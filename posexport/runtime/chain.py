@@ -16,6 +16,8 @@ from posexport.targets.dtypes import BY_NAME
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
 
+    from posexport.runtime.captured import CapturedSession
+
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -176,7 +178,7 @@ def taken(session: "InferenceSession") -> list[Any]:
 
 
 def open_chain(
-    model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession]"
+    model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession | CapturedSession]"
 ) -> Chain:
     """``model`` as a whole; of ``parts``, it is the directory where their files are, each of which is opened once."""
     if parts:

@@ -27,8 +27,12 @@ def to_value(array: NDArray[Any], device: str = HOST) -> "OrtValue":
     array = np.ascontiguousarray(array)
     if array.dtype.name != BFLOAT16.name:
         return OrtValue.ortvalue_from_numpy(array, device, 0)
-    # of other devices ONNX Runtime's bindings make no value of that type; it copies one from the host where it is fed
-    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+    bits = array.view(np.uint16)
+    if device == HOST:
+        return OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _BFLOAT16)
+    value = OrtValue.ortvalue_from_shape_and_type(array.shape, _BFLOAT16, device, 0)
+    value.update_inplace(bits)
+    return value
 
 
 def to_array(value: "OrtValue") -> NDArray[Any]:
