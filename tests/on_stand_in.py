@@ -44,7 +44,7 @@ class Asked:
 
     def counts(self) -> dict[str, Any]:
         """Since the last call: kernels, graphs that were launched, captures, bytes that were copied to the host."""
-        file = Path(os.environ.get("TMPDIR", "/tmp"), f"events-{os.getpid()}")  # noqa: S108
+        file = Path(os.environ.get("TMPDIR", "/tmp"), f"events-{os.getpid()}")
         events = self._stand_in.events(file)
         file.unlink()
         self._stand_in.reset()

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnx.parser
 import on_stand_in
+import onnx.parser
 import pytest
 from on_stand_in import DEFAULTED, asked, environment, libraries
 from tiny_bundle import VOCAB, write_bundle

@@ -48,8 +48,8 @@ def make_session(
     calling one while it runs). ``weights``: the folder of the files with the weights that a model given as bytes does
     not hold. ``provider_options``: as `posexport.load` takes them.
 
-    Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the library), for
-    a model that is no ONNX file or is newer than the installed ONNX Runtime.
+    Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
+    library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.
     """
     require("running a model", "onnxruntime")
     import onnxruntime

@@ -1,0 +1,62 @@
+"""Bundles as the parts convert them, and calls of their sessions on the device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cases import Case
+from part import Setup
+
+if TYPE_CHECKING:
+    from posexport.runtime.session import Session
+
+
+def case_of(name: str) -> Case:
+    """``encoder-t5 fp16`` or ``decoder-rope fp16 static cache``."""
+    model, precision, *rest = name.split()
+    return Case(model, precision, rest[0] if rest else "dynamic")
+
+
+@contextmanager
+def converted(case: Case, setup: Setup, settings: tuple[str, ...] | None = None) -> Iterator[Path]:
+    """The bundle, not proven, for as long as the block runs."""
+    from posexport.conversion.convert import convert
+    from posexport.conversion.options import ConvertOptions
+
+    with TemporaryDirectory(prefix="posexport-gpu-") as folder:
+        options = ConvertOptions(
+            settings=case.settings(2) if settings is None else settings,
+            target=setup.target,
+            precision=case.precision,
+            cache=case.cache,
+            verify=False,
+        )
+        convert(case.source(), Path(folder, "bundle"), options)
+        yield Path(folder, "bundle")
+
+
+def opened(bundle: Path, setup: Setup, **options: Any) -> "Session":
+    """A session as users open it."""
+    import posexport
+
+    return posexport.load(bundle, provider=setup.provider, **options)
+
+
+def ids(session: "Session", batch: int, length: int, seed: int = 0) -> dict[str, Any]:
+    """Inputs of text for `Session.run`."""
+    (tokens,) = [spec for spec in session.inputs if spec.role == "tokens"]
+    rng = np.random.default_rng(seed)
+    return {tokens.name: rng.integers(0, tokens.size or 50, (batch, length))}
+
+
+def first(session: "Session") -> str:
+    """The output that parts look at."""
+    return session.outputs[0].name
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in every bit, NaN included."""
+    return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
