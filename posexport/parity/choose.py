@@ -135,9 +135,7 @@ class _Choice:
         self._log = RangeLog(wishes.threads) if wishes.computed == WATCHED else None
         watched = self._log.session if self._log is not None and wishes.copied else None
         self._subject = self._opened(self._source, graph, watched)
-        self._reference = reference_of(
-            self._source, wishes.computed, self._wishes.sample, wishes.reference_device
-        )
+        self._reference = reference_of(self._source, wishes.computed, self._wishes.sample, wishes.reference_device)
         self._budget = Budget(outputs=own.outputs, heads=heads_of(own.module), limit=wishes.memory_limit)
 
     def proof(self) -> Proof:

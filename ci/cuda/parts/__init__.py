@@ -1,6 +1,7 @@
 """The parts of ``ci/gpu``, the most valuable first."""
 
 from part import Part
+
 from parts import broken, determinism, dry_run, graphs, limits, parity, speed
 
 PARTS: tuple[Part, ...] = (

@@ -85,7 +85,11 @@ def empty(session: "Session") -> Row:
     gap = float(np.abs(whole[[0, 2]].astype(np.float64) - wanted)[real].max() / np.abs(wanted.astype(np.float64)).max())
     eps = 2.0**-10 if session.manifest.precision == "fp16" else 2.0**-23
     passed = bool(np.isfinite(whole.astype(np.float64)).all()) and gap <= NEAR * eps
-    return {"passed": passed, "note": "" if passed else f"not finite, or rows beside it change by {gap:.1e}", "gap": gap}
+    return {
+        "passed": passed,
+        "note": "" if passed else f"not finite, or rows beside it change by {gap:.1e}",
+        "gap": gap,
+    }
 
 
 def slots(session: "Session") -> Row:

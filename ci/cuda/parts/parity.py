@@ -73,7 +73,14 @@ def run(name: str, setup: Setup, *, tf32: bool = False) -> Row:
         "strays": report.wrong_provider,
         "emulated": report.emulated,
         "points": [
-            [f"{p.length} b{p.batch} {p.padding}", p.output, p.error, p.baseline, p.tolerance, p.verdict]
+            [
+                f"{p.length} b{p.batch} {p.padding} {'+'.join(map(str, p.calls))}".strip(),
+                p.output,
+                p.error,
+                p.baseline_error,
+                p.tolerance,
+                p.verdict,
+            ]
             for p in report.points
         ],
     }

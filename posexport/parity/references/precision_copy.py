@@ -31,7 +31,9 @@ class PrecisionCopy:
     (`posexport.parity.references.shared_weights`).
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False, device: str = "cpu") -> None:
+    def __init__(
+        self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False, device: str = "cpu"
+    ) -> None:
         self.original = module
         self.device = torch.device(device)
         self.dtype = dtype
