@@ -1,4 +1,4 @@
-"""Runs cases of a part: ``case_process.py PART [--rehearse]`` reads names of cases, a line each, and answers a JSON line each.
+"""Runs cases of a part: ``case_process.py PART [--rehearse]`` reads their names and answers JSON, a line each.
 
 A process of its own, for what one case leaves behind on a device must not reach another part.
 """

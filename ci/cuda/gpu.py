@@ -27,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="name the parts, and how far each is")
     parser.add_argument("--minutes", type=float, default=8, help="begin no further case after so many; default: 8")
     parser.add_argument("--anew", action="store_true", help="forget what the file has")
+    parser.add_argument("--again", action="store_true", help="forget what failed, which then runs once more")
     parser.add_argument(
         "--rehearse", action="store_true", help="few little models on the CPU and the dry run's stand-ins, one broken"
     )
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     chosen = [BY_NAME[name] for name in args.parts] or known
     output = args.output or (Path(os.environ["OUT"]) if "OUT" in os.environ else RESULTS) / FILE
-    state = State(output, None if args.output or args.rehearse else RESULTS / FILE, anew=args.anew)
+    state = State(output, None if args.output or args.rehearse else RESULTS / FILE, anew=args.anew, again=args.again)
     if args.list:
         for part in known:
             print(_progress(part, state, args.rehearse))

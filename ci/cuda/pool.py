@@ -1,5 +1,6 @@
 """Cases of a part in worker processes: one that dies or hangs fails its case, and another takes the next."""
 
+import contextlib
 import json
 import os
 import queue
@@ -18,7 +19,7 @@ LIMIT = 150
 
 
 def run(part: Part, cases: list[str], ends: float, *, rehearse: bool) -> Iterator[tuple[str, Row]]:
-    """Each case and its row, in the order in which they are done; none begins after the monotonic clock says ``ends``."""
+    """Each case and its row, as they are done; none begins when the monotonic clock is past ``ends``."""
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[str, Row] | None] = queue.SimpleQueue()
     for case in cases:
@@ -99,10 +100,8 @@ def _asked(worker: "subprocess.Popen[str]", case: str) -> Row:
 
 def _ended(worker: "subprocess.Popen[str]") -> None:
     if worker.stdin is not None and worker.poll() is None:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             worker.stdin.close()
-        except BrokenPipeError:
-            pass
         try:
             worker.wait(20)
         except subprocess.TimeoutExpired:

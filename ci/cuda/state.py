@@ -9,14 +9,20 @@ from part import Row
 
 
 class State:
-    """Rows by part and case, in ``path``; ``older``: a file of an earlier run, read where ``path`` is not there."""
+    """Rows by part and case, in ``path``; ``older``: a file of an earlier run, read where ``path`` is not there.
 
-    def __init__(self, path: Path, older: Path | None = None, *, anew: bool = False) -> None:
+    ``anew``: forget all of it, ``again``: what failed.
+    """
+
+    def __init__(self, path: Path, older: Path | None = None, *, anew: bool = False, again: bool = False) -> None:
         self.path = path
         known = next((each for each in (path, older) if each is not None and each.is_file()), None)
         self.parts: dict[str, dict[str, Row]] = {}
         if known is not None and not anew:
             self.parts = json.loads(known.read_bytes())["parts"]
+        if again:
+            kept = ({c: row for c, row in rows.items() if row["passed"]} for rows in self.parts.values())
+            self.parts = dict(zip(self.parts, kept, strict=True))
         self._about: dict[str, Any] = {"device": device(), "versions": versions()}
 
     def add(self, part: str, case: str, row: Row) -> None:

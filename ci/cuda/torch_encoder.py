@@ -115,7 +115,7 @@ class Layer(nn.Module):
         length, change = at_T.shape[0], None
         if self.kind in ("alibi", "t5"):
 
-            def by_distance(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            def by_distance(score: Tensor, _: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
                 return score + shared[h, i - j + length - 1]
 
             change = by_distance

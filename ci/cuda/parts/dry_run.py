@@ -1,7 +1,7 @@
 """What the dry run says of each graph, beside what the card does: attention kernels, nodes on the CPU, copies.
 
 ONNX Runtime prints the kernel of every attention node where ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO is set; of
-GroupQueryAttention it prints MATH for cuDNN's and XQA too. So on a card the names of the kernels that ran count as well.
+GroupQueryAttention it prints MATH for cuDNN's and XQA too. So on a card the names of kernels that ran count as well.
 """
 
 import json
@@ -150,7 +150,7 @@ def kinds(text: str) -> dict[str, int]:
 
 @contextmanager
 def kernels_that_run(setup: Setup) -> Iterator[Any]:
-    """Kinds of attention by the names of all kernels in the block, which PyTorch's profiler sees; none in a rehearsal."""
+    """Kinds of attention by the names of all kernels in the block, by PyTorch's profiler; none in a rehearsal."""
     if setup.rehearsal:
         yield dict
         return

@@ -55,8 +55,8 @@ class Computed:
 class DefinitionReference:
     """One copy of the definition in each precision, or one for every call, for modules that keep state.
 
-    ``device``: where PyTorch computes. ``sample`` is filled with some of the cases. Raises PosexportError where there is not one, or where a user's module
-    itself gives no numbers.
+    ``device``: where PyTorch computes. ``sample`` is filled with some of the cases. Raises PosexportError where there
+    is not one, or where a user's module itself gives no numbers.
     """
 
     def __init__(
