@@ -7,21 +7,24 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cases import Case
 from part import Setup
 
 if TYPE_CHECKING:
+    from cases import Case
+
     from posexport.runtime.session import Session
 
 
-def case_of(name: str) -> Case:
+def case_of(name: str) -> "Case":
     """``encoder-t5 fp16`` or ``decoder-rope fp16 static cache``."""
+    from cases import Case
+
     model, precision, *rest = name.split()
     return Case(model, precision, rest[0] if rest else "dynamic")
 
 
 @contextmanager
-def converted(case: Case, setup: Setup, settings: tuple[str, ...] | None = None) -> Iterator[Path]:
+def converted(case: "Case", setup: Setup, settings: tuple[str, ...] | None = None) -> Iterator[Path]:
     """The bundle, not proven, for as long as the block runs."""
     from posexport.conversion.convert import convert
     from posexport.conversion.options import ConvertOptions

@@ -1,7 +1,6 @@
 """Whether the same call gives the same bits, 20 times."""
 
 from bundles import case_of, converted, first, ids, opened, same
-from cases import TELLING
 from part import Part, Row, Setup
 
 RUNS = 20
@@ -9,6 +8,8 @@ RUNS = 20
 
 def cases(setup: Setup) -> list[str]:
     """Encoders and decoders of telling encodings."""
+    from cases import TELLING
+
     names = [f"{kind}-{encoding}" for kind in ("encoder", "decoder") for encoding in TELLING]
     found = [f"{name} {precision}" for precision in ("fp16", "fp32") for name in names]
     return setup.few(found, "encoder-relative-key fp32")

@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 from bundles import case_of, converted, first, ids, opened, same
-from cases import TELLING
 from part import Part, Row, Setup
 
 CALLS = 20
@@ -13,6 +12,8 @@ CALLS = 20
 
 def cases(setup: Setup) -> list[str]:
     """Encoders that the dry run says can be captured."""
+    from cases import TELLING
+
     found = [f"encoder-{name} {p}" for p in ("fp16", "fp32") for name in (*TELLING, "absolute", "sinusoidal")]
     return setup.few(found, "encoder-nope fp16", "encoder-t5 fp16")
 

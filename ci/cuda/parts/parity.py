@@ -1,11 +1,9 @@
 """Every encoding and every golden family on CUDA against float64 on the card, at the boundaries of its kernels."""
 
-import zlib
 from functools import partial
 
 import points
 from bundles import case_of, converted
-from cases import GOLDEN, TELLING
 from part import Part, Row, Setup
 
 #: points of a case, by precision: of built-in models, of golden checkpoints
@@ -16,6 +14,8 @@ MOST = 1500
 
 def encodings(precision: str, setup: Setup) -> list[str]:
     """Encoders and decoders of every encoding, and decoders with a static KV cache."""
+    from cases import TELLING
+
     from posexport.sources import builtin
 
     names = [n for n in builtin.models() if n.startswith(("encoder-", "decoder-"))]
@@ -29,6 +29,8 @@ def encodings(precision: str, setup: Setup) -> list[str]:
 
 def families(precision: str, setup: Setup) -> list[str]:
     """The first golden checkpoint of every family."""
+    from cases import GOLDEN
+
     names = sorted(path.name for path in GOLDEN.iterdir() if (path / "config.json").is_file())
     first = [n for i, n in enumerate(names) if i == 0 or n.partition("-")[0] != names[i - 1].partition("-")[0]]
     cases = [f"{name} {precision}" for name in first]
@@ -37,6 +39,8 @@ def families(precision: str, setup: Setup) -> list[str]:
 
 def telling(setup: Setup) -> list[str]:
     """A few models, with TF32."""
+    from cases import TELLING
+
     cases = [f"{kind}-{encoding} fp32" for kind in ("encoder", "decoder") for encoding in TELLING]
     return setup.few(cases, "encoder-rope fp32")
 
@@ -48,8 +52,7 @@ def run(name: str, setup: Setup, *, tf32: bool = False) -> Row:
     from posexport.verification import source_again
 
     case = case_of(name)
-    # with each precision other lengths, so that all together see the most
-    index = zlib.crc32(name.encode())
+    index = index_of(name)
     count = COUNTS[case.precision][case.golden]
     with converted(case, setup) as bundle:
         source = source_again(bundle, case.source())
@@ -84,6 +87,13 @@ def run(name: str, setup: Setup, *, tf32: bool = False) -> Row:
             for p in report.points
         ],
     }
+
+
+def index_of(name: str) -> int:
+    """Which lengths and paddings a case gets: others with each precision, so that all together see the most."""
+    precision = name.split()[1]
+    order = [*encodings(precision, Setup()), *families(precision, Setup())]
+    return order.index(name) + 31 * list(COUNTS).index(precision)
 
 
 def allow_tf32(setup: Setup) -> None:
