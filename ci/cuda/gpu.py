@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import pool
+import processes
 from part import Part
 from parts import BY_NAME, PARTS
 from state import State
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(part: Part, state: State, ends: float, rehearse: bool) -> None:
     missing = state.missing(part.name, part.cases(part.setup(rehearse)))
-    for case, row in pool.run(part, missing, ends, rehearse=rehearse) if missing else ():
+    for case, row in processes.run(part, missing, ends, rehearse=rehearse) if missing else ():
         state.add(part.name, case, row)
         verdict = "passed" if row["passed"] else "FAILED"
         print(f"{verdict} {part.name:16} {case:44} {row['seconds']:6.1f} s  {row.get('note', '')[:200]}", flush=True)

@@ -31,10 +31,9 @@ class Setup:
         """Where PyTorch computes."""
         return "cpu" if self.rehearsal else "cuda"
 
-    @property
-    def target(self) -> str:
-        """Of conversions."""
-        return self.provider
+    def target(self, precision: str) -> str:
+        """Of conversions; for a CPU, which computes nothing in bfloat16, portable then."""
+        return "portable" if (self.provider, precision) == ("cpu", "bf16") else self.provider
 
     def few(self, cases: Sequence[str], *telling: str) -> list[str]:
         """All cases on a card, in the rehearsal those that are named."""
