@@ -4,6 +4,7 @@ Errors are those of ONNX Runtime's real CUDA provider on the dry run's stand-ins
 driver or a held card answer; and messages as they were recorded.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,26 @@ def test_a_limit_of_memory_is_kept(bundle):
     done = on_cuda(bundle, "", "--provider-option", "memory_limit=1KB")
     assert (done.returncode, done.stdout) == (2, "")
     assert "the memory_limit that was given does not hold it" in done.stderr
+
+
+@dry
+@pytest.mark.skipif(sys.platform != "linux", reason="names of Linux's libraries")
+def test_libraries_in_wheels_elsewhere_are_found(bundle, tmp_path):
+    """As where PyTorch's wheels are the machine's and onnxruntime-gpu is installed into a folder of one's own."""
+    places = {"libcudnn": "site/nvidia/cudnn/lib", "libcuda.": "driver"}
+    for library in libraries.libraries().glob("lib*.so.*"):
+        folder = tmp_path / next(
+            (p for name, p in places.items() if library.name.startswith(name)), "site/nvidia/cu13/lib"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, folder)
+    here = {**environment(), "LD_LIBRARY_PATH": str(tmp_path / "driver")}
+    command = [sys.executable, "-m", "posexport", "run", str(bundle), "--provider", "cuda"]
+    command += ["--inputs", str(bundle.parent / "inputs.json")]
+    for site, code in ((tmp_path / "nowhere", 2), (tmp_path / "site", 0)):
+        told = {**here, "PYTHONPATH": f"{here['PYTHONPATH']}:{site}"}
+        done = subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == code, done.stderr
 
 
 def test_missing_libraries_are_named_with_their_packages():
@@ -197,7 +218,11 @@ def test_a_call_is_captured_once_for_each_shape_and_replayed(bundle):
 @dry
 @pytest.mark.parametrize(
     ("cache", "precision"),
-    [("dynamic", "fp16"), pytest.param("static", "bf16"), pytest.param("static", "fp16", marks=pytest.mark.all)],
+    [
+        pytest.param("dynamic", "fp16", marks=pytest.mark.all),
+        ("static", "bf16"),
+        pytest.param("static", "fp16", marks=pytest.mark.all),
+    ],
 )
 def test_a_kv_cache_stays_on_the_device(cache, precision, tmp_path):
     """What a step copies to the host is its logits, and with a static cache one number: whether rows are padded."""

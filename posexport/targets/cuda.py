@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import io
 import re
 import sys
@@ -18,7 +19,17 @@ def preload() -> None:
 
     if hasattr(onnxruntime, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints; `load_failure` says the same in one sentence
+            # ONNX Runtime itself looks beside its own folder alone
+            for folder in _elsewhere(Path(onnxruntime.__file__).parents[1]):
+                onnxruntime.preload_dlls(directory=str(folder))
             onnxruntime.preload_dlls()
+
+
+def _elsewhere(site: Path) -> list[Path]:
+    """Folders of libraries in nvidia wheels that are installed in another place than ``site``."""
+    found = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (found.submodule_search_locations or ())] if found is not None else []
+    return [folder for root in roots if root.parent != site for folder in sorted(root.glob("*/lib"))]
 
 
 def load_failure(error: str) -> str | None:

@@ -127,6 +127,7 @@ def filled(clear: Any, value: float) -> Any:
         clear(self, rows)
         for name, held in self._held.items():
             array = np.full_like(to_array(held), value)
+            assert array.size, "the cache has no slots"
             self._held[name] = self._on_device(array)
 
     return clear_with
