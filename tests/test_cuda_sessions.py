@@ -194,7 +194,7 @@ def test_captured_calls_answer_as_others(bundle):
         feeds = {"input_ids": ids, "attention_mask": ones, "token_type_ids": rng.integers(0, 2, (2, length))}
         before = {name: array.copy() for name, array in feeds.items()}
         wanted = plain.run(feeds)
-        kept.append((session.run(names, feeds), [wanted[name] for name in names]))
+        kept.append((session.run_arrays(names, feeds), [wanted[name] for name in names]))
         feeds["input_ids"][:] = 0  # the caller's arrays are the caller's
         del before
     for got, wanted in kept:
@@ -203,13 +203,31 @@ def test_captured_calls_answer_as_others(bundle):
     assert len(session._held) == 10 < MOST
 
 
+def test_onnxruntime_s_own_ways_to_run_are_no_way_around(bundle):
+    """They would replay a graph that reads another call's arrays."""
+    session = CapturedSession(make_session(bundle / "model.onnx"), "cpu")
+    assert not [name for name in dir(session) if name.startswith("run") and name != "run_arrays"]
+
+
+@dry
+@pytest.mark.all
+def test_bfloat16_is_captured_too(tmp_path):
+    settings = {"layers": 1, "hidden": 128, "heads": 2, "vocab": 61}
+    posexport.convert("encoder-nope", tmp_path / "b", settings=settings, target="cuda", precision="bf16", verify=False)
+    first, again, *_ = asked("captured", tmp_path / "b")
+    assert (first["captures"], again["graphs"]) == (1, 1)
+
+
 @dry
 def test_a_call_is_captured_once_for_each_shape_and_replayed(bundle):
-    first, again, other, first_again = asked("captured", bundle)
+    first, again, other, first_again, third = asked("captured", bundle)
     assert (first["captures"], other["captures"]) == (1, 1)
     assert first["kernels"] > 0
     for replayed in (again, first_again):
         assert (replayed["captures"], replayed["graphs"], replayed["kernels"]) == (0, 1, 0)
+    # of more shapes than are held
+    assert (third["captures"], third["graphs"]) == (0, 0)
+    assert third["kernels"] > 0
 
 
 # -- caches -----------------------------------------------------------------------------------------

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from posexport.runtime.session import Session
 
 
+class NotConvertedError(Exception):
+    """Why posexport does not convert a case, such as one with nothing to quantize: no finding of a card."""
+
+
 def case_of(name: str) -> "Case":
     """``encoder-t5 fp16`` or ``decoder-rope fp16 static cache``."""
     from cases import Case
@@ -25,9 +29,10 @@ def case_of(name: str) -> "Case":
 
 @contextmanager
 def converted(case: "Case", setup: Setup, settings: tuple[str, ...] | None = None) -> Iterator[Path]:
-    """The bundle, not proven, for as long as the block runs."""
+    """The bundle, not proven, for as long as the block runs; NotConvertedError where there is none."""
     from posexport.conversion.convert import convert
     from posexport.conversion.options import ConvertOptions
+    from posexport.errors import PosexportError
 
     with TemporaryDirectory(prefix="posexport-gpu-") as folder:
         options = ConvertOptions(
@@ -37,7 +42,10 @@ def converted(case: "Case", setup: Setup, settings: tuple[str, ...] | None = Non
             cache=case.cache,
             verify=False,
         )
-        convert(case.source(), Path(folder, "bundle"), options)
+        try:
+            convert(case.source(), Path(folder, "bundle"), options)
+        except PosexportError as err:
+            raise NotConvertedError(str(err)) from err
         yield Path(folder, "bundle")
 
 

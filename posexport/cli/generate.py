@@ -13,7 +13,7 @@ _GROUPS = {
     "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
     "Stopping": ("max_new_tokens", "stop_strings"),
     "Sampling": ("do_sample", "temperature", "top_k", "top_p", "seed"),
-    "Runtime": (*options.RUNTIME, "prefill_chunk_size", "no_recompute"),
+    "Runtime": (*options.RUNTIME, "provider_options", "prefill_chunk_size", "no_recompute"),
 }
 
 

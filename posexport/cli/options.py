@@ -15,7 +15,7 @@ from posexport.targets.provider_options import CUDA_OPTIONS, as_mapping
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 #: headings of ``--help``, for `posexport.cli.command.Command`
-RUNTIME = ("provider", "provider_options", "threads")
+RUNTIME = ("provider", "threads")
 
 bundle_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(path_type=Path), shell_complete=complete.bundles

@@ -36,21 +36,31 @@ class _Held:
 
 
 class CapturedSession:
-    """A session whose `run` captures and replays; anything else is the session's own. Threads may share it."""
+    """A session whose calls are captured and replayed, by `run_arrays`, which is `posexport.runtime.ort_values.run`.
+
+    What else is asked of a session is told. ONNX Runtime's own ways to run are not here: they would replay a graph on
+    the arrays of another call, without a word. Threads may share it.
+    """
 
     def __init__(self, session: "InferenceSession", device: str) -> None:
         self._session, self._device = session, device
         self._held: dict[tuple[Any, ...], _Held] = {}
         self._lock = threading.Lock()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+    def get_inputs(self) -> Any:
+        return self._session.get_inputs()
 
-    def run(
-        self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]], options: "RunOptions | None" = None
-    ) -> list[NDArray[Any]]:
-        """The outputs ``names`` for arrays by input name. ``options`` of a run are not followed: memory stays."""
-        del options
+    def get_overridable_initializers(self) -> Any:
+        return self._session.get_overridable_initializers()
+
+    def get_outputs(self) -> Any:
+        return self._session.get_outputs()
+
+    def get_providers(self) -> Any:
+        return self._session.get_providers()
+
+    def run_arrays(self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """The outputs ``names`` for arrays by input name."""
         arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         key = (*names, *((name, array.dtype.str, array.shape) for name, array in sorted(arrays.items())))
         with self._lock:

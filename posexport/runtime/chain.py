@@ -16,8 +16,6 @@ from posexport.targets.dtypes import BY_NAME
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
 
-    from posexport.runtime.captured import CapturedSession
-
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -178,7 +176,7 @@ def taken(session: "InferenceSession") -> list[Any]:
 
 
 def open_chain(
-    model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession | CapturedSession]"
+    model: Path | bytes, parts: Sequence[PartSpec], make: "Callable[[Path | bytes], InferenceSession]"
 ) -> Chain:
     """``model`` as a whole; of ``parts``, it is the directory where their files are, each of which is opened once."""
     if parts:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from posexport.bundle.manifest import MODEL, Manifest, model_of
 from posexport.bundle.read import check_hashes, locate, read
@@ -55,9 +55,11 @@ def load(
     for file, _ in graphs:
         locate(path, file)
 
-    def make(model: Path | bytes) -> "InferenceSession | CapturedSession":
+    def make(model: Path | bytes) -> "InferenceSession":
         session = bundle_session(model, provider=provider, threads=threads, provider_options=provider_options)
-        return CapturedSession(session, provider_named(provider).device) if captures else session
+        if captures:  # a session, as far as a chain of graphs asks
+            return cast("InferenceSession", CapturedSession(session, provider_named(provider).device))
+        return session
 
     chain = open_chain(model_of(path, manifest.parts), manifest.parts, make)
     for link, (file, graph) in zip(chain.links, graphs, strict=True):
