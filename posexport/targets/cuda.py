@@ -51,10 +51,11 @@ def missing() -> str | None:
         ctypes.CDLL(str(path))
     except OSError as err:
         return unloadable(str(err), built_for())
-    # what it looks up by name only when a kernel asks for it
-    if absent := cuda_libraries.absent(None, built_for()):
-        return cuda_libraries.sentence(absent, built_for())
-    return _no_device()
+    if reason := _no_device():
+        return reason
+    # what it looks up by name, not before it is needed
+    absent = cuda_libraries.absent(None, built_for()) if sys.platform == "linux" else []
+    return cuda_libraries.sentence(absent, built_for()) if absent else None
 
 
 def unloadable(error: str, cuda: int) -> str:
