@@ -13,10 +13,13 @@ import numpy as np
 import on_stand_in
 import onnx.parser
 import pytest
+from click.testing import CliRunner
 from on_stand_in import DEFAULTED, asked, environment, libraries
 from tiny_bundle import VOCAB, write_bundle
 
 import posexport
+from posexport.cli import group
+from posexport.engines.service import Service
 from posexport.errors import PosexportError
 from posexport.runtime.binding import run_placed
 from posexport.runtime.captured import MOST, CapturedSession
@@ -177,6 +180,25 @@ def test_the_cpu_has_no_choices(bundle):
     with pytest.raises(PosexportError, match="the CPU has no option 'tf32'; it has none; give provider cuda"):
         posexport.load(bundle, provider_options={"tf32": True})
     assert CPU.told({}) == {}
+    with pytest.raises(PosexportError, match="the CPU has no option 'graph'"):
+        Service(bundle, provider_options={"graph": "on"})
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("tf32", "--provider-option takes KEY=VALUE, got 'tf32'; for example tf32=on"),
+        ("tf32=on", "the CPU has no option 'tf32'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "words", [["run", "--inputs", "inputs.json"], ["generate", "--prompt", "a"]], ids=["run", "generate"]
+)
+def test_the_command_line_takes_choices_too(bundle, words, pair, said):
+    given = [str(bundle.parent / word) if word.endswith(".json") else word for word in words[1:]]
+    done = CliRunner().invoke(group, [words[0], str(bundle), *given, "--provider-option", pair])
+    assert isinstance(done.exception, PosexportError), done.output
+    assert said in str(done.exception)
 
 
 # -- CUDA graphs ------------------------------------------------------------------------------------
