@@ -64,6 +64,7 @@ def _run(part: Part, state: State, ends: float, rehearse: bool) -> None:
 
 def _end(chosen: list[Part], state: State, rehearse: bool) -> int:
     """What is left, and what failed in any run that the file knows."""
+    state.write()  # what an older file has, too
     left = sum(len(state.missing(part.name, part.cases(part.setup(rehearse)))) for part in chosen)
     print(f"wrote {state.path}" + (f"; {left} cases are left, the same command goes on" if left else ""))
     failed = [name for name in state.failed() if name.partition(": ")[0] in {part.name for part in chosen}]
