@@ -164,6 +164,7 @@ def load(
     threads: int = 0,
     memory: "Memory" = "flat",
     check: bool = True,
+    provider_options: Mapping[str, Any] | None = None,
 ) -> "Session":
     """Open a bundle, ready to run arrays or texts, and to generate. Needs no PyTorch.
 
@@ -175,9 +176,12 @@ def load(
         memory: ``flat``: a call of more than 4,096 tokens gives back the memory that it took, so that one large batch
             does not hold it for ever; ``fast``: everything is kept for the next call.
         check: compare every file with its sha256 first.
+        provider_options: of ``cuda``: ``memory_limit`` ("4GB"), ``arena_growth`` ("double" or "exact"), ``tf32``
+            (True or False), ``stream`` (a cudaStream_t as a number), ``graph`` (True: calls are CUDA graphs); ``cpu``
+            has none.
 
     Raises:
-        PosexportError: no bundle, a file is missing or altered, the provider does not load.
+        PosexportError: no bundle, a file is missing or altered, the provider does not load or has no such option.
 
     Examples:
         >>> import posexport
@@ -189,7 +193,15 @@ def load(
     require("posexport.load", "onnxruntime")
     from posexport.runtime.load import load as open_bundle
 
-    return open_bundle(bundle, precision=precision, provider=provider, threads=threads, memory=memory, check=check)
+    return open_bundle(
+        bundle,
+        precision=precision,
+        provider=provider,
+        threads=threads,
+        memory=memory,
+        check=check,
+        provider_options=provider_options,
+    )
 
 
 def torch_onnx_export(

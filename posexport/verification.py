@@ -164,6 +164,13 @@ def _source(
     return source
 
 
+def source_again(bundle: Path, against: str) -> "Source":
+    """The source of a bundle, loaded and prepared as the bundle's recipe says."""
+    manifest = read(bundle)
+    recipe, origin = _recipe(bundle, manifest)
+    return _source(bundle, manifest, against, None, recipe, origin, lambda _: None)
+
+
 def _foreign(target: Path, source: "Source", remark: Callable[[str], None]) -> "Foreign | None":
     """How another tool's graph is fed and compared; None for one of posexport's own."""
     from posexport.parity.foreign.fit import fit

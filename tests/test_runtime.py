@@ -132,7 +132,8 @@ def test_cuda_without_its_libraries_names_what_is_missing(capfd, monkeypatch):
         make_session(tiny_model().SerializeToString(), provider="cuda")
     assert capfd.readouterr() == ("", "")
     missing = (
-        r"the library lib\S+\.so\S* is missing|library libcuda\.so\.1 is missing|no usable CUDA device|built without it"
+        r"the library lib\S+\.so\S* is missing|the libraries lib.* are missing: pip install nvidia-"
+        r"|no usable CUDA device|built without it"
     )
     assert re.search(missing, str(caught.value))
     make_session(tiny_model().SerializeToString())  # and the CPU still works
@@ -159,7 +160,7 @@ def test_a_provider_that_silently_falls_back_is_an_error(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", falling_back)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None, raising=False)
     monkeypatch.setattr(cuda, "missing", lambda: "the library libcudart.so.13 is missing")
     with pytest.raises(
         PosexportError, match=r"CUDAExecutionProvider was asked for and did not load: .*libcudart.so.13"
@@ -173,9 +174,9 @@ def test_a_device_failure_at_creation_is_named(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", failing)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None, raising=False)
     monkeypatch.setattr(cuda, "missing", lambda: None)
-    with pytest.raises(PosexportError, match=r"did not load: CUDA failure 100, no CUDA-capable device is detected$"):
+    with pytest.raises(PosexportError, match=r"did not load: there is no CUDA device, .*\(CUDA failure 100\)$"):
         make_session(b"", provider="cuda")
 
 
@@ -188,7 +189,7 @@ def test_float32_on_cuda_is_asked_for_as_float32(monkeypatch):
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", recording)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda **_: None, raising=False)
     monkeypatch.setattr(cuda, "missing", lambda: None)
     with pytest.raises(PosexportError, match="enough"):
         make_session(b"", provider="cuda")

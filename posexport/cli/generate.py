@@ -13,7 +13,7 @@ _GROUPS = {
     "Prompts": ("prompts", "inputs", "decoder_prompts", "chat", "system"),
     "Stopping": ("max_new_tokens", "stop_strings"),
     "Sampling": ("do_sample", "temperature", "top_k", "top_p", "seed"),
-    "Runtime": (*options.RUNTIME, "prefill_chunk_size", "no_recompute"),
+    "Runtime": (*options.RUNTIME, "provider_options", "prefill_chunk_size", "no_recompute"),
 }
 
 
@@ -63,6 +63,7 @@ _GROUPS = {
 )
 @options.variant_option
 @options.provider_option
+@options.provider_options_option
 @options.threads_option
 @options.verbosity_options
 @options.json_option
@@ -78,6 +79,7 @@ def command(
     no_recompute: bool,
     precision: str | None,
     provider: str,
+    provider_options: dict[str, str],
     threads: int,
     as_json: bool,
     **choices: Any,
@@ -111,6 +113,7 @@ def command(
         system=system,
         precision=precision,
         provider=provider,
+        provider_options=provider_options,
         threads=threads,
         tell=(lambda piece: click.echo(piece, nl=False)) if stream else None,
         config=config,

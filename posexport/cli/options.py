@@ -11,6 +11,7 @@ from posexport.cli.of_record import one_of
 from posexport.cli.progress import set_verbosity
 from posexport.conversion.options import ConvertOptions
 from posexport.targets.precisions import PRECISIONS
+from posexport.targets.provider_options import CUDA_OPTIONS, as_mapping
 from posexport.targets.providers import DEFAULT_PROVIDER, PROVIDERS
 
 #: headings of ``--help``, for `posexport.cli.command.Command`
@@ -25,6 +26,14 @@ provider_option = click.option(
     default=DEFAULT_PROVIDER,
     show_default=True,
     help=f"Execution provider: {' or '.join(PROVIDERS)}. Fails if it is not available.",
+)
+provider_options_option = click.option(
+    "--provider-option",
+    "provider_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=lambda _, __, pairs: as_mapping(pairs),
+    help=f"Of the provider's session (repeatable); of cuda: {', '.join(CUDA_OPTIONS)}.",
 )
 variant_option = click.option(
     "--precision",

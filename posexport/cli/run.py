@@ -34,6 +34,7 @@ from posexport.cli.progress import bar
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.variant_option
 @options.provider_option
+@options.provider_options_option
 @options.threads_option
 @options.json_option
 def command(directory: Path, as_json: bool, **choices: Any) -> None:

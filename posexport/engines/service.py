@@ -54,13 +54,14 @@ class Service:
         threads: int = 0,
         batch_tokens: int = BATCH_TOKENS,
         request_characters: int = REQUEST_CHARACTERS,
+        provider_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Open ``bundle``; PosexportError for what `posexport.load` refuses, and for a bundle of another provider."""
         for name, value in (("batch_tokens", batch_tokens), ("request_characters", request_characters)):
             if value < 1:
                 raise PosexportError(f"{name} must be at least 1, got {value}")
         check_provider(read(Path(bundle)), provider)
-        self._session = load(bundle, provider=provider, threads=threads)
+        self._session = load(bundle, provider=provider, threads=threads, provider_options=provider_options)
         self.batch_tokens = batch_tokens
         self._most = request_characters
 

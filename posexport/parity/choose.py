@@ -3,7 +3,7 @@
 `posexport.convert` and `posexport.verify` both ask here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,6 +63,9 @@ class Wishes:
         memory_limit: bytes a point may need, by default most of what is free; larger points are skipped, saying so.
         tolerance: the largest error that passes, in place of the criterion.
         sample: is filled for the bundle.
+        some: chooses among the grid's points; then only their values are proven, and where nodes ran.
+        reference_device: PyTorch's name of where the definition computes.
+        provider_options: of the graph's sessions, as `posexport.load` takes them.
     """
 
     provider: str = DEFAULT_PROVIDER
@@ -74,6 +77,9 @@ class Wishes:
     tolerance: float | None = None
     progress: Progress = field(default=lambda *_: None)
     sample: SampleWriter | None = None
+    some: Callable[[list[GridPoint]], list[GridPoint]] | None = None
+    reference_device: str = "cpu"
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def computed(self) -> PrecisionName:
@@ -129,13 +135,15 @@ class _Choice:
         self._log = RangeLog(wishes.threads) if wishes.computed == WATCHED else None
         watched = self._log.session if self._log is not None and wishes.copied else None
         self._subject = self._opened(self._source, graph, watched)
-        self._reference = reference_of(self._source, wishes.computed, self._wishes.sample)
+        self._reference = reference_of(self._source, wishes.computed, self._wishes.sample, wishes.reference_device)
         self._budget = Budget(outputs=own.outputs, heads=heads_of(own.module), limit=wishes.memory_limit)
 
     def proof(self) -> Proof:
         """All of it."""
         wishes, source = self._wishes, self._source
         points = self._grid()
+        if wishes.some is not None:
+            points = wishes.some(points)
         checks = list(self._checks(points))
         judge = self._judge()
         return Proof(
@@ -163,7 +171,9 @@ class _Choice:
         return _widened_parts(source) if self._wishes.copied else source
 
     def _opened(self, source: Source, model: Path | bytes, make: Make | None = None) -> Runner:
-        how: dict[str, Any] = {"provider": self._wishes.provider, "threads": self._wishes.threads, "make": make}
+        wishes = self._wishes
+        how: dict[str, Any] = {"provider": wishes.provider, "threads": wishes.threads, "make": make}
+        how |= {"provider_options": wishes.provider_options} if wishes.provider_options else {}
         if self._foreign is not None:
             return ForeignRunner(self._foreign, model, **how)
         return Runner.of(source, model, [part.spec for part in source.parts], **how)
@@ -201,10 +211,13 @@ class _Choice:
     def _checks(self, points: list[GridPoint]) -> Iterator[Check]:
         """In the order in which they run; ``points`` get those that branches of the graph need beside them."""
         wishes, source = self._wishes, self._source
-        yield Invariants(self._reference)
-        yield GreedySteps(self._reference, self._subject)
+        if wishes.some is None:
+            yield Invariants(self._reference)
+            yield GreedySteps(self._reference, self._subject)
         if not provider_named(wishes.provider).built_in:
             yield Placement(self._subject, self._graph, tuple(part.spec for part in source.parts))
+        if wishes.some is not None:
+            return
         if self._log is not None:
             yield Range(self._log, None if wishes.copied else partial(self._watched_copy, self._log))
         if self._foreign is not None:

@@ -80,9 +80,9 @@ def _key(value: Any) -> bytes:
             digest.update(repr(value).encode())
         else:
             # NumPy has no bfloat16; float32 holds every value of it
-            array = np.ascontiguousarray(
-                value.float() if str(getattr(value, "dtype", "")) == "torch.bfloat16" else value
-            )
+            if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+                value = value.float()
+            array = np.ascontiguousarray(value.cpu() if hasattr(value, "cpu") else value)
             digest.update(repr((array.shape, array.dtype.str)).encode())
             digest.update(array.data)
 

@@ -1,6 +1,6 @@
 """What ``posexport run`` does: open a bundle, run texts or a file of arrays, tell a person or a program the result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ def answer(
     normalize: bool = False,
     save: Path | None = None,
     force: bool = False,
+    provider_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Answer:
     """Run a bundle on texts or a file of arrays (``.npz``, ``.safetensors``, ``.json``); ``save`` writes an ``.npz``.
@@ -111,7 +112,9 @@ def answer(
     asked = any(value not in (None, False) for value in embed.values())
     _check(texts=texts, inputs=inputs, query=query, outputs=outputs, truncate=truncate, embed=asked)
     arrays = None if inputs is None else read_arrays(inputs)
-    session = load(directory, precision=precision, provider=provider, threads=threads)
+    session = load(
+        directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
+    )
     ranking = None if query is None else session.rank(query, texts, progress=progress)
     chosen = list(outputs) or None
     if ranking is not None:

@@ -1,6 +1,6 @@
-"""Calls of ONNX Runtime whose arrays stay on the device: IO binding."""
+"""Calls of ONNX Runtime whose arrays stay on the device."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -32,3 +32,19 @@ def run_bound(
             binding.bind_ortvalue_output(name, target)
     session.run_with_iobinding(binding)
     return list(binding.get_outputs())
+
+
+def run_placed(
+    session: "InferenceSession", values: "Mapping[str, OrtValue]", outputs: Sequence[str], device: str
+) -> "list[OrtValue]":
+    """The outputs of a call on ``device``, from inputs that have a default, which IO binding does not take."""
+    from onnxruntime import OrtValue, RunOptions
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtDevice, OrtValueVector
+
+    kinds = {"cpu": OrtDevice.cpu, "cuda": OrtDevice.cuda}
+    place = OrtDevice(kinds[device](), OrtDevice.default_memory(), 0)
+    feeds, fetches = OrtValueVector(), OrtValueVector()
+    for value in values.values():
+        feeds.push_back(value._ortvalue)  # noqa: SLF001  # the vector takes no other
+    session.run_with_ortvaluevector(RunOptions(), list(values), feeds, list(outputs), fetches, [place] * len(outputs))
+    return [OrtValue(value) for value in fetches]

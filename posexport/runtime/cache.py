@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
 from posexport.runtime import denormals
-from posexport.runtime.binding import run_bound
+from posexport.runtime.binding import run_bound, run_placed
 from posexport.runtime.chain import Chain, Link
 from posexport.runtime.ort_values import run, to_array, to_value
 from posexport.runtime.providers import make_session
@@ -215,10 +215,9 @@ class Cache:
 
     def _unbound(self, arrays: Mapping[str, NDArray[Any]]) -> "list[OrtValue]":
         """The same for a mask that may be left out: ONNX Runtime binds no input that has a default."""
-        values = {name: to_value(array) for name, array in arrays.items()}
-        names = [LOGITS, *self._ports.present]
+        values = {name: to_value(array) for name, array in arrays.items()} | self._fixed | self._held
         with denormals.as_zero():
-            return list(self._session.run_with_ort_values(names, {**values, **self._fixed, **self._held}))
+            return run_placed(self._session, values, [LOGITS, *self._ports.present], self._device)
 
     def compact(self, rows: Sequence[int]) -> None:
         """Keep only some rows, and drop the padding that they have in common on the left. This copies."""

@@ -1,8 +1,9 @@
 """What ``posexport generate`` does: open a bundle, continue texts, tell a person or a program the result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -117,6 +118,7 @@ def continue_texts(
     tell: Callable[[str], None] | None = None,
     config: GenerationConfig | None = None,
     decoder_prompts: Sequence[str] | None = None,
+    provider_options: Mapping[str, Any] | None = None,
 ) -> Continued:
     """Continue ``prompts`` with the bundle in ``directory``, as ``config`` says.
 
@@ -132,7 +134,9 @@ def continue_texts(
     if (chat and inputs is not None) or (system is not None and not chat):
         raise PosexportError("--chat is about --prompt, and --system about --chat; leave the other out")
     arrays = None if inputs is None else read_arrays(inputs)
-    session = load(directory, precision=precision, provider=provider, threads=threads)
+    session = load(
+        directory, precision=precision, provider=provider, threads=threads, provider_options=provider_options
+    )
     if arrays is not None:
         rows = max((len(np.atleast_1d(array)) for array in arrays.values()), default=0)
         prompts = [f"row {row}" for row in range(rows)]

@@ -7,8 +7,9 @@ to the CPU: `posexport.runtime.placement` finds those.
 
 import mmap
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from posexport.errors import PosexportError
 from posexport.runtime import denormals as thread_state
@@ -36,6 +37,7 @@ def make_session(
     spinning: bool = True,
     denormals: bool = True,
     weights: Path | None = None,
+    provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
     """A session for ``model`` (a path where weights lie beside it) on ``provider``, float32 computed as float32.
 
@@ -44,15 +46,16 @@ def make_session(
     ``spinning``: idle threads wait busily, which is faster alone and slower beside other work. ``denormals``: numbers
     below 1.2e-38 are kept; where not, they are 0 in the session's threads (`posexport.runtime.denormals`: and in the
     calling one while it runs). ``weights``: the folder of the files with the weights that a model given as bytes does
-    not hold.
+    not hold. ``provider_options``: as `posexport.load` takes them.
 
-    Raises PosexportError for an unknown provider or level, for a provider that does not load (naming the library), for
-    a model that is no ONNX file or is newer than the installed ONNX Runtime.
+    Raises PosexportError for an unknown provider, option or level, for a provider that does not load (naming the
+    library), for a model that is no ONNX file or is newer than the installed ONNX Runtime.
     """
     require("running a model", "onnxruntime")
     import onnxruntime
 
     record = provider_named(provider)
+    told = record.told(provider_options)
     if isinstance(model, Path) and not model.is_file():
         raise PosexportError(f"{model} does not exist or is not a file; give an ONNX model")
     options = _session_options(threads, level, profile, spinning)
@@ -73,7 +76,7 @@ def make_session(
             session = onnxruntime.InferenceSession(
                 model if isinstance(model, bytes) else str(model),
                 options,
-                providers=[(record.ort_name, dict(record.options))],
+                providers=[(record.ort_name, told)],
                 enable_fallback=0,
             )
     except Exception as err:
@@ -93,6 +96,7 @@ def bundle_session(
     profile: Path | None = None,
     spinning: bool = True,
     weights: Path | None = None,
+    provider_options: Mapping[str, Any] | None = None,
 ) -> "InferenceSession":
     """`make_session` as bundles are opened, in use and in their proof alike; only ``spinning`` differs between them."""
     return make_session(
@@ -104,6 +108,7 @@ def bundle_session(
         spinning=spinning,
         denormals=False,
         weights=weights,
+        provider_options=provider_options,
     )
 
 

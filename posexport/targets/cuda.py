@@ -1,11 +1,14 @@
-"""Why ONNX Runtime's CUDA provider does not load: the library or the device that is missing."""
+"""ONNX Runtime's CUDA provider: loading its libraries, and why it does not load."""
 
 import contextlib
 import ctypes
+import importlib.util
 import io
 import re
 import sys
 from pathlib import Path
+
+from posexport.targets import cuda_errors, cuda_libraries
 
 LIBRARY = "onnxruntime_providers_cuda"
 
@@ -16,7 +19,17 @@ def preload() -> None:
 
     if hasattr(onnxruntime, "preload_dlls"):
         with contextlib.redirect_stdout(io.StringIO()):  # it prints; `load_failure` says the same in one sentence
+            # ONNX Runtime itself looks beside its own folder alone
+            for folder in _elsewhere(Path(onnxruntime.__file__).parents[1]):
+                onnxruntime.preload_dlls(directory=str(folder))
             onnxruntime.preload_dlls()
+
+
+def _elsewhere(site: Path) -> list[Path]:
+    """Folders of libraries in nvidia wheels that are installed in another place than ``site``."""
+    found = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (found.submodule_search_locations or ())] if found is not None else []
+    return [folder for root in roots if root.parent != site for folder in sorted(root.glob("*/lib"))]
 
 
 def load_failure(error: str) -> str | None:
@@ -24,26 +37,42 @@ def load_failure(error: str) -> str | None:
 
     To be asked after ONNX Runtime has tried in vain: loaded before, its provider library takes a wrong turn.
     """
-    if reason := missing():
-        return reason
-    failure = re.search(r"CUDA failure (\d+): ([^;]+)", error)
-    return f"CUDA failure {failure[1]}, {failure[2].strip()}" if failure else None
+    return cuda_errors.explained(error) or missing()
 
 
 def missing() -> str | None:
-    """The library or the device that is not here, asked of the loader and of CUDA's driver; None if there is none."""
+    """The libraries or the device that are not here, asked of the loader and of CUDA's driver; None if none is."""
     import onnxruntime
 
     suffix = ".dll" if sys.platform == "win32" else ".so"
     prefix = "" if sys.platform == "win32" else "lib"
-    capi = Path(onnxruntime.__file__).parent / "capi"
+    path = Path(onnxruntime.__file__).parent / "capi" / f"{prefix}{LIBRARY}{suffix}"
     try:
-        ctypes.CDLL(str(capi / f"{prefix}{LIBRARY}{suffix}"))
+        ctypes.CDLL(str(path))
     except OSError as err:
-        missing = re.match(r"(\S+): cannot open shared object file", str(err))
-        library = f"the library {missing[1]} is missing" if missing else str(err)
-        return f"{library}; install the CUDA and cuDNN that onnxruntime {onnxruntime.__version__} asks for"
-    return _no_device()
+        return unloadable(str(err), built_for())
+    if reason := _no_device():
+        return reason
+    # what it looks up by name, not before it is needed
+    absent = cuda_libraries.absent(None, built_for()) if sys.platform == "linux" else []
+    return cuda_libraries.sentence(absent, built_for()) if absent else None
+
+
+def unloadable(error: str, cuda: int) -> str:
+    """What the loader's ``error`` about a provider that is built for that CUDA means."""
+    if (first := cuda_libraries.named(error)) is None:
+        return error
+    if first.startswith("libcuda.so"):
+        return f"the NVIDIA driver's library {first} is missing; install the driver"
+    return cuda_libraries.sentence(cuda_libraries.absent(first, cuda), cuda)
+
+
+def built_for() -> int:
+    """The major version of the CUDA that the installed onnxruntime-gpu is built for; 0 where it does not say."""
+    import onnxruntime
+
+    version = re.match(r"\d+", str(getattr(onnxruntime, "cuda_version", "")))
+    return int(version[0]) if version else 0
 
 
 def _no_device() -> str | None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from posexport.errors import PosexportError
 from posexport.targets import cuda
 from posexport.targets.dtypes import DType
+from posexport.targets.provider_options import CUDA_OPTIONS, ProviderOption, ort_options
 
 #: of ONNX, by which `Provider.computes` asks: MatMul has had one version since
 _OPSET = 13
@@ -23,6 +25,7 @@ class Provider:
         ort_name: ONNX Runtime's name for it.
         package: the wheel that is built with it.
         options: of every session on it.
+        choices: what users may choose of a session, by name.
         device: where its nodes keep their outputs, as ONNX Runtime calls it (`HOST`: the host's memory).
         built_in: every build of ONNX Runtime has it, and it always loads.
         widened: names of element types whose nodes it computes in float32, with casts before and after them.
@@ -40,6 +43,7 @@ class Provider:
     ort_name: str
     package: str
     options: Mapping[str, str] = field(default_factory=dict)
+    choices: Mapping[str, ProviderOption] = field(default_factory=dict)
     device: str = HOST
     built_in: bool = False
     widened: frozenset[str] = frozenset()
@@ -48,6 +52,10 @@ class Provider:
     accuracy_level: int = 0
     prepare: Callable[[], None] = lambda: None
     load_failure: Callable[[str], str | None] = lambda _: None
+
+    def told(self, given: Mapping[str, Any] | None) -> dict[str, str]:
+        """ONNX Runtime's options of a session for which users chose ``given``; PosexportError for a bad choice."""
+        return {**self.options, **ort_options(self.label, self.choices, given)}
 
     @property
     def waits_to_branch(self) -> bool:
@@ -107,6 +115,7 @@ CUDA = register(
         package="onnxruntime-gpu",
         # TF32 keeps 10 bits of a factor's 23: PyTorch leaves it off for matrix products too
         options={"use_tf32": "0"},
+        choices=CUDA_OPTIONS,
         device="cuda",
         preferred={"attention": ("group-query", "static", "multi-head", "attention", "formula")},
         unprofitable={

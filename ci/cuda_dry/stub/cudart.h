@@ -28,3 +28,5 @@ PRIVATE extern int64_t memory_now, memory_peak;
 PRIVATE extern int capturing;
 PRIVATE int type_of(const void *pointer);
 PRIVATE int synchronize(const char *caller);
+/* the error that DRYRUN_FAIL (FUNCTION:CODE) wants of a function, else 0: a full card, an old driver, one that is held */
+PRIVATE int failure(const char *function);

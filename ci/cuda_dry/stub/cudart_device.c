@@ -100,7 +100,10 @@ int cudaDeviceGetAttribute(int *value, int attribute, int device) {
 }
 int cudaGetDeviceCount(int *count) { return *count = 1, SUCCESS; }
 int cudaGetDevice(int *device) { return *device = 0, SUCCESS; }
-int cudaSetDevice(int device) { return device ? 101 : SUCCESS; }
+int cudaSetDevice(int device) {
+    int error = failure("cudaSetDevice");
+    return error ? error : device ? 101 : SUCCESS;
+}
 int cudaRuntimeGetVersion(int *version) { return *version = 13000, SUCCESS; }
 int cudaDriverGetVersion(int *version) { return *version = 13000, SUCCESS; }
 int cudaGetLastError(void) { return SUCCESS; }
@@ -108,6 +111,14 @@ int cudaPeekAtLastError(void) { return SUCCESS; }
 const char *cudaGetErrorName(int error) {
     return error == CAPTURE_UNSUPPORTED ? "cudaErrorStreamCaptureUnsupported" : error ? "cudaError" : "cudaSuccess";
 }
+/* CUDA's own words for those that DRYRUN_FAIL is used with */
 const char *cudaGetErrorString(int error) {
-    return error == CAPTURE_UNSUPPORTED ? "operation not permitted when stream is capturing" : "dry run";
+    switch (error) {
+    case OUT_OF_MEMORY: return "out of memory";
+    case 35: return "CUDA driver version is insufficient for CUDA runtime version";
+    case 46: return "CUDA-capable device(s) is/are busy or unavailable";
+    case 100: return "no CUDA-capable device is detected";
+    case CAPTURE_UNSUPPORTED: return "operation not permitted when stream is capturing";
+    default: return "dry run";
+    }
 }

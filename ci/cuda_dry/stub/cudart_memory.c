@@ -6,6 +6,7 @@ static Block *blocks;
 static size_t block_count, block_room;
 
 static int take(void **pointer, size_t size, int type, const char *caller) {
+    if (failure(caller)) return failure(caller);
     if (type == DEVICE && memory_now + (int64_t)size > (int64_t)(card()->memory_gib << 30)) return OUT_OF_MEMORY;
     /* a page of its own for each block; fresh pages are zero and take no memory until they are written */
     char *start = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,14 +55,17 @@ class Computed:
 class DefinitionReference:
     """One copy of the definition in each precision, or one for every call, for modules that keep state.
 
-    ``sample`` is filled with some of the cases. Raises PosexportError where there is not one, or where a user's module
-    itself gives no numbers.
+    ``device``: where PyTorch computes. ``sample`` is filled with some of the cases. Raises PosexportError where there
+    is not one, or where a user's module itself gives no numbers.
     """
 
-    def __init__(self, source: Source, precision: PrecisionName, sample: SampleWriter | None = None) -> None:
+    def __init__(
+        self, source: Source, precision: PrecisionName, sample: SampleWriter | None = None, device: str = "cpu"
+    ) -> None:
         self.source = source
         self.precision = precision
         self._sample = sample
+        self._device = device
         self._fresh = False
         self._first: tuple[GridPoint, str] | None = None
         self._points: Sequence[GridPoint] = ()
@@ -69,8 +73,9 @@ class DefinitionReference:
 
     def _copy(self) -> None:
         module, outputs = self.source.module, len(self.source.outputs)
-        self.truth = PrecisionCopy(module, torch.float64, outputs=outputs, fresh=self._fresh)
-        self.baseline = PrecisionCopy(module, BY_PRECISION[self.precision].torch, outputs=outputs, fresh=self._fresh)
+        how: dict[str, Any] = {"outputs": outputs, "fresh": self._fresh, "device": self._device}
+        self.truth = PrecisionCopy(module, torch.float64, **how)
+        self.baseline = PrecisionCopy(module, BY_PRECISION[self.precision].torch, **how)
 
     @property
     def whole_truth(self) -> Run:

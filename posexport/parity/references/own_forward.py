@@ -66,10 +66,12 @@ class JudgedByForward(DefinitionReference):
         )
 
 
-def reference_of(source: Source, precision: PrecisionName, sample: SampleWriter | None = None) -> DefinitionReference:
-    """The reference of a definition in a proof of a graph that computes in ``precision``."""
+def reference_of(
+    source: Source, precision: PrecisionName, sample: SampleWriter | None = None, device: str = "cpu"
+) -> DefinitionReference:
+    """The reference of a definition in a proof of a graph that computes in ``precision``; PyTorch is on ``device``."""
     judged = isinstance(source.module, PlainDecoder) and source.module.judged_by_forward
-    return (JudgedByForward if judged else DefinitionReference)(source, precision, sample)
+    return (JudgedByForward if judged else DefinitionReference)(source, precision, sample, device)
 
 
 def _own(decoder: nn.Module, ids_BT: Tensor) -> tuple[Sequence[int], Tensor]:

@@ -25,23 +25,28 @@ _T = TypeVar("_T")
 class PrecisionCopy:
     """A copy of ``module`` in one precision. ``fresh``: every call gets its own, for modules that keep state.
 
+    ``device``: PyTorch's name of where it computes.
+
     The copy of a large module reads the original's parameters one at a time
     (`posexport.parity.references.shared_weights`).
     """
 
-    def __init__(self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, dtype: torch.dtype, *, outputs: int, fresh: bool = False, device: str = "cpu"
+    ) -> None:
         self.original = module
+        self.device = torch.device(device)
         self.dtype = dtype
         self.outputs = outputs
         large = mapped.size_of(module.parameters()) > mapped.LARGE
-        self.reader = Reader(dtype) if large and shareable(module) else None
+        self.reader = Reader(dtype) if large and shareable(module) and self.device.type == "cpu" else None
         self.copy = None if fresh else self._copied()
 
     def _copied(self) -> nn.Module:
         if self.reader is not None:
             module = sharing(self.original, self.reader)
         else:
-            module = in_precision(self._duplicate(), self.dtype).eval()
+            module = in_precision(self._duplicate(), self.dtype).eval().to(self.device)
         for part in getattr(module, "reused", ()):
             # of a copy of posexport's own; hooks see a call and cannot spare it, and a module around the part would
             # not be the one that its definition asks for inputs and encodings
@@ -64,7 +69,9 @@ class PrecisionCopy:
     def asked(self, call: Callable[[nn.Module], _T]) -> _T:
         """What ``call`` makes of the copy, computed as its outputs are."""
         module = self._copied() if self.copy is None else self.copy
-        with torch.inference_mode(), _products(self.dtype):
+        # what it makes without a device is there too; on the CPU it is anyway
+        makes_there = nullcontext() if self.device.type == "cpu" else self.device
+        with makes_there, torch.inference_mode(), _products(self.dtype):
             answer = call(module)
         if self.reader is not None:
             self.reader.release()
@@ -73,7 +80,7 @@ class PrecisionCopy:
 
     def tensors(self, feeds: Feeds) -> dict[str, torch.Tensor]:
         """Feeds as tensors, real numbers in the copy's precision."""
-        tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        tensors = {name: torch.from_numpy(array).to(self.device) for name, array in feeds.items()}
         return {name: t.to(self.dtype) if t.is_floating_point() else t for name, t in tensors.items()}
 
 

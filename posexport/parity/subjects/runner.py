@@ -50,11 +50,19 @@ class Runner:
         threads: int = 0,
         level: str = "all",
         make: Make | None = None,
+        provider_options: Mapping[str, Any] | None = None,
     ) -> None:
         import onnxruntime
 
         # PyTorch runs in turn with it: threads that wait busily would take its processors
-        make = make or partial(bundle_session, provider=provider, threads=threads, level=level, spinning=False)
+        make = make or partial(
+            bundle_session,
+            provider=provider,
+            threads=threads,
+            level=level,
+            spinning=False,
+            provider_options=provider_options,
+        )
         self.chain = open_chain(model, parts, make)
         *before, last = self.chain.links
         self.chain = Chain([*(replace(link, session=RememberingSession(link.session)) for link in before), last])

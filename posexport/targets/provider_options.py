@@ -1,0 +1,121 @@
+"""What users may choose of an execution provider's session: names, values, and what ONNX Runtime is told.
+
+The same in Python (``posexport.load(provider_options={"tf32": True})``) and on the command line
+(``--provider-option tf32=on``).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posexport.errors import PosexportError
+
+#: ONNX Runtime's option that captures calls as CUDA graphs
+CAPTURES = "enable_cuda_graph"
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_TRUTHS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
+
+
+@dataclass(frozen=True)
+class ProviderOption:
+    """One choice.
+
+    Attributes:
+        values: what it takes, for people.
+        help: what it does.
+        told: a value -> ONNX Runtime's options; ValueError for one that it does not take.
+    """
+
+    values: str
+    help: str
+    told: Callable[[Any], Mapping[str, str]]
+
+
+def _size(value: Any) -> int:
+    """Bytes, of a number or of a text such as 4GB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", str(value).strip())
+    if isinstance(value, bool) or found is None or found[2].upper() not in _UNITS:
+        raise ValueError
+    size = int(float(found[1]) * _UNITS[found[2].upper()])
+    if size < 1:
+        raise ValueError
+    return size
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in _TRUTHS:
+        raise ValueError
+    return _TRUTHS[str(value).lower()]
+
+
+def _stream(value: Any) -> int:
+    number = int(str(value), 0)
+    if isinstance(value, bool) or number < 0:
+        raise ValueError
+    return number
+
+
+_GROWTH = {"double": "kNextPowerOfTwo", "exact": "kSameAsRequested"}
+
+
+def _growth(value: Any) -> str:
+    if value not in _GROWTH:
+        raise ValueError
+    return _GROWTH[value]
+
+
+#: of CUDA
+CUDA_OPTIONS: Mapping[str, ProviderOption] = {
+    "memory_limit": ProviderOption(
+        "bytes, or a size such as 4GB",
+        "The most that the session's arena takes of the card's memory; a call that needs more is an error.",
+        lambda value: {"gpu_mem_limit": str(_size(value))},
+    ),
+    "arena_growth": ProviderOption(
+        "double or exact",
+        "By how much the arena grows: to the next power of two (the default), or by what is asked for.",
+        lambda value: {"arena_extend_strategy": _growth(value)},
+    ),
+    "tf32": ProviderOption(
+        "on or off",
+        "Products of float32 keep 10 bits of each factor; faster, and outside what was proven. The default is off.",
+        lambda value: {"use_tf32": str(int(_truth(value)))},
+    ),
+    "stream": ProviderOption(
+        "a cudaStream_t as a number",
+        "Compute on this CUDA stream, such as torch.cuda.Stream().cuda_stream; it must outlive the session.",
+        lambda value: {"user_compute_stream": str(_stream(value))},
+    ),
+    "graph": ProviderOption(
+        "on or off",
+        "Capture calls as CUDA graphs, one for each shape, and replay them; not for models with a KV cache.",
+        lambda value: {CAPTURES: str(int(_truth(value)))},
+    ),
+}
+
+
+def ort_options(label: str, known: Mapping[str, ProviderOption], given: Mapping[str, Any] | None) -> dict[str, str]:
+    """What ONNX Runtime is told for options that users chose of the provider that sentences call ``label``.
+
+    Raises PosexportError for an option that the provider does not have, and for a value that it does not take.
+    """
+    told: dict[str, str] = {}
+    for name, value in (given or {}).items():
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none; give provider cuda, or leave it out"
+            raise PosexportError(f"{label} has no option {name!r:.60}; {has}")
+        try:
+            told |= known[name].told(value)
+        except (ValueError, TypeError) as err:
+            raise PosexportError(f"{name} of {label} takes {known[name].values}, got {value!r:.60}") from err
+    return told
+
+
+def as_mapping(pairs: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE pairs of the command line; PosexportError for one without an equals sign."""
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise PosexportError(f"--provider-option takes KEY=VALUE, got {wrong[0]!r:.60}; for example tf32=on")
+    return dict(pair.split("=", 1) for pair in pairs)
