@@ -27,7 +27,8 @@ def run(name: str, setup: Setup) -> Row:
             for length in (64, 128, 513):
                 feeds = ids(plain, 1, length, seed)
                 answers = [s.run(feeds, outputs=[output])[output] for s in (plain, captured)]
-                if not same(*answers):
+                # the rehearsal's stand-ins compute nothing: what lies in memory is no answer
+                if not setup.rehearsal and not same(*answers):
                     wrong.append(f"{length} tokens, call {seed}")
         for length in (128, 513):
             feeds = ids(plain, 1, length)
