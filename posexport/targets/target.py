@@ -69,6 +69,11 @@ class Target:
         """A condition that the device computes makes the host wait for it."""
         return self.provider is not None and self.provider.waits_to_branch
 
+    @property
+    def bias_multiple(self) -> int:
+        """Attention with a bias is fused over queries and keys of a multiple of this; 1: over any."""
+        return 1 if self.provider is None else self.provider.bias_multiples.get(self.dtype.name, 1)
+
     def may_use(self, operator: str) -> bool:
         """Whether ONNX Runtime's own ``operator`` may be in the graph."""
         return self.microsoft or operator in self.clients_have
