@@ -114,7 +114,7 @@ def _over_filled(attention: Attention, target: Target) -> Appended:
 
     def fill(name: str, used: ir.Value, missing: ir.Value) -> ir.Value:
         slots = g.Range(0, g.scalar(g.Add(used, missing)), 1)
-        return g.Gather(present[name], g.Clip(slots, None, g.scalar(g.Sub(used, [1]))), axis=2, name=f"{name}_filled")
+        return g.Gather(present[name], g.Min(slots, g.Sub(used, [1])), axis=2, name=f"{name}_filled")
 
     multiple = target.bias_multiple
     if spec.grouped:
