@@ -196,9 +196,12 @@ class _Body:
     def _is_aligned(self, node: ir.Node) -> bool:
         """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
         # positions stand last in operators and attention alike
-        queries, keys = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
-        if queries is None or keys is None:
+        found = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
+        if len(found) < 2 or None in found:
             return False
+        queries, keys = found
+        assert queries is not None
+        assert keys is not None
         if self.aligned and (queries, keys) == (self.queries, self.keys):
             return True
         of_queries, of_keys = self.runs.get(queries), self.runs.get(keys)

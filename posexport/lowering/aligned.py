@@ -26,11 +26,10 @@ def aligned(
     For what adds something to its scores. ``queries`` may be 1: they stay as many as they are. ``fill``: where keys and
     values are not filled up with zeros.
     """
-    g, x = attention.g, attention.x
-    tokens = 1 if attention.spec.packed else 2
+    g, x, packed = attention.g, attention.x, attention.spec.packed
 
     def zeros(name: str, _: ir.Value, missing: ir.Value) -> ir.Value:
-        return g.Pad(x[name], g.shape([0], missing), None, [tokens], name=f"{name}_filled")
+        return g.Pad(x[name], _behind(g, missing, packed=packed), name=f"{name}_filled")
 
     alone = attention.adds_mask_alone
     bias = x["mask"] if alone else attention.bias()
@@ -42,11 +41,19 @@ def aligned(
     if no_queries is not None:
         filled["q"] = zeros("q", new, no_queries)
     if alone:
-        mask = g.Pad(bias, g.shape([0], no_keys), attention.lowest(), [3], name="mask_of_all_keys")
+        mask = g.Pad(bias, g.shape([0] * 7, no_keys), attention.lowest(), name="mask_of_all_keys")
         whole = new if no_queries is None else g.Add(new, no_queries)
         return attention.over(**filled), g.Expand(mask, g.shape(whole, [1]), name="mask_of_queries")
-    pads, axes = (g.shape([0], no_keys), [3]) if no_queries is None else (g.shape([0, 0], no_queries, no_keys), [2, 3])
-    return attention.over(**filled), g.Pad(bias, pads, attention.lowest(), axes, name="aligned_bias")
+    pads = g.shape([0] * 6, [0] if no_queries is None else no_queries, no_keys)
+    return attention.over(**filled), g.Pad(bias, pads, attention.lowest(), name="aligned_bias")
+
+
+def _behind(g: Builder, missing: ir.Value, *, packed: bool) -> ir.Value:
+    """The pads that put so many behind the tokens of [B, T, H D] or [B, H, T, D].
+
+    Of every axis: where it moves a transposition, ONNX Runtime 1.31 takes the pads of some axes for those of all.
+    """
+    return g.shape([0] * (4 if packed else 6), missing, [0])
 
 
 def _missing(g: Builder, size: ir.Value, multiple: int) -> ir.Value:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from posexport.ops.cached_calls import OF_CALL
+from posexport.ops.kept_keys import KEPT
 from posexport.ops.operator import OPERATORS, Operator
 from posexport.ops.spec import NodeSpec
 
@@ -90,6 +91,8 @@ class AttentionSpec(_Scored):
     packed: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
+    #: inputs say in which order the kept keys stand first, and how many they are (`posexport.ops.kept_keys`)
+    kept_known: bool = False
     #: D, where the trace knows it
     head_size: int | None = None
 
@@ -104,6 +107,7 @@ class AttentionSpec(_Scored):
             "Static": self.cache == "static",
             "Grouped": self.grouped,
             "Biased": self.bias != "none",
+            "Counted": self.kept_known,
         }
         return "".join([*(word for word, on in words.items() if on), self._label, "Attention"])
 
@@ -120,6 +124,7 @@ class AttentionSpec(_Scored):
             "bias_is_full": self.bias == "tiled",
             "bias_strip": self.bias == "tiled" and self.toeplitz,
             "mask": self.mask != "none",
+            **dict.fromkeys(KEPT, self.kept_known),
             "sink": self.sink,
         }
         return ["q", "k", "v", *(name for name, on in present.items() if on), *self._tensors]

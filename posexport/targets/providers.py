@@ -111,7 +111,7 @@ CUDA = register(
         # TF32 keeps 10 bits of a factor's 23: PyTorch leaves it off for matrix products too
         options={"use_tf32": "0"},
         device="cuda",
-        preferred={"attention": ("group-query", "static", "multi-head", "attention", "formula")},
+        preferred={"attention": ("group-query", "kept-keys", "static", "multi-head", "attention", "formula")},
         unprofitable={
             "packed-projections": "not measured on CUDA",
             "flat-tokens": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",

@@ -13,6 +13,8 @@ MICROSOFT = "com.microsoft"
 MICROSOFT_OPSET = 1
 #: the first opset with Attention, RotaryEmbedding and RMSNormalization
 ATTENTION_OPSET = 23
+#: the first with an Attention that takes how many keys count, and with TensorScatter, which writes to a static cache
+KEPT_KEYS_OPSET = 24
 #: the first opset whose DequantizeLinear and QuantizeLinear know blocks and 4 bits
 BLOCKED_OPSET = 21
 #: the target of graphs of standard operators, for any runtime
