@@ -1,4 +1,4 @@
-"""Attention with a bias for a device: queries, keys and bias are filled up to a multiple, and nothing of that is seen."""
+"""Attention with a bias for a device: queries, keys and bias are filled up to a multiple, which nobody sees."""
 
 from typing import Any
 

@@ -38,8 +38,8 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
     """The opset to export at: ``wanted`` if it is one that can be written and run, else the default.
 
     ``static_cache``: the graph writes to a cache of fixed size. ``made_for``: for ONNX Runtime alone the default is the
-    first opset that has Attention, for its providers on a device that with lengths, where the installed one takes it. ``blocked``: weights share scales in blocks, and
-    no operator of ONNX Runtime's own multiplies them.
+    first opset that has Attention, on a device one with a number of keys, where the installed one takes it.
+    ``blocked``: weights share scales in blocks, and no operator of ONNX Runtime's own multiplies them.
 
     Raises:
         PosexportError: naming the lowest and the highest opset that work here.

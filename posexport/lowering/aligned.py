@@ -18,9 +18,7 @@ from posexport.lowering.attention import Attention
 Fill = Callable[[str, ir.Value, ir.Value], ir.Value]
 
 
-def aligned(
-    attention: Attention, *, queries: int, keys: int, fill: Fill | None = None
-) -> tuple[Attention, ir.Value]:
+def aligned(attention: Attention, *, queries: int, keys: int, fill: Fill | None = None) -> tuple[Attention, ir.Value]:
     """``attention`` over queries and keys filled up to these multiples, and its bias [B or 1, H or 1, T', S'].
 
     For what adds something to its scores. ``queries`` may be 1: they stay as many as they are. ``fill``: where keys and

@@ -137,7 +137,7 @@ def _written(split: Attention) -> tuple[ir.Value, ir.Value]:
 
 def _by_formula(attention: Attention) -> Appended:
     g, split = attention.g, attention.split()
-    x, keys = split.x, g.Shape(split.x["kpos"])
+    keys = g.Shape(split.x["kpos"])
     k, v = _written(split)
     used = {name: g.slice(cache, [0], keys, 2) for name, cache in (("k", k), ("v", v))}
     context = split.over(**used).by_products()

@@ -1,4 +1,4 @@
-"""Attention by ai.onnx Attention (opset 24) over keys whose kept ones stand first, with their number in place of a mask.
+"""Attention by ai.onnx Attention (opset 24), the kept keys first and their number in the place of a mask.
 
 A device then needs no bias: ONNX Runtime has flash attention for CUDA in half precision, memory-efficient attention in
 float32, of any length and without a branch. Keys and values are copied once, in that order.
@@ -27,7 +27,7 @@ class KeptKeys(Lowering[AttentionSpec]):
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
         def in_order(name: str) -> ir.Value:
-            """[B, S, H D]; each operator says what the last axis is, without which none would be inferred of Attention."""
+            """[B, S, H D], by operators of which the last axis is inferred: else Attention's would be none."""
             return g.Gather(g.Flatten(x[name], axis=2), x["key_order"], axis=0, name=f"{name}_kept_first")
 
         return g.Attention(

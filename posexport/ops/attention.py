@@ -13,14 +13,15 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `causal` | bool | keys after the query, by their positions, are dropped |
 | `grouped` | bool | grouped-query attention: k and v have KV heads, which groups of the queries' heads share |
 | `sink` | bool | a score of every head, [H], takes part in the softmax as a key without a value |
-| `cache` | none, static, append, grow | a static KV cache is k and v (static), or has them appended (append); a copy of a dynamic one has them appended (grow) |
+| `cache` | none, static, append, grow | KV cache: k and v are a static one, go into it, or behind a dynamic one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
 
 Of a static KV cache the first S of C slots count. A node that appends writes its k and v to ``past_k, past_v``
-[B, H, C, D] and returns these too; one whose cache grows puts them behind [B, H, P, D]; `posexport.ops.cached_calls` says what it must know of a call. A full ``bias`` is
-[B or 1, H or 1, T, S]. A tiled one is so where ``bias_is_full``; elsewhere it is empty, and each tile of queries
-computes its own, a Toeplitz bias from ``bias_strip`` (`posexport.lowering.toeplitz`).
+[B, H, C, D] and returns these too; one whose cache grows puts them behind [B, H, P, D].
+`posexport.ops.cached_calls` says what both must know of a call. A full ``bias`` is [B or 1, H or 1, T, S]. A tiled one
+is so where ``bias_is_full``; elsewhere it is empty, and each tile of queries computes its own, a Toeplitz bias from
+``bias_strip`` (`posexport.lowering.toeplitz`).
 """
 
 from dataclasses import dataclass, replace

@@ -40,11 +40,10 @@ class InPlaceCache(GraphPass):
             if spec is not None and not spec.appends:
                 # a device has fused attention for causal order, and none for a bias
                 known = target.waits_to_branch and spec.scores is None and spec.mask == "keys"
-                writes = [_write_of(value) for value in node.inputs[1:3]]
-                grown = [_concat_of(value) for value in node.inputs[1:3]] if known else [None]
-                if None not in grown:
-                    writes = grown
-                appended = replace(spec, cache="append" if None in grown else "grow", order_known=known)
+                grown = [_concat_of(value) for value in node.inputs[1:3]]
+                grows = known and None not in grown
+                writes = grown if grows else [_write_of(value) for value in node.inputs[1:3]]
+                appended = replace(spec, cache="grow" if grows else "append", order_known=known)
                 in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
                 reason = in_no_cache or GROUP_QUERY.refusal(appended, target)
                 if reason is None:

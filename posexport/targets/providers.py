@@ -31,8 +31,8 @@ class Provider:
         unprofitable: graph passes that apply and are left out for it -> why.
         accuracy_level: of MatMulNBits, and of those that sessions make of DequantizeLinear and MatMul; 4: activations
             become int8 in its kernels, 0: they stay as they are.
-        bias_multiples: name of an element type -> of how many queries and keys a multiple must be so that attention with
-            a bias is fused.
+        bias_multiples: name of an element type -> of what queries and keys must be a multiple, so that attention with a
+            bias is fused.
         prepare: called before a session is made.
         load_failure: what ONNX Runtime raised -> why the provider does not load and what to do, where that is known.
     """
