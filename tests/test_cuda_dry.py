@@ -44,6 +44,9 @@ KNOWN = [
     ("grouped", "bfloat16", 80, 1, 4095, "flash, split"),
     ("grouped", "float16", 75, 128, 0, "memory-efficient"),
     ("grouped", "float", 80, 128, 0, "on the CPU"),  # there is no such kernel
+    ("counted", "float16", 80, 513, 0, "flash, split"),
+    ("counted", "bfloat16", 90, 513, 0, "flash, split"),
+    ("counted", "float", 80, 513, 0, "memory-efficient"),
 ]
 #: of these, run with every change
 SHORT = ("plain float16 80", "biased float16 80")
@@ -63,13 +66,18 @@ def attention(kind: str, dtype: str, new: int, past: int) -> onnx.ModelProto:
         outputs += [port(f"n{n}", 1, 2, new + past, 64) for n in "kv"]
         operator, sizes = "GroupQueryAttention", {"num_heads": 8, "kv_num_heads": 2}
         names = [each.name for each in inputs]
+    elif kind == "counted":
+        inputs += [*(port(n, 1, new, 512) for n in "kv"), port("counts", 1, of=TensorProto.INT64)]
+        operator, sizes = "Attention", {"q_num_heads": 8, "kv_num_heads": 8}
+        names = ["q", "k", "v", "", "", "", "counts"]
     else:
         inputs += [port(n, 1, new, 512) for n in "kv"] + ([port("bias", 1, 1, new, new)] if kind == "biased" else [])
         operator, sizes = "MultiHeadAttention", {"num_heads": 8}
         names = ["q", "k", "v", *(["", "", "bias"] if kind == "biased" else [])]
-    node = helper.make_node(operator, names, [each.name for each in outputs], domain="com.microsoft", **sizes)
+    domain = "" if operator == "Attention" else "com.microsoft"
+    node = helper.make_node(operator, names, [each.name for each in outputs], domain=domain, **sizes)
     graph = helper.make_graph([node], kind, inputs, outputs)
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
@@ -81,7 +89,7 @@ def known(rows: list[tuple]) -> list:
 @pytest.mark.parametrize(("kind", "dtype", "card", "new", "past", "kernel"), known(KNOWN))
 def test_attention_is_what_onnxruntime_s_sources_choose(kind, dtype, card, new, past, kernel, tmp_path):
     onnx.save(attention(kind, dtype, new, past), tmp_path / "model.onnx")
-    values = {"last": new + past - 1, "total": new + past}
+    values = {"last": new + past - 1, "total": new + past, "counts": new}
     record = run.dry_run_file(tmp_path / "model.onnx", card, values)
     assert record.attention == {kernel: 1}
 
@@ -100,11 +108,42 @@ def dry(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Cal
     return records
 
 
-def test_distances_cost_no_copies_and_a_cuda_graph_is_captured(dry):
-    record = dry("encoder-t5", 80, {"at 128": Size(length=128), "at 513": Size(length=513)}, ("at 128",))["at 128"]
-    assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (0, 0, 0, {})
-    assert record.attention == {"memory-efficient": 2}
-    assert record.cuda_graph == "captured"
+@pytest.mark.parametrize(
+    ("name", "kernels"), [("encoder-t5", {"memory-efficient"}), ("encoder-nope", {"flash", "flash, split"})]
+)
+def test_an_encoder_is_fused_at_any_length_without_copies_and_captured(dry, name, kernels):
+    """A bias is filled up to a multiple; a mask is the number of keys that it keeps."""
+    records = dry(name, 80, {f"at {n}": Size(length=n) for n in (17, 128, 513)}, ("at 128",))
+    for record in records.values():
+        assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (0, 0, 0, {})
+        assert record.attention.keys() <= kernels
+    assert records["at 128"].cuda_graph == "captured"
+
+
+def test_a_bias_and_a_static_cache_are_fused_and_a_step_is_captured(dry):
+    calls = {"prompt": Size(length=129, capacity=256), "step": Size(length=1, past=128, capacity=256)}
+    records = dry("decoder-alibi", 80, calls, ("step",), cache="static")
+    assert {name: record.attention for name, record in records.items()} == {
+        name: {"memory-efficient": 2} for name in calls
+    }
+    assert {(record.to_host, record.to_device, record.waits) for record in records.values()} == {(0, 0, 0)}
+    assert records["step"].cuda_graph == "captured"
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        ("decoder-rope", ({"flash", "flash, split"}, {"cudnn"})),
+        ("decoder-alibi", ({"memory-efficient"}, {"cudnn"})),
+        ("decoder-relative-key", ({"memory-efficient"}, {"cudnn"})),
+    ],
+)
+@pytest.mark.parametrize("card", cases.CARDS)
+def test_every_call_of_a_growing_cache_is_fused(dry, name, kernels, card):
+    calls = {"prompt": Size(length=129), "step": Size(length=1, past=128), "chunk": Size(length=8, past=121)}
+    records = dry(name, card, calls)
+    assert set().union(*(record.attention for record in records.values())) <= kernels[card == 90]
 
 
 def test_a_static_cache_is_attended_to_without_a_bias(dry):

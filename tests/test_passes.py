@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
         (),
         None,
         Target("cuda", 24),
-        {"skip-norm": 4, "bias-gelu": 2, "packed-heads": 2},
+        {"skip-norm": 4, "bias-gelu": 2, "packed-heads": 2, "kept-keys": 2},
     ),
     "bert, portable": ("encoder-absolute", (), None, Target("portable", 18), {"gelu": 2}),
     "tanh, cpu": (
@@ -271,7 +271,7 @@ def test_what_is_left_out_says_why() -> None:
     assert "opset 23" in cpu["rms-norm"]
     assert "skip-norm" not in cuda
     assert "one kernel" in cuda["flat-tokens"]
-    assert set(cpu) == {"skip-norm", "rms-norm", "packed-projections"}
+    assert set(cpu) == {"skip-norm", "rms-norm", "packed-projections", "kept-keys"}
     assert "opset 24 has Gelu" in reasons(Target("cpu", 24))["gelu"]
 
 

@@ -119,3 +119,34 @@ def test_a_built_in_encoder_slices_by_sizes_alone():
     sliced = [node.inputs[0].name for node in distance if node.op_type == "Slice"]
     assert "qpos" not in sliced
     assert "kpos" not in sliced
+
+
+#: two calls of a function, with weights of the same rows or of other ones
+TABLES = """
+<ir_version: 8, opset_import: ["": 18, "posexport": 1]>
+g (float[B, H, T, 2] q, int64[T] slots) => (int64[1] a, int64[1] b, int64[1] c, int64[1] d)
+<float[5, 2] one = {{ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 }}, float[{rows}, 2] two = {{ {numbers} }}>
+{{
+    a, b = posexport.Asked(q, one, slots, slots)
+    c, d = posexport.Asked(q, two, slots, slots)
+}}
+<domain: "posexport", opset_import: ["": 18]>
+Asked (q, table, qpos, kpos) => (rows, tokens)
+{{
+    rows = Shape<start = 0, end = 1>(table)
+    tokens = Shape<start = 2, end = 3>(q)
+}}
+"""
+
+
+@pytest.mark.parametrize(("rows", "asked"), [(5, {"qpos"}), (4, {"qpos", "table"})])
+def test_sizes_that_layers_share_are_asked_of_what_they_share(rows, asked):
+    """Tokens by their slots, and rows of a weight not at all where all calls have as many."""
+    text = TABLES.format(rows=rows, numbers=", ".join("1" * 2 * rows))
+    graph = ir.from_proto(onnx.parser.parse_model(text))
+    sizes_on_host.settle(graph, Target("cuda"))
+    (function,) = graph.functions.values()
+    assert {node.inputs[0].name for node in function if node.op_type == "Shape"} == asked
+    feeds = {"q": np.zeros((1, 3, 7, 2), np.float32), "slots": np.arange(7)}
+    found = make_session(ir.to_proto(graph).SerializeToString()).run(None, feeds)
+    assert [int(each[0]) for each in found] == [5, 7, rows, 7]

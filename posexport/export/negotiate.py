@@ -3,7 +3,8 @@
 import functools
 
 from posexport.errors import PosexportError
-from posexport.targets.target import ATTENTION_OPSET, BLOCKED_OPSET
+from posexport.targets.providers import PROVIDERS
+from posexport.targets.target import ATTENTION_OPSET, BLOCKED_OPSET, KEPT_KEYS_OPSET
 
 DEFAULT_OPSET = 18
 #: IR 10 is understood by ONNX Runtime 1.18 and later and by the browsers' builds; nothing in a bundle needs a newer
@@ -37,8 +38,8 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
     """The opset to export at: ``wanted`` if it is one that can be written and run, else the default.
 
     ``static_cache``: the graph writes to a cache of fixed size. ``made_for``: for ONNX Runtime alone the default is the
-    first opset that has Attention, where the installed one takes it. ``blocked``: weights share scales in blocks, and
-    no operator of ONNX Runtime's own multiplies them.
+    first opset that has Attention, on a device one with a number of keys, where the installed one takes it.
+    ``blocked``: weights share scales in blocks, and no operator of ONNX Runtime's own multiplies them.
 
     Raises:
         PosexportError: naming the lowest and the highest opset that work here.
@@ -50,6 +51,10 @@ def opset(wanted: int | None, *, static_cache: bool = False, made_for: str = "po
             f"--cache static needs --opset {STATIC_CACHE_OPSET} or higher, which has TensorScatter; got {wanted}"
         )
     if wanted is None and not static_cache:
+        # a device's attention takes how many keys count
+        device = made_for in PROVIDERS and PROVIDERS[made_for].waits_to_branch
+        if device and takes(KEPT_KEYS_OPSET):
+            return KEPT_KEYS_OPSET
         newer = made_for != "portable" and takes(ATTENTION_OPSET)
         return ATTENTION_OPSET if newer else BLOCKED_OPSET if blocked else DEFAULT_OPSET
     if wanted is None:

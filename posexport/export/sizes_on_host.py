@@ -44,11 +44,11 @@ def settle(model: ir.Model, target: Target) -> None:
     if not target.waits_to_branch:
         return
     calls = _Calls()
-    _Body(model.graph, {}, aligned=False, calls=calls).rewrite()
+    _Body(model.graph, {}, {}, aligned=False, calls=calls).rewrite()
     # callers before the functions that they call
     for function in _callers_first(model):
         shapes, aligned = calls.of(function)
-        _Body(function, shapes, aligned=aligned, calls=calls).rewrite()
+        _Body(function, shapes, calls.tables_of(function), aligned=aligned, calls=calls).rewrite()
     RemoveUnusedNodesPass()(model)
 
 
@@ -58,10 +58,24 @@ class _Calls:
     def __init__(self) -> None:
         self._sizes: defaultdict[str, list[list[Shape | None]]] = defaultdict(list)
         self._aligned: defaultdict[str, list[bool]] = defaultdict(list)
+        self._tables: defaultdict[str, list[list[tuple[int, ...] | None]]] = defaultdict(list)
 
-    def note(self, node: ir.Node, sizes: list[Shape | None], aligned: bool) -> None:
+    def note(
+        self, node: ir.Node, sizes: list[Shape | None], tables: list[tuple[int, ...] | None], *, aligned: bool
+    ) -> None:
         self._sizes[node.op_type].append(sizes)
+        self._tables[node.op_type].append(tables)
         self._aligned[node.op_type].append(aligned)
+
+    def tables_of(self, function: ir.Function) -> dict[ir.Value, tuple[int, ...]]:
+        """The inputs that are weights of the same shape in every call, with that."""
+        known = self._tables[function.name]
+        found: dict[ir.Value, tuple[int, ...]] = {}
+        for index, value in enumerate(function.inputs):
+            given = {call[index] if index < len(call) else None for call in known}
+            if len(given) == 1 and (shape := given.pop()) is not None:
+                found[value] = shape
+        return found
 
     def of(self, function: ir.Function) -> tuple[dict[ir.Value, Shape], bool]:
         """The inputs that are sizes in every call, and whether queries are the last of the keys in every call."""
@@ -77,19 +91,28 @@ class _Calls:
 class _Body:
     """The graph, or a function.
 
-    ``shapes``: inputs that are sizes. ``aligned``: inputs qpos and kpos are all slots of a call: keys count from 0, and
-    the queries are the last of them.
+    ``shapes``: inputs that are sizes. ``tables``: those that are weights, with their shapes. ``aligned``: inputs qpos
+    and kpos are all slots of a call: keys count from 0, and the queries are the last of them.
     """
 
     def __init__(
-        self, body: ir.Graph | ir.Function, shapes: Mapping[ir.Value, Shape], *, aligned: bool, calls: _Calls
+        self,
+        body: ir.Graph | ir.Function,
+        shapes: Mapping[ir.Value, Shape],
+        tables: Mapping[ir.Value, tuple[int, ...]],
+        *,
+        aligned: bool,
+        calls: _Calls,
     ) -> None:
+        self.tables = tables
         self.body, self.calls, self.aligned = body, calls, aligned
         self.shapes: dict[ir.Value, Shape | None] = dict(shapes)
         self.runs: dict[ir.Value, _Run] = {}
         self.device: dict[ir.Value, bool] = {}
         named = {value.name: value for value in body.inputs}
         self.queries, self.keys = named.get("qpos"), named.get("kpos")
+        #: of tensors with split heads the slots that stand for their tokens
+        self.slots = {named.get("q"): self.queries, named.get("k"): self.keys}
 
     def rewrite(self) -> None:
         for node in list(ir.traversal.RecursiveGraphIterator(self.body)):
@@ -97,10 +120,11 @@ class _Body:
                 continue
             if node.domain == DOMAIN and node.op_type != "Distances":
                 sizes = [None if value is None else self.shape(value) for value in node.inputs]
-                self.calls.note(node, sizes, self._is_aligned(node))
+                tables = [self.table(value) for value in node.inputs]
+                self.calls.note(node, sizes, tables, aligned=self._is_aligned(node))
             elif node.domain == DOMAIN:
                 aligned = self._is_aligned(node)
-                self.calls.note(node, [None, None], aligned)
+                self.calls.note(node, [None, None], [None, None], aligned=aligned)
                 if aligned:
                     self._distances(node)
             elif not node.domain:
@@ -108,6 +132,8 @@ class _Body:
 
     def _standard(self, node: ir.Node) -> None:
         match node.op_type:
+            case "Shape":
+                self._counted(node)
             case "Range":
                 step = _constant(node.inputs[2])
                 start, limit = node.inputs[:2]
@@ -162,6 +188,12 @@ class _Body:
             return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"
         return None
 
+    def table(self, value: ir.Value | None) -> tuple[int, ...] | None:
+        """The shape of a weight; None for anything else."""
+        if value is None or value.const_value is None:
+            return None if value is None else self.tables.get(value)
+        return value.const_value.shape.numpy() if isinstance(value.const_value.shape, ir.Shape) else None
+
     def on_device(self, value: ir.Value) -> bool:
         """Whether it is made of what counts, or of the graph's inputs: a device computes it."""
         if value not in self.device:
@@ -196,9 +228,12 @@ class _Body:
     def _is_aligned(self, node: ir.Node) -> bool:
         """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
         # positions stand last in operators and attention alike
-        queries, keys = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
-        if queries is None or keys is None:
+        found = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
+        if len(found) < 2 or None in found:
             return False
+        queries, keys = found
+        assert queries is not None
+        assert keys is not None
         if self.aligned and (queries, keys) == (self.queries, self.keys):
             return True
         of_queries, of_keys = self.runs.get(queries), self.runs.get(keys)
@@ -269,6 +304,15 @@ class _Body:
             return
         last = self._new(node, "Sub", run.limit, self._int(node, run.step)) if int(at) else run.start
         self._replace(node, last)
+
+    def _counted(self, node: ir.Node) -> None:
+        """How many tokens queries or keys have, by their slots, and rows a table: the same in all layers, so once."""
+        start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+        slots, table = self.slots.get(node.inputs[0]), self.table(node.inputs[0])
+        if slots is not None and (start, end) == (2, 3):
+            self._replace(node, self._new(node, "Shape", slots))
+        elif table is not None and len(table[start:end]) == 1:
+            self._replace(node, self._new(node, "Constant", value_ints=list(table[start:end])))
 
     def _first(self, node: ir.Node) -> None:
         """``Slice(x, [0], [1])`` of slots."""

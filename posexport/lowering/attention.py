@@ -137,6 +137,18 @@ class Attention:
     def _has_mask(self) -> bool:
         return self.spec.mask != "none" and self.spec.bias == "none"
 
+    @property
+    def adds_mask_alone(self) -> bool:
+        """All that is added to the scores is a mask over keys."""
+        spec = self.spec
+        return spec.mask == "keys" and spec.bias == "none" and spec.scores is None and not spec.causal
+
+    @property
+    def adds(self) -> bool:
+        """Something is added to the scores."""
+        spec = self.spec
+        return spec.mask != "none" or spec.bias != "none" or spec.scores is not None or spec.causal
+
     def unmasked_bias(self) -> ir.Value | None:
         """`bias` without the mask."""
         g = self.g
@@ -215,13 +227,14 @@ class Attention:
         ONNX Runtime's kernel starts the product of queries and keys from what is added, which then costs no pass.
         """
         if self.mask_drops is None or not self._has_mask():
-            return self._operator(self.bias())
+            return self.operator_with(self.bias())
         added = self.unmasked_bias()
         return self.where_mask_drops(
-            lambda: self._operator(self.masked(added)), lambda: self._operator(added), "output"
+            lambda: self.operator_with(self.masked(added)), lambda: self.operator_with(added), "output"
         )
 
-    def _operator(self, added: ir.Value | None) -> ir.Value:
+    def operator_with(self, added: ir.Value | None) -> ir.Value:
+        """`by_operator`, with what is added to the scores."""
         g = self.g
         counts = {"q_num_heads": g.attribute("heads", int), "kv_num_heads": g.attribute("kv_heads", int)}
         inputs = [self.x[name] for name in "qkv"] + ([] if added is None else [added])

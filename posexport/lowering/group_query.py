@@ -14,9 +14,11 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
+from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, operator_refusal
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.lowering import Inputs, Lowering
+from posexport.lowering.multi_head import by_multi_head
 from posexport.lowering.step import step
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
@@ -35,7 +37,7 @@ class GroupQuery(Lowering[AttentionSpec]):
 
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
         """Not without a static KV cache, with scores of the keys in it, or heads of an odd size."""
-        if spec.cache != "append":
+        if not spec.appends:
             return "it is for caches of fixed size that the attention writes to itself"
         if spec.score_operator is not None and "k" in spec.score_operator.takes:
             return f"{spec.scores} reads the keys, which only the operator would hold"
@@ -65,11 +67,14 @@ class GroupQuery(Lowering[AttentionSpec]):
         def by_order() -> Appended:
             return _with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
 
+        def by_mask() -> Appended:
+            return _with_types(_over_filled(attention, target), target, [axes, 4, 4])
+
         if target.waits_to_branch:
             if not spec.order_known:
-                return of_others()
+                return by_mask()
             branches = ("by_order", "by_mask")
-            return g.if_(x["order_suffices"], by_order, of_others, branches=branches, name=spec.outputs)
+            return g.if_(x["order_suffices"], by_order, by_mask, branches=branches, name=spec.outputs)
         return g.if_(
             x["step"],
             lambda: _with_types(step(acausal, acausal.bias), target, [axes]),
@@ -98,10 +103,42 @@ def _by_operator(attention: Attention, *, biased: bool = True) -> Appended:
     return context, k, v
 
 
+def _over_filled(attention: Attention, target: Target) -> Appended:
+    """By an operator that a device computes fused with a bias, over copies of the used slots.
+
+    Keys are filled up with the last used slot: the others may hold anything.
+    """
+    g, spec = attention.g, attention.spec
+    split = attention.split()
+    present = dict(zip("kv", _written(split), strict=True))
+
+    def fill(name: str, used: ir.Value, missing: ir.Value) -> ir.Value:
+        slots = g.Range(0, g.scalar(g.Add(used, missing)), 1)
+        return g.Gather(present[name], g.Min(slots, g.Sub(used, [1])), axis=2, name=f"{name}_filled")
+
+    multiple = target.bias_multiple
+    if spec.grouped:
+        filled, bias = aligned(split, queries=1, keys=multiple, fill=fill)
+        context = filled.operator_with(bias)
+        return (pack_heads(g, context) if spec.packed else context), *present.values()
+    filled, bias = aligned(attention, queries=multiple, keys=multiple, fill=fill)
+    return by_multi_head(filled, bias, queries=attention.queries()), *present.values()
+
+
+def _written(split: Attention) -> tuple[ir.Value, ir.Value]:
+    """The buffers of keys and values with the new tokens."""
+    g, x = split.g, split.x
+    if split.spec.cache == "grow":
+        k, v = (g.Concat(x[f"past_{name}"], x[name], axis=2) for name in ("k", "v"))
+    else:
+        k, v = (g.TensorScatter(x[f"past_{name}"], x[name], x["write_at"], axis=2) for name in ("k", "v"))
+    return k, v
+
+
 def _by_formula(attention: Attention) -> Appended:
     g, split = attention.g, attention.split()
-    x, keys = split.x, g.Shape(split.x["kpos"])
-    k, v = (g.TensorScatter(x[f"past_{name}"], x[name], x["write_at"], axis=2) for name in ("k", "v"))
+    keys = g.Shape(split.x["kpos"])
+    k, v = _written(split)
     used = {name: g.slice(cache, [0], keys, 2) for name, cache in (("k", k), ("v", v))}
     context = split.over(**used).by_products()
     return (pack_heads(g, context) if attention.spec.packed else context), k, v

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
+from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.lowering import Inputs, Lowering
@@ -27,21 +28,35 @@ class MultiHead(Lowering[AttentionSpec]):
         )
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
-        """The operator takes packed queries whatever keys and values are, and returns a packed context."""
-        q = x["q"] if spec.packed else pack_heads(g, x["q"])
-        context = g.op(
-            "MultiHeadAttention",
-            q,
-            x["k"],
-            x["v"],
-            None,
-            None,
-            Attention(g, spec, x, x["q"]).bias(),
-            domain=MICROSOFT,
-            num_heads=g.attribute("heads", int),
-            scale=g.attribute("scale", float),
-        )
-        if spec.packed:
-            return context
-        shape = g.shape(g.Shape(context, start=0, end=2), g.size(x["q"], 1), [-1])
-        return g.Transpose(g.Reshape(context, shape), perm=[0, 2, 1, 3])
+        attention = Attention(g, spec, x, x["q"])
+        if not attention.adds or target.bias_multiple == 1:
+            return by_multi_head(attention, attention.bias())
+        filled, bias = aligned(attention, queries=target.bias_multiple, keys=target.bias_multiple)
+        return by_multi_head(filled, bias, queries=attention.queries())
+
+
+def by_multi_head(attention: Attention, bias: ir.Value | None, queries: ir.Value | None = None) -> ir.Value:
+    """The context by the operator, which takes packed queries whatever keys and values are, and returns it packed.
+
+    ``queries``: how many of them count, int64 [1], where others are behind them.
+    """
+    g, spec, x = attention.g, attention.spec, attention.x
+    q = x["q"] if spec.packed else pack_heads(g, x["q"])
+    context = g.op(
+        "MultiHeadAttention",
+        q,
+        x["k"],
+        x["v"],
+        None,
+        None,
+        bias,
+        domain=MICROSOFT,
+        num_heads=g.attribute("heads", int),
+        scale=g.attribute("scale", float),
+    )
+    if queries is not None:
+        context = g.slice(context, [0], queries, 1)
+    if spec.packed:
+        return context
+    shape = g.shape(g.Shape(context, start=0, end=2), g.size(x["q"], 1), [-1])
+    return g.Transpose(g.Reshape(context, shape), perm=[0, 2, 1, 3])

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
+from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, cache_refusal, operator_refusal
 from posexport.lowering.lowering import Inputs, Lowering
 from posexport.ops.attention import AttentionSpec
@@ -21,4 +22,8 @@ class OnnxAttention(Lowering[AttentionSpec]):
         return cache_refusal(spec) or operator_refusal(spec) or target.needs(ATTENTION_OPSET, "ai.onnx Attention")
 
     def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> ir.Value:
-        return Attention(g, spec, x, x["q"]).by_operator()
+        attention = Attention(g, spec, x, x["q"])
+        if not attention.adds or target.bias_multiple == 1:
+            return attention.by_operator()
+        filled, bias = aligned(attention, queries=1, keys=target.bias_multiple)
+        return filled.operator_with(bias)

@@ -10,6 +10,7 @@ from posexport.errors import PosexportError
 from posexport.lowering.chunked import Chunked
 from posexport.lowering.formula import Formula
 from posexport.lowering.group_query import GroupQuery
+from posexport.lowering.kept_keys import KeptKeys
 from posexport.lowering.lowering import Lowering
 from posexport.lowering.multi_head import MultiHead
 from posexport.lowering.onnx_attention import OnnxAttention
@@ -55,10 +56,12 @@ class Choice:
 
 #: the one that writes to a static KV cache itself
 GROUP_QUERY = GroupQuery()
+#: the one that reads kept keys first
+KEPT_KEYS = KeptKeys()
 ATTENTION = Family(
     "attention",
     AttentionSpec.of,
-    (GROUP_QUERY, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
+    (GROUP_QUERY, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
 )
 
 

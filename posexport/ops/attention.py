@@ -13,20 +13,22 @@ heads, T queries, S keys, D head size, V head size of the values, C capacity of 
 | `causal` | bool | keys after the query, by their positions, are dropped |
 | `grouped` | bool | grouped-query attention: k and v have KV heads, which groups of the queries' heads share |
 | `sink` | bool | a score of every head, [H], takes part in the softmax as a key without a value |
-| `cache` | none, static, append | static KV cache: k and v are the cache (static), or are appended to it (append) |
+| `cache` | none, static, append, grow | KV cache: k and v are a static one, go into it, or behind a dynamic one |
 | `bias` | none, full, tiled | an input ``bias`` is all that is added to the scores, computed once for many layers |
 | `packed` | bool | q, k, v and the context have packed heads, [B, T, H D], not [B, H, T, D] |
 
 Of a static KV cache the first S of C slots count. A node that appends writes its k and v to ``past_k, past_v``
-[B, H, C, D] and returns these too; `posexport.ops.cached_calls` says what it must know of a call. A full ``bias`` is
-[B or 1, H or 1, T, S]. A tiled one is so where ``bias_is_full``; elsewhere it is empty, and each tile of queries
-computes its own, a Toeplitz bias from ``bias_strip`` (`posexport.lowering.toeplitz`).
+[B, H, C, D] and returns these too; one whose cache grows puts them behind [B, H, P, D].
+`posexport.ops.cached_calls` says what both must know of a call. A full ``bias`` is [B or 1, H or 1, T, S]. A tiled one
+is so where ``bias_is_full``; elsewhere it is empty, and each tile of queries computes its own, a Toeplitz bias from
+``bias_strip`` (`posexport.lowering.toeplitz`).
 """
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
 from posexport.ops.cached_calls import OF_CALL
+from posexport.ops.kept_keys import KEPT
 from posexport.ops.operator import OPERATORS, Operator
 from posexport.ops.spec import NodeSpec
 
@@ -85,11 +87,13 @@ class AttentionSpec(_Scored):
     base: str | None = None
     grouped: bool = False
     sink: bool = False
-    cache: Literal["none", "static", "append"] = "none"
+    cache: Literal["none", "static", "append", "grow"] = "none"
     bias: Literal["none", "full", "tiled"] = "none"
     packed: bool = False
     #: of one that appends: an input says whether causal order drops all that the mask does
     order_known: bool = False
+    #: inputs say in which order the kept keys stand first, and how many they are (`posexport.ops.kept_keys`)
+    kept_known: bool = False
     #: D, where the trace knows it
     head_size: int | None = None
 
@@ -99,17 +103,19 @@ class AttentionSpec(_Scored):
         words = {
             "Packed": self.packed,
             "Cached": self.cache == "append",
+            "Growing": self.cache == "grow",
             "Sink": self.sink,
             "Static": self.cache == "static",
             "Grouped": self.grouped,
             "Biased": self.bias != "none",
+            "Counted": self.kept_known,
         }
         return "".join([*(word for word, on in words.items() if on), self._label, "Attention"])
 
     @property
     def inputs(self) -> list[str]:
         """``q, k, v``, what the fields name, tensors of the operators, positions of queries [T] and keys [S]."""
-        appends = self.cache == "append"
+        appends = self.appends
         present = {
             "past_k": appends,
             "past_v": appends,
@@ -119,13 +125,19 @@ class AttentionSpec(_Scored):
             "bias_is_full": self.bias == "tiled",
             "bias_strip": self.bias == "tiled" and self.toeplitz,
             "mask": self.mask != "none",
+            **dict.fromkeys(KEPT, self.kept_known),
             "sink": self.sink,
         }
         return ["q", "k", "v", *(name for name, on in present.items() if on), *self._tensors]
 
     @property
     def outputs(self) -> list[str]:
-        return ["context", *["present_k", "present_v"] * (self.cache == "append")]
+        return ["context", *["present_k", "present_v"] * self.appends]
+
+    @property
+    def appends(self) -> bool:
+        """It returns a KV cache with its own keys and values."""
+        return self.cache in ("append", "grow")
 
     @property
     def head_shapes(self) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""Attention that appends its keys and values to a static KV cache itself, instead of a TensorScatter before it.
+"""Attention that appends its keys and values to a KV cache itself, instead of a TensorScatter or Concat before it.
 
-ONNX Runtime's GroupQueryAttention does both, and reads the cache where it stands.
+ONNX Runtime's GroupQueryAttention does both, and reads a static cache where it stands. A dynamic cache it copies as a
+Concat does; on a device it is for what has no position bias, which it then computes fused.
 """
 
 from dataclasses import replace
@@ -8,7 +9,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from posexport.graph.edits import take_place
-from posexport.graph.queries import sizes
+from posexport.graph.queries import axis, producer, sizes
 from posexport.lowering.plan import GROUP_QUERY
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cached_calls import OF_CALL
@@ -16,12 +17,15 @@ from posexport.ops.operator import DOMAIN
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.targets.target import Target
 
+#: of keys and values [B, H, T, D], counted from the end
+_TOKENS = -2
+
 
 class InPlaceCache(GraphPass):
     """For attention that GroupQueryAttention computes."""
 
     name = "in-place-cache"
-    description = "attention writes its keys and values to a static KV cache in place"
+    description = "attention writes its keys and values to a KV cache, a static one in place"
     prepares = GROUP_QUERY.name
 
     def refusal(self, target: Target) -> str | None:
@@ -33,11 +37,13 @@ class InPlaceCache(GraphPass):
         calls: dict[tuple[object, ...], ir.Node] = {}
         for node in list(model.graph):
             spec = AttentionSpec.of(node)
-            if spec is not None and spec.cache != "append":
-                writes = [_write_of(value) for value in node.inputs[1:3]]
+            if spec is not None and not spec.appends:
                 # a device has fused attention for causal order, and none for a bias
                 known = target.waits_to_branch and spec.scores is None and spec.mask == "keys"
-                appended = replace(spec, cache="append", order_known=known)
+                grown = [_concat_of(value) for value in node.inputs[1:3]]
+                grows = known and None not in grown
+                writes = grown if grows else [_write_of(value) for value in node.inputs[1:3]]
+                appended = replace(spec, cache="grow" if grows else "append", order_known=known)
                 in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
                 reason = in_no_cache or GROUP_QUERY.refusal(appended, target)
                 if reason is None:
@@ -52,6 +58,16 @@ def _write_of(value: ir.Value | None) -> ir.Node | None:
     if node is not None and node.op_type == "Slice" and not node.domain and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node if node is not None and node.op_type == "TensorScatter" and not node.domain else None
+
+
+def _concat_of(value: ir.Value | None) -> ir.Node | None:
+    """The Concat of a cache that is fed and of new tokens, which attention alone reads and the graph returns."""
+    node = producer(value, "Concat")
+    if node is None or value is None or len(node.inputs) != 2 or axis(node, 0) != _TOKENS:
+        return None
+    past = node.inputs[0]
+    kept = past is not None and past.is_graph_input() and value.is_graph_output()
+    return node if kept and len(value.uses()) == 1 else None
 
 
 def _append(

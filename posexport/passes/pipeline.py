@@ -11,6 +11,7 @@ from posexport.passes.activations import BiasGelu, Gelu, Swish
 from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.in_place_cache import InPlaceCache
+from posexport.passes.kept_keys import KeptKeys
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.padding.drop_padding import DropPadding
@@ -40,6 +41,8 @@ PASSES: tuple[GraphPass, ...] = (
     PackedHeads(),
     # as it compares what all nodes add to their scores, it is behind what changes these
     SharedBias(),
+    # of what has packed heads and no bias
+    KeptKeys(),
     # last, as it puts attention into branches
     DropPadding(),
 )

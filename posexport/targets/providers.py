@@ -34,6 +34,8 @@ class Provider:
         unprofitable: graph passes that apply and are left out for it -> why.
         accuracy_level: of MatMulNBits, and of those that sessions make of DequantizeLinear and MatMul; 4: activations
             become int8 in its kernels, 0: they stay as they are.
+        bias_multiples: name of an element type -> of what queries and keys must be a multiple, so that attention with a
+            bias is fused.
         prepare: called before a session is made.
         load_failure: what ONNX Runtime raised -> why the provider does not load and what to do, where that is known.
     """
@@ -50,6 +52,7 @@ class Provider:
     preferred: Mapping[str, Sequence[str]] = field(default_factory=dict)
     unprofitable: Mapping[str, str] = field(default_factory=dict)
     accuracy_level: int = 0
+    bias_multiples: Mapping[str, int] = field(default_factory=dict)
     prepare: Callable[[], None] = lambda: None
     load_failure: Callable[[str], str | None] = lambda _: None
 
@@ -117,11 +120,13 @@ CUDA = register(
         options={"use_tf32": "0"},
         choices=CUDA_OPTIONS,
         device="cuda",
-        preferred={"attention": ("group-query", "static", "multi-head", "attention", "formula")},
+        preferred={"attention": ("group-query", "kept-keys", "static", "multi-head", "attention", "formula")},
         unprofitable={
             "packed-projections": "not measured on CUDA",
             "flat-tokens": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",
         },
+        # of MultiHeadAttention; cuDNN's kernels, for newer cards, take any
+        bias_multiples={"float16": 8, "bfloat16": 8, "float32": 16},
         prepare=cuda.preload,
         load_failure=cuda.load_failure,
     )

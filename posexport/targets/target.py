@@ -13,6 +13,8 @@ MICROSOFT = "com.microsoft"
 MICROSOFT_OPSET = 1
 #: the first opset with Attention, RotaryEmbedding and RMSNormalization
 ATTENTION_OPSET = 23
+#: the first with an Attention that takes how many keys count, and with TensorScatter, which writes to a static cache
+KEPT_KEYS_OPSET = 24
 #: the first opset whose DequantizeLinear and QuantizeLinear know blocks and 4 bits
 BLOCKED_OPSET = 21
 #: the target of graphs of standard operators, for any runtime
@@ -68,6 +70,11 @@ class Target:
     def waits_to_branch(self) -> bool:
         """A condition that the device computes makes the host wait for it."""
         return self.provider is not None and self.provider.waits_to_branch
+
+    @property
+    def bias_multiple(self) -> int:
+        """Attention with a bias is fused over queries and keys of a multiple of this; 1: over any."""
+        return 1 if self.provider is None else self.provider.bias_multiples.get(self.dtype.name, 1)
 
     def may_use(self, operator: str) -> bool:
         """Whether ONNX Runtime's own ``operator`` may be in the graph."""

@@ -1,0 +1,31 @@
+"""Which keys a mask keeps, as an order in which these stand first and how many they are, for all layers of a call.
+
+Attention to keys is the same in any order of theirs. With the kept ones first, a number for each row says what a mask
+does, and a device's attention takes that without a bias, whichever keys are dropped.
+"""
+
+from onnxscript import FLOAT, INT64, script
+from onnxscript import opset18 as op
+
+from posexport.ops.operator import OPSET, helper
+
+#: the outputs, in order
+KEPT = ("key_order", "key_counts")
+
+
+@helper
+@script(OPSET, default_opset=op)
+def KeptKeys(mask: FLOAT[...]) -> tuple[INT64[...], INT64[...]]:
+    """Of [B, 1, 1, S], 0 for kept keys: places among all keys of all rows [B, S], and how many are kept [B]."""
+    drops = op.Cast(mask, to=9)
+    kept_so_far = op.CumSum(op.Cast(op.Not(drops), to=7), 3)
+    counts = op.Slice(kept_so_far, [-1], [9223372036854775807], [3])
+    B = op.Shape(mask, start=0, end=1)
+    S = op.Shape(mask, start=3, end=4)
+    key = op.Range(0, op.Squeeze(S, [0]), 1)
+    # as many dropped ones stand before a key as do not count among the kept
+    place = op.Where(drops, key - kept_so_far + counts, kept_so_far - 1)
+    keys = op.Expand(key, op.Shape(mask))
+    order = op.Reshape(op.ScatterElements(keys, place, keys, axis=3), op.Concat(B, S, axis=0))
+    first = op.Range(0, op.Squeeze(B * S, [0]), op.Squeeze(S, [0]))
+    return order + op.Unsqueeze(first, [1]), op.Reshape(counts, [-1])

@@ -1,0 +1,84 @@
+"""Attention with a mask over keys alone reads the kept keys first, and their number in place of the mask.
+
+For a device (`posexport.lowering.kept_keys`). What a query reads whose keys are all dropped is another thing without a
+mask, so the model itself must put something in its place.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from posexport.graph.edits import take_place
+from posexport.graph.queries import number, only, producer
+from posexport.lowering.plan import KEPT_KEYS
+from posexport.ops.attention import AttentionSpec
+from posexport.ops.kept_keys import KEPT
+from posexport.ops.operator import DOMAIN
+from posexport.passes.graph_pass import GraphPass, PassResult
+from posexport.targets.target import KEPT_KEYS_OPSET, Target
+
+
+class KeptKeys(GraphPass):
+    """For attention without position terms, between packed heads."""
+
+    name = "kept-keys"
+    description = "attention reads the keys that a mask keeps first, and their number in place of the mask"
+    prepares = KEPT_KEYS.name
+
+    def refusal(self, target: Target) -> str | None:
+        return target.needs(KEPT_KEYS_OPSET, "ai.onnx Attention with a number of keys")
+
+    def why_not_preferred(self, target: Target) -> str | None:
+        if not target.waits_to_branch:
+            return "a mask costs no other kernel but on a device"
+        return super().why_not_preferred(target)
+
+    def apply(self, model: ir.Model, target: Target) -> PassResult:
+        """Counts attention nodes."""
+        reasons: list[str | None] = []
+        known: dict[ir.Value, ir.Node] = {}
+        for node in list(model.graph):
+            spec = AttentionSpec.of(node)
+            if spec is not None:
+                reasons.append(_refusal(node, spec))
+                if reasons[-1] is None:
+                    _count(node, spec, known)
+        return PassResult.of(reasons)
+
+
+def _refusal(node: ir.Node, spec: AttentionSpec) -> str | None:
+    if spec.mask != "keys" or spec.causal or spec.operators or spec.sink or spec.bias != "none" or spec.cache != "none":
+        return "more than a mask over keys acts on its scores, or none does"
+    if not spec.packed:
+        return "its heads are not packed"
+    if not _keeps_or_drops(spec.named_inputs(node)["mask"]):
+        return "its mask is not known to keep or drop keys, and nothing between"
+    reader = only(node.outputs[0])
+    if reader is None or reader.op_type != "Where" or reader.inputs[1] is not node.outputs[0]:
+        return "what a query reads without keys is not put in place"
+    return None
+
+
+def _keeps_or_drops(mask: ir.Value | None) -> bool:
+    """A mask chosen from 0 and the lowest score."""
+    chosen = producer(mask, "Where")
+    values = [] if chosen is None else [number(value) for value in chosen.inputs[1:]]
+    return len(values) == 2 and 0.0 in values and any(n is not None and n <= np.finfo("f").min / 4 for n in values)
+
+
+def _count(node: ir.Node, spec: AttentionSpec, known: dict[ir.Value, ir.Node]) -> None:
+    """Give ``node`` the order and the number of its kept keys; layers with the same mask share them."""
+    inputs = spec.named_inputs(node)
+    mask, graph = inputs["mask"], node.graph
+    assert mask is not None
+    assert graph is not None
+    if mask not in known:
+        found = ir.node("KeptKeys", [mask], domain=DOMAIN, version=1, num_outputs=len(KEPT), name=f"{node.name}_kept")
+        for output, name in zip(found.outputs, KEPT, strict=True):
+            output.name = f"{node.name}_{name}"
+        graph.insert_before(node, found)
+        known[mask] = found
+    counted = replace(spec, kept_known=True)
+    inputs |= dict(zip(KEPT, known[mask].outputs, strict=True))
+    take_place(counted.node(inputs, like=node), node)
