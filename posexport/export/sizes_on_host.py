@@ -147,7 +147,7 @@ class _Body:
             case "Gather":
                 self._picked(node)
             case "Slice":
-                self._first(node)
+                self._sliced(node)
             case "Min":
                 self._clipped(node)
         if node.op_type in _MIXED and any(each is not None and self.on_device(each) for each in node.inputs):
@@ -302,8 +302,10 @@ class _Body:
         run, at = self.runs.get(source) if source is not None else None, _constant(index)
         if run is None or at is None or at.ndim or int(at) not in (0, -1):
             return
-        last = self._new(node, "Sub", run.limit, self._int(node, run.step)) if int(at) else run.start
-        self._replace(node, last)
+        self._replace(node, self._last(node, run) if int(at) else run.start)
+
+    def _last(self, before: ir.Node, run: _Run) -> ir.Value:
+        return self._new(before, "Sub", run.limit, self._int(before, run.step))
 
     def _counted(self, node: ir.Node) -> None:
         """How many tokens queries or keys have, by their slots, and rows a table: the same in all layers, so once."""
@@ -314,17 +316,21 @@ class _Body:
         elif table is not None and len(table[start:end]) == 1:
             self._replace(node, self._new(node, "Constant", value_ints=list(table[start:end])))
 
-    def _first(self, node: ir.Node) -> None:
-        """``Slice(x, [0], [1])`` of slots."""
-        bounds = [_constant(value) for value in node.inputs[1:]]
-        if len(bounds) != 2 or any(each is None or each.size != 1 for each in bounds):
+    def _sliced(self, node: ir.Node) -> None:
+        """``Slice(x, [0], [1])`` and ``Slice(x, [-1], [end])`` of slots."""
+        source, bounds = node.inputs[0], [_constant(value) for value in node.inputs[1:]]
+        if source is None or any(each is None or each.size != 1 for each in bounds):
             return
-        if [int(each.reshape(())) for each in bounds if each is not None] != [0, 1]:
+        start, end, *axis_and_step = [int(each.reshape(())) for each in bounds if each is not None]
+        if axis_and_step != [0, 1][: len(axis_and_step)]:
             return
-        source = node.inputs[0]
-        if self.aligned and source is not None and source is self.keys:
+        first, run = (start, end) == (0, 1), self.runs.get(source)
+        if run is not None and (first or (start == -1 and end >= np.iinfo(np.int32).max)):
+            picked = run.start if first else self._last(node, run)
+            self._replace(node, self._new(node, "Reshape", picked, self._new(node, "Constant", value_ints=[1])))
+        elif first and self.aligned and source is self.keys:
             self._replace(node, self._new(node, "Constant", value_ints=[0]))
-        elif self.aligned and source is not None and source is self.queries and self.keys is not None:
+        elif first and self.aligned and source is self.queries and self.keys is not None:
             sizes = self._new(node, "Shape", self.keys), self._new(node, "Shape", self.queries)
             self._replace(node, self._new(node, "Sub", *sizes))
 
