@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from posexport.bounds import bounds_of
 from posexport.export import (
+    equal_batches,
     functions,
     guard,
     metadata,
@@ -133,6 +134,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
+    equal_batches.settle(model, made_for)
     sizes_on_host.settle(model, made_for)
     if recipe.inline:
         inline_functions(model)
