@@ -16,6 +16,7 @@ from posexport.export import (
     recognition,
     rotary_rows,
     sizes_on_host,
+    slice_sizes,
     unknown_sizes,
 )
 from posexport.export.functions import Chosen
@@ -135,6 +136,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
     equal_batches.settle(model, made_for)
+    slice_sizes.settle(model, made_for)
     sizes_on_host.settle(model, made_for)
     if recipe.inline:
         inline_functions(model)

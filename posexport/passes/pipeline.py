@@ -12,6 +12,7 @@ from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.in_place_cache import FilledCache, InPlaceCache
 from posexport.passes.kept_keys import KeptKeys
+from posexport.passes.known_tables import KnownTables
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.padding.drop_padding import DropPadding
@@ -39,6 +40,7 @@ PASSES: tuple[GraphPass, ...] = (
     InPlaceCache(),
     FilledCache(),
     TabulatedProjection(),
+    KnownTables(),
     PackedHeads(),
     # as it compares what all nodes add to their scores, it is behind what changes these
     SharedBias(),
