@@ -24,6 +24,7 @@ def settle(model: ir.Model, target: Target) -> None:
                     size = ir.node("Sub", [end, start])
                     function.insert_before(node, size)
                     ir.convenience.replace_all_uses_with(node.outputs[0], size.outputs[0])
+                    function.remove(node, safe=True)
 
 
 def _axis(node: ir.Node) -> int | None:

@@ -6,10 +6,12 @@ float64 here, rounded once; the file has these tables more.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 from posexport.graph.edits import initializer
@@ -67,19 +69,19 @@ def _nodes_before(value: ir.Value) -> list[ir.Node] | None:
 
 def _store(graph: ir.Graph, value: ir.Value, nodes: list[ir.Node]) -> None:
     """Put a weight in the place of ``value``."""
-    weights = dict.fromkeys(_weights(nodes))
+    weights = {str(weight.name): weight for weight in _weights(nodes)}
     ordered = [node for node in graph if node in set(nodes)]
     proto = onnx.helper.make_graph(
         [ir.serde.serialize_node(node) for node in ordered],
         "table",
-        [ir.serde.serialize_value(weight) for weight in weights],
+        [ir.serde.serialize_value(weight) for weight in weights.values()],
         [onnx.ValueInfoProto(name=value.name)],
     )
     made = onnx.helper.make_model(proto, opset_imports=[onnx.helper.make_opsetid("", graph.opset_imports[""])])
-    (array,) = ReferenceEvaluator(made).run(None, {weight.name: _wide(weight) for weight in weights})
+    (array,) = ReferenceEvaluator(made).run(None, {name: _wide(weight) for name, weight in weights.items()})
     dtype = value.dtype.numpy() if value.dtype is not None else np.dtype(np.float32)
-    table = initializer(graph, f"{value.name}_known", ir.tensor(np.ascontiguousarray(array.astype(dtype))))
-    table.metadata_props[FOLDED_FROM] = repr([name for weight in weights for name in names_of(weight)])
+    table = initializer(graph, f"{value.name}_known", ir.tensor(np.ascontiguousarray(np.asarray(array), dtype)))
+    table.metadata_props[FOLDED_FROM] = repr([name for weight in weights.values() for name in names_of(weight)])
     ir.convenience.replace_all_uses_with(value, table)
 
 
@@ -90,7 +92,7 @@ def _weights(nodes: list[ir.Node]) -> Iterator[ir.Value]:
                 yield value
 
 
-def _wide(weight: ir.Value) -> np.ndarray:
+def _wide(weight: ir.Value) -> NDArray[Any]:
     """Its numbers, floating-point ones in float64."""
     assert weight.const_value is not None
     array = np.asarray(weight.const_value.numpy())
