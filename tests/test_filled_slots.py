@@ -1,5 +1,6 @@
 """Attention to a static KV cache without a branch: what the graph is, and that it is right."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -9,7 +10,9 @@ from posexport.bundle.read import read
 from posexport.conversion.convert import convert
 from posexport.conversion.emulated import computed_by
 from posexport.conversion.options import ConvertOptions
-from posexport.errors import PosexportError
+from posexport.lowering.plan import FILLED_SLOTS
+from posexport.ops.attention import AttentionSpec
+from posexport.targets.target import Target
 
 SETTINGS = ("layers=2", "hidden=32", "heads=4", "vocab=61")
 
@@ -35,16 +38,13 @@ def test_only_the_lowering_that_was_asked_for_has_no_branch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"target": "portable", "precision": "fp32"}, "pay on a device"),
-        pytest.param({"cache": "dynamic"}, "caches of fixed size", marks=pytest.mark.all),
-    ],
+    ("target", "cache", "words"),
+    [("cpu", "append", "pay on a device"), ("cuda", "grow", "fixed size"), ("cuda", "static", "writes to itself")],
 )
-def test_where_it_does_not_apply(tmp_path, given, words):
-    with pytest.raises(PosexportError, match=words):
-        convert("decoder-nope", tmp_path / "bundle", options(verify=False, lowering="filled-slots", **given))
-    assert not (tmp_path / "bundle").exists()
+def test_where_it_does_not_apply(target, cache, words):
+    spec = AttentionSpec(causal=True, mask="keys", cache=cache)
+    assert words in (FILLED_SLOTS.refusal(spec, Target(target, 24)) or "")
+    assert FILLED_SLOTS.refusal(replace(spec, cache="append"), Target("cuda", 24)) is None
 
 
 def test_it_has_no_branch_and_the_manifest_says_what_computed_operators_in_emulation(tmp_path):

@@ -287,9 +287,7 @@ def test_what_is_left_out_says_why() -> None:
     assert "opset 23" in cpu["rms-norm"]
     assert "skip-norm" not in cuda
     assert "one kernel" in cuda["flat-tokens"]
-    assert set(cpu) == {
-        *("skip-norm", "rms-norm", "packed-projections", "filled-cache", "known-tables", "kept-keys")
-    }
+    assert set(cpu) == {*("skip-norm", "rms-norm", "packed-projections", "filled-cache", "known-tables", "kept-keys")}
     assert "opset 24 has Gelu" in reasons(Target("cpu", 24))["gelu"]
 
 
