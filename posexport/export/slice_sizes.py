@@ -34,8 +34,10 @@ def _axis(node: ir.Node) -> int | None:
 
 
 def _ordered(start: ir.Value, end: ir.Value) -> bool:
-    """Whether the bounds are ``start = Max(.., 0)`` and ``end = Min(Max(.., start + 1), size)``."""
+    """Whether the bounds are ``start = Max(.., 0)`` and ``end = Min(Max(.., start + 1), keys)``: within the keys."""
     least, most = producer(start, "Max"), producer(end, "Min")
     behind = None if most is None else producer(most.inputs[0], "Max")
     more = None if behind is None else producer(behind.inputs[1], "Add")
-    return least is not None and more is not None and more.inputs[0] is start
+    if least is None or more is None or more.inputs[0] is not start:
+        return False
+    return [few_numbers(value) for value in (least.inputs[1], more.inputs[1])] == [0, 1]
