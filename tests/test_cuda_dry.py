@@ -155,12 +155,34 @@ def test_a_static_cache_is_attended_to_without_a_bias(dry):
 
 
 @pytest.mark.all
-@pytest.mark.parametrize("encoding", ["nope", "rope", "relative-key", "alibi", "kerple", "deberta", "transformer-xl"])
+@pytest.mark.parametrize(
+    "encoding", ["nope", "rope", "relative-key", "alibi", "kerple", "fire", "deberta", "transformer-xl"]
+)
 @pytest.mark.parametrize("card", cases.CARDS)
 def test_no_encoder_copies_anything(dry, encoding, card):
-    (record,) = dry(f"encoder-{encoding}", card, {"at 128": Size(length=128)}, ("at 128",)).values()
-    assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (0, 0, 0, {})
-    assert record.cuda_graph == "captured"
+    """Of several rows neither: products of as many matrices in both factors."""
+    calls = {"at 128": Size(length=128), "rows": Size(length=128, batch=3)}
+    records = dry(f"encoder-{encoding}", card, calls, ("at 128",))
+    for record in records.values():
+        assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (0, 0, 0, {})
+    assert records["at 128"].cuda_graph == "captured"
+
+
+@pytest.mark.all
+@pytest.mark.parametrize(
+    ("encoding", "lowering"),
+    [
+        *((each, "auto") for each in ("relative-key-query", "deberta", "shaw-kv", "cope", "fire")),
+        *((each, "filled-slots") for each in ("nope", "rope")),
+    ],
+)
+def test_steps_behind_a_static_cache_copy_nothing_and_are_captured(dry, encoding, lowering):
+    calls = {"step": Size(length=1, past=120, capacity=256), "rows": Size(length=1, past=120, capacity=256, batch=3)}
+    records = dry(f"decoder-{encoding}", 80, calls, ("step",), cache="static", lowering=lowering)
+    assert {(record.to_host, record.to_device, record.waits) for record in records.values()} == {(0, 0, 0)}
+    assert records["step"].cuda_graph == "captured"
+    kernel = "unfused (nodes)" if encoding == "shaw-kv" else "memory-efficient"
+    assert {kind for record in records.values() for kind in record.attention} == {kernel}
 
 
 def test_recorded_results_have_both_cards_and_no_case_that_is_gone():

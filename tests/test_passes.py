@@ -28,6 +28,7 @@ from posexport.sources import builtin
 from posexport.sources.cached import cached
 from posexport.sources.source import Source
 from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL
+from posexport.targets.dtypes import BY_PRECISION
 from posexport.targets.target import Target
 from tests.small import in_short, recipe
 from tests.tolerances import agree
@@ -56,6 +57,13 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
         Target("cuda", 24),
         {"skip-norm": 4, "bias-gelu": 2, "packed-heads": 2, "kept-keys": 2},
     ),
+    "deberta, cuda": (
+        "encoder-deberta",
+        (),
+        None,
+        Target("cuda", 24, dtype=BY_PRECISION["fp16"]),
+        {"skip-norm": 5, "bias-gelu": 2, "known-tables": 4, "packed-heads": 2},
+    ),
     "bert, portable": ("encoder-absolute", (), None, Target("portable", 18), {"gelu": 2}),
     "tanh, cpu": (
         "encoder-nope",
@@ -81,6 +89,14 @@ CASES: dict[str, tuple[str, tuple[str, ...], str | None, Target, dict[str, int]]
         {"swish": 2, "rms-norm": 5, "skip-norm": 4, "shared-bias": 2},
     ),
     "llama, static": ("decoder-rope", (*LLAMA, "kv_heads=1"), "static", Target("cpu", 24), {"swish": 2, "rms-norm": 5}),
+    # GroupQueryAttention has no kernel in float32 there
+    "rope, static, cuda": (
+        "decoder-rope",
+        (),
+        "static",
+        Target("cuda", 24),
+        {"skip-norm": 4, "bias-gelu": 2, "filled-cache": 2, "packed-heads": 2, "shared-bias": 2},
+    ),
     "llama, portable": ("decoder-nope", LLAMA, "dynamic", Target("portable", 24), {"rms-norm": 5, "shared-bias": 2}),
     "transformer-xl, cpu": (
         "encoder-transformer-xl",
@@ -272,7 +288,7 @@ def test_what_is_left_out_says_why() -> None:
     assert "opset 23" in cpu["rms-norm"]
     assert "skip-norm" not in cuda
     assert "one kernel" in cuda["flat-tokens"]
-    assert set(cpu) == {"skip-norm", "rms-norm", "packed-projections", "kept-keys"}
+    assert set(cpu) == {*("skip-norm", "rms-norm", "packed-projections", "filled-cache", "known-tables", "kept-keys")}
     assert "opset 24 has Gelu" in reasons(Target("cpu", 24))["gelu"]
 
 

@@ -16,7 +16,8 @@ from tests.small import recipe
 #: queries are the last T of the S keys, or not: these stand at 0
 GRAPH = """
 <ir_version: 8, opset_import: ["": 18, "posexport": 1]>
-g (float[T] q, float[S] k, float[W, 3] table) => (int64[N] first, int64[R] distances, int64[L] lowest, float[W, M] cut)
+g (float[T] q, float[S] k, float[W, 3] table) =>
+  (int64[N] first, int64[R] distances, int64[L] lowest, float[W, M] cut, int64[1] write_at, int64[1] before_used)
 {{
     T = Shape<start = 0, end = 1>(q)
     S = Shape<start = 0, end = 1>(k)
@@ -33,6 +34,8 @@ g (float[T] q, float[S] k, float[W, 3] table) => (int64[N] first, int64[R] dista
     at_last = Gather(kpos, last)
     least = Sub(at_first, at_last)
     lowest = Reshape(least, last_1)
+    write_at = Slice(qpos, first_1, end_1)
+    before_used = Slice(kpos, last_1, end_64, first_1, end_1)
     first, distances, cut = posexport.Asked(table, qpos, kpos)
 }}
 <domain: "posexport", opset_import: ["": 18]>
@@ -59,7 +62,8 @@ Asked (table, qpos, kpos) => (first, distances, cut)
 
 def model(offset: str) -> onnx.ModelProto:
     parsed = onnx.parser.parse_model(GRAPH.format(offset=offset))
-    parsed.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1]), "last_1"))
+    for name, number in {"last_1": -1, "first_1": 0, "end_1": 1, "end_64": np.iinfo(np.int64).max}.items():
+        parsed.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
     return parsed
 
 
@@ -105,6 +109,8 @@ def test_bounds_of_what_counts_are_read_on_the_host():
     assert "Clip" in found
     assert "Min" not in found
     assert "Gather" not in found
+    # the first and the last of what counts, in the graph itself
+    assert [node.input[0] for node in settled("past", Target("cuda")).graph.node if node.op_type == "Slice"] == []
 
 
 @pytest.mark.parametrize("target", ["cpu", "portable"])

@@ -7,6 +7,7 @@ import msgspec
 from worker import Size
 
 from posexport.errors import PosexportError
+from posexport.lowering.filled_slots import FilledSlots
 from posexport.sources import builtin
 from posexport.targets.precisions import FP32, PRECISIONS
 
@@ -20,6 +21,8 @@ SIZES = ("hidden=256", "heads=4", "feedforward=512", "vocab=101")
 POSITIONS = "max_positions=4096"
 #: encodings that are run in every precision before the others are
 TELLING = ("nope", "rope", "relative-key", "t5", "alibi", "deberta")
+#: encodings of decoders that attend to a static KV cache without a bias, where a branch says that causal order suffices
+_UNBIASED = ("nope", "rope", "absolute")
 #: kinds of models that share their encodings with encoders: those of these are run
 _OTHER_KINDS = ("encoder-decoder-", "audio-")
 
@@ -30,10 +33,13 @@ class Case(msgspec.Struct, frozen=True, order=True):
     name: str
     precision: str
     cache: str = "dynamic"
+    lowering: str = "auto"
 
     @property
     def key(self) -> str:
-        return " ".join([self.name, self.precision, *([] if self.cache == "dynamic" else [f"{self.cache} cache"])])
+        cache = [] if self.cache == "dynamic" else [f"{self.cache} cache"]
+        lowering = [] if self.lowering == "auto" else [self.lowering]
+        return " ".join([self.name, self.precision, *cache, *lowering])
 
     @property
     def golden(self) -> bool:
@@ -115,6 +121,8 @@ def cases() -> Iterator[Case]:
             yield Case(name, precision)
             if name.startswith("decoder-"):
                 yield Case(name, precision, "static")
+                if precision == "fp16" and name.removeprefix("decoder-") in _UNBIASED:
+                    yield Case(name, precision, "static", FilledSlots.name)
 
     found = list(every(encoders, "fp16")) + list(every(decoders, "fp16")) + list(every(ours, "fp16"))
     telling = [f"{kind}-{encoding}" for kind in ("encoder", "decoder") for encoding in TELLING]

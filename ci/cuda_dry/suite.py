@@ -108,7 +108,12 @@ def of_case(case: Case, cards: list[int]) -> list[Row]:
 def converted(case: Case, bundle: Path, layers: int) -> None:
     """The default conversion for CUDA, not proven: values play no part here."""
     options = ConvertOptions(
-        settings=case.settings(layers), target="cuda", precision=case.precision, cache=case.cache, verify=False
+        settings=case.settings(layers),
+        target="cuda",
+        precision=case.precision,
+        cache=case.cache,
+        lowering=case.lowering,
+        verify=False,
     )
     convert(case.source(), bundle, options)
 

@@ -225,6 +225,8 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
         proven_on: the providers on which that holds.
         proven_in_emulation: that holds for a copy which computes in float32 and rounds, as for half precision
             on a machine without a GPU.
+        emulated: by what such a copy computed the graphs' operators: ``kernel``: a kernel of ONNX Runtime's for the
+            CPU, in float32; ``function``: their definition in other operators. Their outputs were rounded.
         checked_lengths: the lengths in tokens that were checked instead of the grid (``--length``); empty: the
             grid.
         coverage: every branch of the graph (a side of an ``If``, the body of a ``Scan`` or ``Loop``).
@@ -254,6 +256,7 @@ class Manifest(ModelSpec, _Strict, frozen=True, kw_only=True):
     proven: bool
     proven_on: list[str] = []
     proven_in_emulation: bool = False
+    emulated: dict[str, list[str]] = {}
     checked_lengths: list[int] = []
     coverage: list[BranchRun] = []
     created: str

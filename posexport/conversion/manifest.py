@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posexport.bundle.manifest import LoweringSpec, Manifest, PassSpec, PrecisionCost, SourceInfo
+from posexport.conversion.emulated import computed_by
 from posexport.conversion.options import ConvertOptions
 from posexport.options.recipe import Recipe
 from posexport.parity.report.range import nearest
@@ -93,6 +94,9 @@ def manifest_of(
         proven=proven,
         proven_on=[report.provider] if report is not None and proven and not report.emulated else [],
         proven_in_emulation=proven and report is not None and report.emulated,
+        emulated=computed_by(directory / file for file in source.graphs)
+        if report is not None and report.emulated
+        else {},
         checked_lengths=[] if report is None else report.lengths,
         coverage=[] if report is None else report.coverage,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

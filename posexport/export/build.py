@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from posexport.bounds import bounds_of
 from posexport.export import (
+    equal_batches,
     functions,
     guard,
     metadata,
@@ -15,6 +16,7 @@ from posexport.export import (
     recognition,
     rotary_rows,
     sizes_on_host,
+    slice_sizes,
     unknown_sizes,
 )
 from posexport.export.functions import Chosen
@@ -135,6 +137,8 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     name_outputs(model, names)
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
+    equal_batches.settle(model, made_for)
+    slice_sizes.settle(model, made_for)
     sizes_on_host.settle(model, made_for)
     if recipe.inline:
         inline_functions(model)

@@ -135,7 +135,7 @@ class _Body:
             case "Shape":
                 self._counted(node)
             case "Range":
-                step = _constant(node.inputs[2])
+                step = few_numbers(node.inputs[2])
                 start, limit = node.inputs[:2]
                 ends = {None if each is None else self.shape(each) for each in (start, limit)}
                 if step is not None and abs(int(step)) == 1 and ends == {"scalar"}:
@@ -147,7 +147,7 @@ class _Body:
             case "Gather":
                 self._picked(node)
             case "Slice":
-                self._first(node)
+                self._sliced(node)
             case "Min":
                 self._clipped(node)
         if node.op_type in _MIXED and any(each is not None and self.on_device(each) for each in node.inputs):
@@ -165,7 +165,7 @@ class _Body:
         return self.shapes[value]
 
     def _shape(self, value: ir.Value) -> Shape | None:
-        array = _constant(value)
+        array = few_numbers(value)
         if array is not None:
             return None if array.size != 1 or array.dtype != np.int64 else "scalar" if array.ndim == 0 else "one"
         node = value.producer()
@@ -184,7 +184,7 @@ class _Body:
         if node.op_type == "Squeeze" and given[0] is not None:
             return "scalar"
         if node.op_type in ("Reshape", "Unsqueeze") and given[0] is not None:
-            sizes = _constant(inputs[1])
+            sizes = few_numbers(inputs[1])
             return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"
         return None
 
@@ -208,7 +208,7 @@ class _Body:
 
     def _sum(self, value: ir.Value) -> dict[object, int] | None:
         """A size as a sum: how often each size of a tensor is in it, and a number."""
-        array = _constant(value)
+        array = few_numbers(value)
         if array is not None:
             return {1: int(array.reshape(()))} if array.size == 1 else None
         node = value.producer()
@@ -299,11 +299,13 @@ class _Body:
     def _picked(self, node: ir.Node) -> None:
         """The first or the last element of what counts."""
         source, index = node.inputs[:2]
-        run, at = self.runs.get(source) if source is not None else None, _constant(index)
+        run, at = self.runs.get(source) if source is not None else None, few_numbers(index)
         if run is None or at is None or at.ndim or int(at) not in (0, -1):
             return
-        last = self._new(node, "Sub", run.limit, self._int(node, run.step)) if int(at) else run.start
-        self._replace(node, last)
+        self._replace(node, self._last(node, run) if int(at) else run.start)
+
+    def _last(self, before: ir.Node, run: _Run) -> ir.Value:
+        return self._new(before, "Sub", run.limit, self._int(before, run.step))
 
     def _counted(self, node: ir.Node) -> None:
         """How many tokens queries or keys have, by their slots, and rows a table: the same in all layers, so once."""
@@ -314,17 +316,21 @@ class _Body:
         elif table is not None and len(table[start:end]) == 1:
             self._replace(node, self._new(node, "Constant", value_ints=list(table[start:end])))
 
-    def _first(self, node: ir.Node) -> None:
-        """``Slice(x, [0], [1])`` of slots."""
-        bounds = [_constant(value) for value in node.inputs[1:]]
-        if len(bounds) != 2 or any(each is None or each.size != 1 for each in bounds):
+    def _sliced(self, node: ir.Node) -> None:
+        """``Slice(x, [0], [1])`` and ``Slice(x, [-1], [end])`` of slots."""
+        source, bounds = node.inputs[0], [few_numbers(value) for value in node.inputs[1:]]
+        if source is None or any(each is None or each.size != 1 for each in bounds):
             return
-        if [int(each.reshape(())) for each in bounds if each is not None] != [0, 1]:
+        start, end, *axis_and_step = [int(each.reshape(())) for each in bounds if each is not None]
+        if axis_and_step != [0, 1][: len(axis_and_step)]:
             return
-        source = node.inputs[0]
-        if self.aligned and source is not None and source is self.keys:
+        first, run = (start, end) == (0, 1), self.runs.get(source)
+        if run is not None and (first or (start == -1 and end >= np.iinfo(np.int32).max)):
+            picked = run.start if first else self._last(node, run)
+            self._replace(node, self._new(node, "Reshape", picked, self._new(node, "Constant", value_ints=[1])))
+        elif first and self.aligned and source is self.keys:
             self._replace(node, self._new(node, "Constant", value_ints=[0]))
-        elif self.aligned and source is not None and source is self.queries and self.keys is not None:
+        elif first and self.aligned and source is self.queries and self.keys is not None:
             sizes = self._new(node, "Shape", self.keys), self._new(node, "Shape", self.queries)
             self._replace(node, self._new(node, "Sub", *sizes))
 
@@ -334,7 +340,7 @@ class _Body:
             return
         for index in indices:
             value = node.inputs[index]
-            if value is None or self.shape(value) is None or _constant(value) is not None:
+            if value is None or self.shape(value) is None or few_numbers(value) is not None:
                 continue
             start, one = self._scalar(node, value), self._int(node, 1)
             brought = self._new(node, "Range", start, self._new(node, "Add", start, one), one)
@@ -348,18 +354,18 @@ class _Body:
         values, most, low = least.inputs[0], least.inputs[1], node.inputs[1]
         if values is None or most is None or low is None or values not in self.runs:
             return
-        if _constant(most) is not None or self.shape(most) is None or self.shape(low) is None:
+        if few_numbers(most) is not None or self.shape(most) is None or self.shape(low) is None:
             return
         clipped = self._new(node, "Clip", values, self._scalar(node, low), self._scalar(node, most))
         self._replace(node, clipped)
         least.graph.remove([node, least], safe=True)  # type: ignore[union-attr]
 
 
-def _constant(value: ir.Value | None):  # type: ignore[no-untyped-def]
+def few_numbers(value: ir.Value | None):  # type: ignore[no-untyped-def]
     """The few numbers of an initialiser or of a Constant, also in the type of another value."""
     node = None if value is None else value.producer()
     if node is not None and node.op_type == "CastLike" and not node.domain:
-        return _constant(node.inputs[0])
+        return few_numbers(node.inputs[0])
     if node is not None and node.op_type == "Constant" and not node.domain:
         (attribute,) = node.attributes.values()
         array = ir.tensor(attribute.value) if attribute.type != ir.AttributeType.TENSOR else attribute.as_tensor()

@@ -11,22 +11,17 @@ is fused where it gets no bias: whether causal order drops all that the mask doe
 
 from dataclasses import replace
 
-import onnx_ir as ir
-
 from posexport.graph.builder import Builder
-from posexport.lowering.aligned import aligned
 from posexport.lowering.attention import Attention, operator_refusal
+from posexport.lowering.filled_slots import Appended, appending_refusal, over_filled, with_types, written
 from posexport.lowering.heads import pack_heads
 from posexport.lowering.lowering import Inputs, Lowering
-from posexport.lowering.multi_head import by_multi_head
 from posexport.lowering.step import step
 from posexport.ops.attention import AttentionSpec
 from posexport.targets.target import MICROSOFT, Target
 
 #: the operator accepts heads of a multiple of this
 _MULTIPLE = 8
-
-Appended = tuple[ir.Value, ...]
 
 
 class GroupQuery(Lowering[AttentionSpec]):
@@ -37,10 +32,9 @@ class GroupQuery(Lowering[AttentionSpec]):
 
     def refusal(self, spec: AttentionSpec, target: Target) -> str | None:
         """Not without a static KV cache, with scores of the keys in it, or heads of an odd size."""
-        if not spec.appends:
-            return "it is for caches of fixed size that the attention writes to itself"
-        if spec.score_operator is not None and "k" in spec.score_operator.takes:
-            return f"{spec.scores} reads the keys, which only the operator would hold"
+        reason = appending_refusal(spec)
+        if reason is not None:
+            return reason
         if spec.head_size is not None and spec.head_size % _MULTIPLE:
             return f"the operator takes heads of a multiple of {_MULTIPLE}, these have {spec.head_size}"
         if not spec.causal or spec.mask != "keys":
@@ -58,17 +52,17 @@ class GroupQuery(Lowering[AttentionSpec]):
         def of_others() -> Appended:
             return g.if_(
                 x["takes"],
-                lambda: _with_types(_by_operator(acausal), target, [axes, 4, 4]),
+                lambda: with_types(_by_operator(acausal), target, [axes, 4, 4]),
                 lambda: _by_formula(attention),
                 branches=("by_operator", "by_formula"),
                 name=["context_of_others", "k_of_others", "v_of_others"],
             )
 
         def by_order() -> Appended:
-            return _with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
+            return with_types(_by_operator(acausal, biased=False), target, [axes, 4, 4])
 
         def by_mask() -> Appended:
-            return _with_types(_over_filled(attention, target), target, [axes, 4, 4])
+            return with_types(over_filled(attention, target), target, [axes, 4, 4])
 
         if target.waits_to_branch:
             if not spec.order_known:
@@ -77,7 +71,7 @@ class GroupQuery(Lowering[AttentionSpec]):
             return g.if_(x["order_suffices"], by_order, by_mask, branches=branches, name=spec.outputs)
         return g.if_(
             x["step"],
-            lambda: _with_types(step(acausal, acausal.bias), target, [axes]),
+            lambda: with_types(step(acausal, acausal.bias), target, [axes]),
             of_others,
             branches=("of_step", "of_others"),
             name=spec.outputs,
@@ -103,50 +97,10 @@ def _by_operator(attention: Attention, *, biased: bool = True) -> Appended:
     return context, k, v
 
 
-def _over_filled(attention: Attention, target: Target) -> Appended:
-    """By an operator that a device computes fused with a bias, over copies of the used slots.
-
-    Keys are filled up with the last used slot: the others may hold anything.
-    """
-    g, spec = attention.g, attention.spec
-    split = attention.split()
-    present = dict(zip("kv", _written(split), strict=True))
-
-    def fill(name: str, used: ir.Value, missing: ir.Value) -> ir.Value:
-        slots = g.Range(0, g.scalar(g.Add(used, missing)), 1)
-        return g.Gather(present[name], g.Min(slots, g.Sub(used, [1])), axis=2, name=f"{name}_filled")
-
-    multiple = target.bias_multiple
-    if spec.grouped:
-        filled, bias = aligned(split, queries=1, keys=multiple, fill=fill)
-        context = filled.operator_with(bias)
-        return (pack_heads(g, context) if spec.packed else context), *present.values()
-    filled, bias = aligned(attention, queries=multiple, keys=multiple, fill=fill)
-    return by_multi_head(filled, bias, queries=attention.queries()), *present.values()
-
-
-def _written(split: Attention) -> tuple[ir.Value, ir.Value]:
-    """The buffers of keys and values with the new tokens."""
-    g, x = split.g, split.x
-    if split.spec.cache == "grow":
-        k, v = (g.Concat(x[f"past_{name}"], x[name], axis=2) for name in ("k", "v"))
-    else:
-        k, v = (g.TensorScatter(x[f"past_{name}"], x[name], x["write_at"], axis=2) for name in ("k", "v"))
-    return k, v
-
-
 def _by_formula(attention: Attention) -> Appended:
     g, split = attention.g, attention.split()
     keys = g.Shape(split.x["kpos"])
-    k, v = _written(split)
+    k, v = written(split)
     used = {name: g.slice(cache, [0], keys, 2) for name, cache in (("k", k), ("v", v))}
     context = split.over(**used).by_products()
     return (pack_heads(g, context) if attention.spec.packed else context), k, v
-
-
-def _with_types(outputs: Appended, target: Target, axes: list[int]) -> Appended:
-    """``outputs``, the first of them with types of so many axes, which nothing infers from ONNX Runtime's operators."""
-    for value, rank in zip(outputs, axes, strict=False):
-        value.type = ir.TensorType(ir.DataType[target.dtype.onnx])
-        value.shape = ir.Shape([f"{value.name}_axis_{axis}" for axis in range(rank)])
-    return outputs

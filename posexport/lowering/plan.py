@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from posexport.errors import PosexportError
 from posexport.lowering.chunked import Chunked
+from posexport.lowering.filled_slots import FilledSlots
 from posexport.lowering.formula import Formula
 from posexport.lowering.group_query import GroupQuery
 from posexport.lowering.kept_keys import KeptKeys
@@ -56,12 +57,14 @@ class Choice:
 
 #: the one that writes to a static KV cache itself
 GROUP_QUERY = GroupQuery()
+#: the one that copies what it reads of that cache, without a branch
+FILLED_SLOTS = FilledSlots()
 #: the one that reads kept keys first
 KEPT_KEYS = KeptKeys()
 ATTENTION = Family(
     "attention",
     AttentionSpec.of,
-    (GROUP_QUERY, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
+    (GROUP_QUERY, FILLED_SLOTS, KEPT_KEYS, Static(), Tiled(), OnnxAttention(), MultiHead(), Formula(), Chunked()),
 )
 
 

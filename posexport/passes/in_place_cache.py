@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from posexport.graph.edits import take_place
 from posexport.graph.queries import axis, producer, sizes
-from posexport.lowering.plan import GROUP_QUERY
+from posexport.lowering.lowering import Lowering
+from posexport.lowering.plan import FILLED_SLOTS, GROUP_QUERY
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.cached_calls import OF_CALL
 from posexport.ops.operator import DOMAIN
@@ -26,6 +27,7 @@ class InPlaceCache(GraphPass):
 
     name = "in-place-cache"
     description = "attention writes its keys and values to a KV cache, a static one in place"
+    lowering: Lowering[AttentionSpec] = GROUP_QUERY
     prepares = GROUP_QUERY.name
 
     def refusal(self, target: Target) -> str | None:
@@ -39,17 +41,30 @@ class InPlaceCache(GraphPass):
             spec = AttentionSpec.of(node)
             if spec is not None and not spec.appends:
                 # a device has fused attention for causal order, and none for a bias
-                known = target.waits_to_branch and spec.scores is None and spec.mask == "keys"
+                orders = target.waits_to_branch and self.lowering is GROUP_QUERY
+                known = orders and spec.scores is None and spec.mask == "keys"
                 grown = [_concat_of(value) for value in node.inputs[1:3]]
                 grows = known and None not in grown
                 writes = grown if grows else [_write_of(value) for value in node.inputs[1:3]]
                 appended = replace(spec, cache="grow" if grows else "append", order_known=known)
                 in_no_cache = "its keys and values do not come from a static KV cache" if None in writes else None
-                reason = in_no_cache or GROUP_QUERY.refusal(appended, target)
+                reason = in_no_cache or self.lowering.refusal(appended, target)
                 if reason is None:
                     _append(node, spec, appended, [write for write in writes if write is not None], calls)
                 refused.append(reason)
         return PassResult.of(refused)
+
+
+class FilledCache(InPlaceCache):
+    """For attention over copies of the used slots, on a device."""
+
+    name = "filled-cache"
+    description = "attention writes to a static KV cache in place and reads copies of the used slots, without a branch"
+    lowering = FILLED_SLOTS
+    prepares = FILLED_SLOTS.name
+
+    def refusal(self, target: Target) -> str | None:
+        return None if target.waits_to_branch else "its copies pay on a device"
 
 
 def _write_of(value: ir.Value | None) -> ir.Node | None:

@@ -10,8 +10,9 @@ from posexport.errors import PosexportError
 from posexport.passes.activations import BiasGelu, Gelu, Swish
 from posexport.passes.flat_tokens import FlatTokens
 from posexport.passes.graph_pass import GraphPass, PassResult
-from posexport.passes.in_place_cache import InPlaceCache
+from posexport.passes.in_place_cache import FilledCache, InPlaceCache
 from posexport.passes.kept_keys import KeptKeys
+from posexport.passes.known_tables import KnownTables
 from posexport.passes.packed_heads import PackedHeads
 from posexport.passes.packed_projections import PackedProjections
 from posexport.passes.padding.drop_padding import DropPadding
@@ -37,7 +38,9 @@ PASSES: tuple[GraphPass, ...] = (
     BiasGelu(),
     # nodes of attention. The cache first: a node that appends to its cache may still take packed heads and a bias
     InPlaceCache(),
+    FilledCache(),
     TabulatedProjection(),
+    KnownTables(),
     PackedHeads(),
     # as it compares what all nodes add to their scores, it is behind what changes these
     SharedBias(),

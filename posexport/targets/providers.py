@@ -120,7 +120,9 @@ CUDA = register(
         options={"use_tf32": "0"},
         choices=CUDA_OPTIONS,
         device="cuda",
-        preferred={"attention": ("group-query", "kept-keys", "static", "multi-head", "attention", "formula")},
+        preferred={
+            "attention": ("group-query", "filled-slots", "kept-keys", "static", "multi-head", "attention", "formula")
+        },
         unprofitable={
             "packed-projections": "not measured on CUDA",
             "flat-tokens": "on CUDA SkipLayerNormalization is one kernel for a sum, a bias and a normalisation",

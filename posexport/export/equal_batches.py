@@ -1,0 +1,81 @@
+"""Products of position operators between factors whose batch axes are not the same, for a device.
+
+ONNX Runtime multiplies by one call of the library where both factors are as many matrices, or the second is a single
+one. Elsewhere it copies a list of addresses to the device for every factor and for the product, also from inside a CUDA
+graph, whose list may be another one by the time that it is replayed. So a window of distances is copied for every row
+and a network's weights for every row of its input. Both are small beside the scores that the product makes.
+"""
+
+import onnx_ir as ir
+
+from posexport.graph.queries import producer
+from posexport.ops.operator import DOMAIN, OPERATORS, WHOLE
+from posexport.targets.target import Target
+
+#: axes of what attention gives to operators: rows, heads, tokens, channels or keys
+_GIVEN = {"q": 4, "k": 4, "probs": 4}
+
+
+def settle(model: ir.Model, target: Target) -> None:
+    """Rewrite the functions of operators; for targets whose provider computes on the host they stay as they are."""
+    if not target.waits_to_branch:
+        return
+    for function in model.functions.values():
+        operator = OPERATORS.get(function.name.removeprefix(WHOLE)) if function.domain == DOMAIN else None
+        if operator is not None:
+            for node in list(function):
+                if node.op_type == "MatMul" and not node.domain:
+                    _settle(node)
+
+
+def _settle(product: ir.Node) -> None:
+    first, second = product.inputs
+    assert first is not None
+    assert second is not None
+    turned = producer(second, "Transpose")
+    if turned is not None:
+        order = turned.attributes.get_ints("perm")
+        axes, rank = len(order), _rank(first)
+        if axes > 2 and rank is not None and rank > axes and list(order[-2:]) == [axes - 1, axes - 2]:
+            window = turned.inputs[0]
+            assert window is not None
+            copied = _for_every(product, first, window)
+            last = [*range(rank - 2), rank - 1, rank - 2]
+            product.replace_input_with(1, _new(product, "Transpose", copied, perm=last))
+    elif first.producer() is None and first.name not in _GIVEN:
+        product.replace_input_with(0, _for_every(product, second, first))
+
+
+def _for_every(before: ir.Node, other: ir.Value, factor: ir.Value) -> ir.Value:
+    """``factor``, copied for every matrix of ``other``."""
+    matrices, own = _new(before, "Shape", other, end=-2), _new(before, "Shape", factor, start=-2)
+    return _new(before, "Expand", factor, _new(before, "Concat", matrices, own, axis=0))
+
+
+def _rank(value: ir.Value) -> int | None:
+    """How many axes; None where that is not known."""
+    node = value.producer()
+    if node is None:
+        return _GIVEN.get(value.name or "")
+    if node.op_type == "Add":
+        ranks = [_rank(each) for each in node.inputs if each is not None]
+        return max((rank for rank in ranks if rank is not None), default=None)
+    sizes = producer(node.inputs[1], "Concat") if node.op_type == "Reshape" else None
+    counts = [] if sizes is None else [_count(each) for each in sizes.inputs]
+    return sum(count for count in counts if count) if counts and None not in counts else None
+
+
+def _count(value: ir.Value | None) -> int | None:
+    """How many sizes stand in a part of a shape: all but those of another tensor are single ones."""
+    node = producer(value, "Shape")
+    if node is None:
+        return 1
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+    return end - start if end is not None and 0 <= start <= end else None
+
+
+def _new(before: ir.Node, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
+    node = ir.node(op_type, list(inputs), attributes)  # type: ignore[arg-type]
+    assert before.graph is not None
+    before.graph.insert_before(before, node)
+    return node.outputs[0]
