@@ -55,7 +55,6 @@ class DropPadding(GraphPass):
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention that goes row by row."""
         if target.steps:
-            flatten(model.graph)
             dropped = prefill.drop(model)
             return PassResult(rejected=(dropped,)) if isinstance(dropped, str) else PassResult(nodes=dropped)
         mask = padding_mask(model)

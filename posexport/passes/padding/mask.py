@@ -85,6 +85,7 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
             [size if isinstance(size, int) else length.get(size, _PAST) for size in sizes(value) or ()], _type(value)
         )
         for value in model.graph.inputs
+        if value.const_value is None
     }
     feeds[mask.name or ""] = real.astype(_type(mask))
     return mask if all(_drops(model, feeds, value, real) for value in values) else _KEEPS.format(mask.name)

@@ -9,6 +9,8 @@ from posexport.graph.builder import Builder
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 _END = int(np.iinfo(np.int64).max)
+#: one of so many new tokens must be padding to pay for putting logits back, which takes up to a twentieth of the time
+_SHARE = 8
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class NewTokens:
     """Of B rows of T new tokens, N of them computed; int64 but for ``pays``.
 
     Attributes:
-        pays: some are padding, and not all, bool [].
+        pays: so many are padding that it is worth it, and not all, bool [].
         whole: B T, [1].
         keep: places of the computed ones among all, [N]; all B T where it does not pay.
         places: the same, [N, 1].
@@ -33,7 +35,8 @@ def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
     new = g.slice(g.Cast(mask, to=_BOOL), g.Neg(g.size(tokens, 1)), [_END], 1)
     real = g.NonZero(g.Reshape(new, [-1]), name="real_new_tokens")
     number, whole = g.Size(real), g.Size(new)
-    pays = g.And(g.Less(number, whole), g.Greater(number, 0), name="new_padding_is_dropped")
+    worth = g.LessOrEqual(g.Mul(number, _SHARE), g.Mul(whole, _SHARE - 1))
+    pays = g.And(worth, g.Greater(number, 0), name="new_padding_is_dropped")
     keep = g.if_(
         pays,
         lambda: g.Squeeze(real, [0]),
@@ -42,4 +45,9 @@ def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
         name="kept_tokens",
         types=[_INT64],
     )
-    return NewTokens(pays, g.Reshape(whole, [1]), keep, g.Unsqueeze(keep, [1]))
+    return NewTokens(pays, g.Reshape(whole, [1]), keep, places(g, keep))
+
+
+def places(g: Builder, keep: ir.Value) -> ir.Value:
+    """Where rows of the tokens ``keep`` [N] are put back, [N, 1]."""
+    return g.Unsqueeze(keep, [1])

@@ -17,6 +17,7 @@ from posexport.graph.queries import axis, producer, sizes, width
 from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import RotationSpec
+from posexport.passes.flat_tokens import flatten
 from posexport.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.passes.padding import new_tokens
 from posexport.passes.padding.new_tokens import NewTokens
@@ -35,23 +36,23 @@ _TOKENS = -2
 
 
 def drop(model: ir.Model) -> int | str:
-    """Change a graph with a KV cache whose regions of tokens are flat: attention that reads what was put back, or why not."""
+    """Change a decoder's graph: counts attention that reads what was put back, or says why there is none."""
     attention = [node for node in model.graph if AttentionSpec.of(node) is not None]
     leads = {_lead(node) for node in attention}
-    if len(leads) != 1 or None in leads:
+    lead = leads.pop() if len(leads) == 1 else None
+    if lead is None:
         return "attention is not all over the same new tokens"
-    (lead,) = leads
-    assert lead is not None
-    flow = _Flow.of(model.graph, lead)
-    own = [node for node in attention if any(value in flow.computed for value in node.inputs[1:3])]
-    if flow.reason is not None or not own:
-        return flow.reason or "attention reads no keys of new tokens"
-    mask = mask_of_new_tokens(model, own, lead)
     tokens = next((value for value in model.graph.inputs if (sizes(value) or ())[:2] == lead), None)
-    if isinstance(mask, str):
-        return mask
     if tokens is None:
         return "no input is of the new tokens"
+    flatten(model.graph)
+    flow = _Flow.of(model.graph, lead)
+    if flow.reason is not None:
+        return flow.reason
+    own = [node for node in attention if any(value in flow.computed for value in node.inputs[1:3])]
+    mask = mask_of_new_tokens(model, own, lead)
+    if isinstance(mask, str):
+        return mask
     _drop(model, mask, tokens, flow)
     return len(own)
 
@@ -108,6 +109,8 @@ def _keeps_tokens_apart(node: ir.Node, computed: Collection[ir.Value]) -> bool:
     if node.op_type in ("Concat", "TensorScatter"):
         # new tokens go behind the past
         return node.inputs[0] not in computed and node.inputs[1] in computed and axis(node, 0) == _TOKENS
+    if node.op_type in ("LayerNormalization", "RMSNormalization") and axis(node, -1) != -1:
+        return False
     return node.op_type in _BY_TOKEN
 
 
