@@ -18,8 +18,8 @@ from posexport.ops.attention import AttentionSpec
 from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import RotationSpec
 from posexport.passes.flat_tokens import flatten
-from posexport.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.passes.padding import new_tokens
+from posexport.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.passes.padding.new_tokens import NewTokens
 from posexport.passes.padding.rows import builder, enters, gather, is_rows
 from posexport.targets.dtypes import MODEL_DTYPE
