@@ -19,17 +19,15 @@ from posexport.ops.operator import DOMAIN
 from posexport.ops.rotation import RotationSpec
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.padding import new_tokens
+from posexport.passes.padding.between import keeps_rows_apart
 from posexport.passes.padding.mask import Axes, mask_of_new_tokens
 from posexport.passes.padding.new_tokens import NewTokens
 from posexport.passes.padding.rows import builder, enters, gather, is_rows
 from posexport.targets.dtypes import MODEL_DTYPE
 
 _FLOAT = ir.DataType[MODEL_DTYPE.onnx]
-#: that do the same to each token, and of zeros make no NaN; what mixes tokens, or divides, is not among them
-_BY_TOKEN = {
-    *("Reshape", "Transpose", "Unsqueeze", "Squeeze", "Split", "Expand", "Identity", "Cast", "Where"),
-    *("Add", "Sub", "Mul", "Neg", "Sigmoid", "Tanh", "LayerNormalization", "RMSNormalization"),
-}
+#: that do the same to each token, beside `keeps_rows_apart`
+_BY_TOKEN = {"Unsqueeze", "Squeeze", "Split", "Expand", "Tanh"}
 _OWN = {AttentionSpec.op_type, RotationSpec.op_type}
 #: of keys and values [B, H, T, D], counted from the end
 _TOKENS = -2
@@ -89,7 +87,7 @@ class _Flow:
                     flow.matrices |= set(node.outputs)
                 else:
                     flow.reason = f"{node.op_type} reads rows of tokens as another matrix"
-            elif any(value in flow.computed for value in node.inputs):
+            elif any(value in flow.computed for value in node.inputs) and node.op_type not in ("Shape", "Size"):
                 flow.computed |= set(node.outputs)
                 if not _keeps_tokens_apart(node, flow.computed):
                     flow.reason = f"{node.op_type} may read what is computed for padding"
@@ -106,12 +104,16 @@ def _keeps_tokens_apart(node: ir.Node, computed: Collection[ir.Value]) -> bool:
     """Whether zeros at padding change nothing for other tokens: attention drops them by its mask."""
     if node.domain:
         return node.domain == DOMAIN and node.op_type in _OWN
+    if node.op_type in ("LayerNormalization", "RMSNormalization"):
+        return axis(node, -1) == -1
     if node.op_type in ("Concat", "TensorScatter"):
         # new tokens go behind the past
-        return node.inputs[0] not in computed and node.inputs[1] in computed and axis(node, 0) == _TOKENS
-    if node.op_type in ("LayerNormalization", "RMSNormalization") and axis(node, -1) != -1:
-        return False
-    return node.op_type in _BY_TOKEN
+        behind = node.inputs[0] not in computed and node.inputs[1] in computed and axis(node, 0) == _TOKENS
+        return behind or (node.op_type == "Concat" and axis(node, 0) == -1 and width(node.outputs[0]) is not None)
+    if node.op_type == "Slice" and producer(node.inputs[0], "TensorScatter") is not None:
+        return True  # the used slots of a static cache
+    # zeros may not become NaN
+    return node.op_type != "Div" and (node.op_type in _BY_TOKEN or keeps_rows_apart(node))
 
 
 def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> None:
