@@ -27,7 +27,12 @@ SEEN_BY_THE_PROOF = {"antialiased_resize", "branch_on_length", "fails_at_run_tim
 #: attention that torch writes as what ONNX Runtime's kernels refuse, for one target or another
 OF_EVERY_TARGET = {"attention_of_three_axes", "fast_path", "grouped_queries", "padding_mask_of_attention"}
 #: one for each thing that posexport does for these
-SHORT = {("fast_path", "cpu"), ("example_of_size_one", "portable"), ("mask_by_vmap", "portable")}
+SHORT = {
+    ("fast_path", "cpu"),
+    ("grouped_queries", "cuda"),
+    ("example_of_size_one", "portable"),
+    ("mask_by_vmap", "portable"),
+}
 Convert = Callable[..., tuple[int, str]]
 
 

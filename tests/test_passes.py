@@ -22,6 +22,7 @@ from posexport.export.save import save, weight_bytes
 from posexport.export.trace import trace as traced
 from posexport.parity.locate.locate import locate
 from posexport.parity.report.points import Point
+from posexport.passes.flat_tokens import flatten
 from posexport.passes.pipeline import PASSES, run, why_left_out
 from posexport.sources import builtin
 from posexport.sources.cached import cached
@@ -380,6 +381,20 @@ def test_rows(body: str, gemms: int, reshapes: int) -> None:
     assert types(rewritten)["Gemm"] == gemms
     assert types(rewritten)["Reshape"] == reshapes
     assert bool(done["flat-tokens"]) == bool(reshapes)
+
+
+def test_regions_that_a_later_pass_flattens_read_the_rows_that_are_there() -> None:
+    """Drop-padding flattens those too that flat-tokens left: ONNX allows a name once."""
+    model = parsed(
+        weights(w=(6, 6), s=(6,), t=(6, 6))
+        + "{ a = MatMul(x, w) b = Add(a, s) c = Softmax<axis = 1>(b) d = MatMul(x, t) e = Softmax<axis = 1>(d) "
+        "y = Add(c, e) }"
+    )
+    assert applied(model, Target("cpu", 24), ["flat-tokens"]) == {"flat-tokens": 1}
+    assert types(model)["Reshape"] == 2
+    flatten(model.graph)
+    assert types(model)["Reshape"] == 3, "the other region is flattened, of rows that were there"
+    assert len({value.name for node in model.graph for value in node.outputs}) == len(model.graph)
 
 
 @pytest.mark.parametrize(("zero_is_zero", "reshapes"), [(0, 3), (1, 2)])

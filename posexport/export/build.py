@@ -19,7 +19,7 @@ from posexport.export import (
 )
 from posexport.export.functions import Chosen
 from posexport.export.inline import inline as inline_functions
-from posexport.export.names import name_control_flow
+from posexport.export.names import name_control_flow, name_outputs
 from posexport.export.negotiate import IR_VERSION
 from posexport.export.save import Store, save, weight_bytes
 from posexport.export.trace import trace
@@ -116,6 +116,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     """
     model = trace(source, recipe.opset)
     model.ir_version = IR_VERSION
+    names = [value.name or "" for value in model.graph.outputs]
     unknown_sizes.settle(model, source.inputs)
     rotary_rows.settle(model)
     made_for = Target(
@@ -131,6 +132,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     recognised = recognition.run(model, source) if source.by_trial else {}
     without = {DropPadding.name: "--keep-padding was given"} if recipe.keep_padding else {}
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
+    name_outputs(model, names)
     guard.insert(model, source.inputs, bounds_of(source.limits))
     chosen = functions.attach(model, made_for, recipe.lowering)
     sizes_on_host.settle(model, made_for)

@@ -1,4 +1,4 @@
-"""Unique names for control flow: every If, Scan and Loop, and the first node of each of their bodies.
+"""Names: of outputs, as the source has them, and unique ones for every If, Scan and Loop and their bodies' first nodes.
 
 ONNX Runtime names the failing node and nothing else: without a name an error inside a function's branch cannot be
 traced to it. The proof reports by these names which branches ran (`posexport.parity.branches`).
@@ -9,8 +9,15 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from posexport.graph.bodies import bodies
-from posexport.graph.edits import claim
+from posexport.graph.edits import claim, free_names
 from posexport.graph.operators import CONTROL_FLOW
+
+
+def name_outputs(model: ir.Model, names: Sequence[str]) -> None:
+    """Give the graph's outputs these names again, in place: a pass may have put another value there."""
+    free_names(model.graph, names)
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        value.name = name
 
 
 def name_control_flow(model: ir.Model) -> None:

@@ -25,5 +25,11 @@ class OnnxAttention(Lowering[AttentionSpec]):
         attention = Attention(g, spec, x, x["q"])
         if not attention.adds or target.bias_multiple == 1:
             return attention.by_operator()
-        filled, bias = aligned(attention, queries=1, keys=target.bias_multiple)
+
+        def fill(name: str, _: ir.Value, missing: ir.Value) -> ir.Value:
+            """[B, S', H D] by operators of which the last axis is inferred: of Pad's none is, and Attention's is 0."""
+            shape = g.shape(g.size(x[name], 0), missing, g.size(x[name], -1))
+            return g.Concat(x[name], g.Expand(g.CastLike(0.0, x[name]), shape), axis=1, name=f"{name}_filled")
+
+        filled, bias = aligned(attention, queries=1, keys=target.bias_multiple, fill=fill if spec.packed else None)
         return filled.operator_with(bias)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from posexport.runtime.wrapped_session import WrappedSession
+
 
 class Remembered:
     """``run``, called anew only for other inputs (arrays by name) than the last."""
@@ -27,29 +29,6 @@ class Remembered:
         return self._found
 
 
-class WrappedSession:
-    """What a chain of graphs asks of a session of ONNX Runtime; subclasses change what ``run`` does."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        """The outputs called ``names``."""
-        return self._session.run(names, feeds, options)
-
-    def get_inputs(self) -> Any:
-        return self._session.get_inputs()
-
-    def get_overridable_initializers(self) -> Any:
-        return self._session.get_overridable_initializers()
-
-    def get_outputs(self) -> Any:
-        return self._session.get_outputs()
-
-    def get_providers(self) -> Any:
-        return self._session.get_providers()
-
-
 class RememberingSession(WrappedSession):
     """A session that runs anew only for other inputs than the last."""
 
@@ -61,7 +40,7 @@ class RememberingSession(WrappedSession):
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
         key = _key((list(names), feeds))
         if key != self._key:
-            self._found, self._key = super().run(names, feeds, options), key
+            self._found, self._key = self._session.run(names, feeds, options), key
         return self._found
 
 

@@ -107,6 +107,8 @@ class _Flattening:
         assert channels is not None
         # of two reshapes in a row the first says nothing
         reshaped = producer(value, "Reshape")
+        if (made := self._made(f"node_{value.name}_rows")) is not None:
+            return made.outputs[0]
         matrix = ir.Value(name=f"{value.name}_rows", type=value.type, shape=ir.Shape([None, channels]))
         node = ir.node(
             "Reshape",
@@ -163,14 +165,17 @@ class _Flattening:
         if key not in self._shapes:
             like, channels = key
             name = f"batch_and_tokens{f'_and_{channels}' if channels else ''}_of_{like.name}"
-            # of an earlier pass, which flattened some regions
-            if (made := next((node for node in self._graph if node.name == f"node_{name}"), None)) is not None:
+            if (made := self._made(f"node_{name}")) is not None:
                 return self._shapes.setdefault(key, made)
             size = ir.Shape([3 if channels else 2])
             shape = ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=size)
             self._shapes[key] = ir.node(op_type, inputs, attributes, outputs=[shape], name=f"node_{name}")
             put_after(self._graph, after, self._shapes[key])
         return self._shapes[key]
+
+    def _made(self, name: str) -> ir.Node | None:
+        """The node of an earlier pass, which flattened some regions."""
+        return next((node for node in self._graph if node.name == name), None)
 
 
 def _flattens(node: ir.Node, place: int) -> bool:

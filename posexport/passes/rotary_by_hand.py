@@ -15,6 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from posexport.graph.edits import integers, put
+from posexport.graph.edits import replace as replace_value
 from posexport.graph.queries import producer, sizes
 from posexport.ops import rotation
 from posexport.ops.operator import DOMAIN
@@ -84,6 +85,7 @@ def recognise(model: ir.Model, positional: Collection[str], samples: Sequence[Fe
 
     ``positional``: names of the inputs that positions are computed from. ``samples``: inputs of several sizes.
     """
+    _negate_last(model)
     angles = _Angles(model, samples)
     reasons: dict[_Region, str] = {}
     names: list[str] = []
@@ -151,6 +153,20 @@ def _region(rotated: ir.Value, content: Collection[ir.Value], order: Mapping[ir.
             elif node.op_type == "Mul" and each is not None and len(sizes(each) or ()) > 1:
                 factors[each] = None
     return None
+
+
+def _negate_last(model: ir.Model) -> None:
+    """``Unsqueeze(-sin)`` as ``-Unsqueeze(sin)`` where there is the latter too: sines of either sign are one tensor."""
+    for node in list(model.graph):
+        negated = producer(node.inputs[0], "Neg") if node.op_type == "Unsqueeze" else None
+        x = None if negated is None else negated.inputs[0]
+        for other, _ in () if x is None else x.uses():
+            if other.op_type == "Unsqueeze" and other.inputs[1] is node.inputs[1] and not other.domain:
+                last = ir.node("Neg", [other.outputs[0]], name=f"{node.name}_last")
+                put(last, node, [node])
+                replace_value(node.outputs[0], last.outputs[0])
+                model.graph.sort()  # the other may stand behind
+                break
 
 
 def _negates(factor: ir.Value, factors: Collection[ir.Value]) -> bool:

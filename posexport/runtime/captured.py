@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.runtime.ort_values import run, to_array, to_value
+from posexport.runtime.wrapped_session import WrappedSession
 from posexport.targets.dtypes import BFLOAT16
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class _Held:
     options: "RunOptions"
 
 
-class CapturedSession:
+class CapturedSession(WrappedSession):
     """A session whose calls are captured and replayed, by `run_arrays`, which is `posexport.runtime.ort_values.run`.
 
     What else is asked of a session is told. ONNX Runtime's own ways to run are not here: they would replay a graph on
@@ -43,21 +44,10 @@ class CapturedSession:
     """
 
     def __init__(self, session: "InferenceSession", device: str) -> None:
-        self._session, self._device = session, device
+        super().__init__(session)
+        self._device = device
         self._held: dict[tuple[Any, ...], _Held] = {}
         self._lock = threading.Lock()
-
-    def get_inputs(self) -> Any:
-        return self._session.get_inputs()
-
-    def get_overridable_initializers(self) -> Any:
-        return self._session.get_overridable_initializers()
-
-    def get_outputs(self) -> Any:
-        return self._session.get_outputs()
-
-    def get_providers(self) -> Any:
-        return self._session.get_providers()
 
     def run_arrays(self, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs ``names`` for arrays by input name."""

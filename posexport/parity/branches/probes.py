@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posexport.parity.last_call import WrappedSession
 from posexport.parity.subjects.runner import Runner
 from posexport.runtime.providers import bundle_session
+from posexport.runtime.wrapped_session import WrappedSession
 from posexport.spec import PartSpec
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -100,7 +100,7 @@ class _WatchedSession(WrappedSession):
         self._probes, self._part, self._ran = list(probes), part, ran
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
-        outputs = super().run([*names, *(probe.value for probe in self._probes)], feeds, options)
+        outputs = self._session.run([*names, *(probe.value for probe in self._probes)], feeds, options)
         probed = outputs[len(names) :]
         ran = (body for probe, values in zip(self._probes, probed, strict=True) for body in probe.ran(values))
         self._ran |= {Branch(node, body, self._part) for node, body in ran}

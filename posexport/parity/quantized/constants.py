@@ -54,3 +54,14 @@ def tables(nodes: Iterable[ir.Node], model: ir.Model) -> Iterator[ir.Value]:
             tensor = node.attributes["value"].as_tensor()
             if tensor.dtype in _WHOLE and len(tensor.shape) > 1:
                 yield node.outputs[0]
+
+
+def tensor_name(value: ir.Value | None) -> str:
+    """Of the tensor behind ``value``."""
+    while value is not None and value.const_value is None and value.producer() is not None:
+        producer = value.producer()
+        assert producer is not None
+        if not producer.inputs:
+            break
+        value = producer.inputs[0]
+    return "" if value is None else str(value.name)

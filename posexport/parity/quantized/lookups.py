@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from posexport.parity.quantized.constants import constant
+from posexport.parity.quantized.dequantized import dequantized
 from posexport.parity.quantized.records import Array, Stored, StoredError, Use
 
 #: what leaves nothing of the ids: sizes, and truth values such as which tokens are padding
@@ -34,8 +35,6 @@ def _quantized(value: ir.Value | None, known: set[ir.Value]) -> "Array | tuple[A
     """Whole numbers of a table; or of one that is dequantized before, with its scales."""
     producer = None if value is None else value.producer()
     if producer is not None and producer.op_type == "DequantizeLinear":
-        from posexport.parity.quantized.read import dequantized
-
         stored = dequantized(producer, known, across=1)
         return None if stored is None else (stored.whole, stored.scale, float(stored.zero.flat[0]), stored.size)
     table = constant(value)

@@ -8,9 +8,10 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from posexport.parity.quantized.constants import array_of, constant, tables
+from posexport.parity.quantized.constants import array_of, constant, tables, tensor_name
+from posexport.parity.quantized.dequantized import dequantized
 from posexport.parity.quantized.lookups import lookup
-from posexport.parity.quantized.records import Array, FloatProduct, Rounding, Stored, StoredError, Use
+from posexport.parity.quantized.records import Array, FloatProduct, Rounding, Stored, StoredError, Use, number_range
 
 #: ONNX Runtime's accuracy level at which MatMulNBits rounds what it multiplies (measured: 1.31.1, 4 and 8 bits)
 ROUNDS_ACTIVATIONS = 4
@@ -93,12 +94,12 @@ def _by_channel(node: ir.Node, scale: Array | None, known: set[ir.Value]) -> Sto
     whole = constant(node.inputs[1], known)
     if whole is None or scale is None:
         raise StoredError(f"{node.op_type} {node.name} multiplies by a weight or a scale that is no constant")
-    name, n = _name(node.inputs[1]), whole.shape[1]
+    name, n = tensor_name(node.inputs[1]), whole.shape[1]
     at = {"MatMulIntegerToFloat": 5}.get(node.op_type, 3)
     zero = array_of(node, at) if len(node.inputs) > at else None
     zeros = np.zeros((n, 1)) if zero is None else np.broadcast_to(zero.reshape(-1, 1), (n, 1)).astype(np.float64)
     scales = np.broadcast_to(scale.reshape(-1, 1).astype(np.float64), (n, 1))
-    return Stored(name, whole.T, scales, zeros, whole.shape[0], *_range(whole))
+    return Stored(name, whole.T, scales, zeros, whole.shape[0], *number_range(whole))
 
 
 def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
@@ -118,7 +119,7 @@ def _few_bits(node: ir.Node, known: set[ir.Value]) -> Use | None:
     else:
         zero = zeros.reshape(n, blocks).astype(np.float64)
     scales = scale.reshape(n, blocks).astype(np.float64)
-    stored = Stored(_name(node.inputs[1]), whole, scales, zero, size, 0, (1 << bits) - 1)
+    stored = Stored(tensor_name(node.inputs[1]), whole, scales, zero, size, 0, (1 << bits) - 1)
     rounds = node.attributes.get_int("accuracy_level", 0) == ROUNDS_ACTIVATIONS
     bias = array_of(node, 5) if len(node.inputs) > 5 else _bias(node.outputs[0], n)
     return Use(stored, False, [Rounding("blocks", size=size) if rounds else Rounding()], [bias])
@@ -144,32 +145,6 @@ def _dequantized(node: ir.Node, known: set[ir.Value]) -> Use | None:
     return Use(stored, False, [Rounding("blocks", size=size) if fused else Rounding()], [bias])
 
 
-def dequantized(node: ir.Node, known: set[ir.Value], across: int) -> Stored | None:
-    """The constant matrix of a DequantizeLinear; ``across``: the axis along which a channel runs."""
-    whole, scale = constant(node.inputs[0], known), array_of(node, 1)
-    if whole is None or scale is None or whole.ndim != 2:
-        return None
-    zero = array_of(node, 2) if len(node.inputs) > 2 else None
-    if zero is not None:
-        known.add(node.inputs[2])  # type: ignore[arg-type]  # it is there
-    zero = np.zeros(scale.shape) if zero is None else zero.astype(np.float64)
-    axis, size = node.attributes.get_int("axis", 1) % 2, node.attributes.get_int("block_size", 0)
-    scale = scale.astype(np.float64)
-    if size and axis != across:
-        raise StoredError(f"{_name(node.inputs[0])} has blocks across its channels, which is not known")
-    if not size:
-        if scale.ndim and scale.size > 1 and axis == across:
-            raise StoredError(f"{_name(node.inputs[0])} has a scale for each input channel, which is not known")
-        size = whole.shape[across]
-        scale, zero = (np.broadcast_to(each.reshape(-1, 1), (whole.shape[1 - across], 1)) for each in (scale, zero))
-    elif across == 0:
-        scale, zero = scale.T, zero.T
-    matrix = (whole.T if across == 0 else whole).astype(np.int16)
-    tensor = node.inputs[0]
-    assert tensor is not None
-    return Stored(_name(tensor), matrix, scale, zero, size, *_range(whole))
-
-
 def _rounding(node: ir.Node) -> Rounding:
     """Of the QuantizeLinear that an integer product reads."""
     given = node.inputs[0]
@@ -183,7 +158,7 @@ def _rounding(node: ir.Node) -> Rounding:
     scale, own = constant(producer.inputs[1]), _zero_of(producer)
     if own is not None and own != int(zero.reshape(-1)[0]):
         raise StoredError(
-            f"{_name(node.inputs[1])} is multiplied by activations about {own} as if they were about {zero}"
+            f"{tensor_name(node.inputs[1])} is multiplied by activations about {own} as if they were about {zero}"
         )
     source = producer.inputs[0]
     divided = None if source is None else source.producer()
@@ -191,7 +166,9 @@ def _rounding(node: ir.Node) -> Rounding:
         return Rounding("static", zero=int(zero.reshape(-1)[0]), step=float(scale.reshape(-1)[0]))
     divisor = divided.inputs[1] if divided is not None and divided.op_type == "Div" else producer.inputs[1]
     if not _of_row(divisor):
-        raise StoredError(f"{_name(node.inputs[1])} is multiplied by activations whose scale is not each row's own")
+        raise StoredError(
+            f"{tensor_name(node.inputs[1])} is multiplied by activations whose scale is not each row's own"
+        )
     return Rounding("rows", zero=int(zero.reshape(-1)[0]))
 
 
@@ -252,21 +229,3 @@ def _unpacked(packed: Array, bits: int) -> Array:
     whole = np.empty((len(packed), 2 * packed.shape[1]), np.uint8)
     whole[:, 0::2], whole[:, 1::2] = packed & 15, packed >> 4
     return whole
-
-
-def _range(whole: Array) -> tuple[int, int]:
-    """The least and the largest number of a type of 4 or 8 bits."""
-    name = str(whole.dtype)
-    most = 1 << (4 if name.endswith("int4") else 8)
-    return (0, most - 1) if name.startswith("u") else (-most // 2, most // 2 - 1)
-
-
-def _name(value: ir.Value | None) -> str:
-    """Of the tensor behind ``value``."""
-    while value is not None and value.const_value is None and value.producer() is not None:
-        producer = value.producer()
-        assert producer is not None
-        if not producer.inputs:
-            break
-        value = producer.inputs[0]
-    return "" if value is None else str(value.name)

@@ -106,3 +106,10 @@ class FloatProduct:
             return False
         own = {channel.tobytes() for channel in np.ascontiguousarray(self.channels)}
         return all(row.tobytes() in own for row in np.ascontiguousarray(rows.astype(self.channels.dtype)))
+
+
+def number_range(whole: Array) -> tuple[int, int]:
+    """The least and the largest number of a type of 4 or 8 bits."""
+    name = str(whole.dtype)
+    most = 1 << (4 if name.endswith("int4") else 8)
+    return (0, most - 1) if name.startswith("u") else (-most // 2, most // 2 - 1)

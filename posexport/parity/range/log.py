@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posexport.parity.criterion import Array
-from posexport.parity.last_call import WrappedSession
 from posexport.parity.report.range import LARGEST, LayerRange, Overflow
 from posexport.runtime.providers import bundle_session
+from posexport.runtime.wrapped_session import WrappedSession
 
 if TYPE_CHECKING:
     from posexport.precision.emulate.watch import Site, Vector
@@ -109,8 +109,8 @@ class _Session(WrappedSession):
     def run(self, names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> Any:
         """The outputs called ``names``; what is fed beyond the range, as NaN in unused slots, is not the graph's."""
         if not all(map(_within, feeds.values())):
-            return super().run(names, feeds, options)
-        outputs = super().run([*names, *self._further], feeds, options)
+            return self._session.run(names, feeds, options)
+        outputs = self._session.run([*names, *self._further], feeds, options)
         self._note(outputs[len(names) :])
         return outputs[: len(names)]
 
