@@ -36,6 +36,9 @@ _TOKENS = -2
 def drop(model: ir.Model) -> int | str:
     """Change a decoder's graph: counts attention that reads what was put back, or says why there is none."""
     attention = [node for node in model.graph if AttentionSpec.of(node) is not None]
+    specs = [spec for spec in map(AttentionSpec.of, attention) if spec is not None]
+    if any(operator.counts for spec in specs for operator in spec.operators.values()):
+        return "what attention adds to scores depends on keys of padding too"
     leads = {_lead(node) for node in attention}
     lead = leads.pop() if len(leads) == 1 else None
     if lead is None:
