@@ -119,7 +119,10 @@ SHORT = {
 
 @pytest.mark.parametrize(("name", "target", "precision"), in_short(dict.fromkeys(MODELS), lambda *case: case in SHORT))
 def test_bundles(name: str, target: str, precision: str, tmp_path: Path) -> None:
-    """Every token of every row, padding too, is as in PyTorch: within what the precision costs real tokens."""
+    """Every token of every row, padding too, is as in PyTorch: within what the precision costs real tokens.
+
+    Of a decoder that leaves padding out, logits of padding are zeros.
+    """
     source = builtin_source(name, task=None, settings_given=shared(name))
     settings = dict(pair.split("=") for pair in shared(name))
     posexport.convert(
@@ -137,5 +140,8 @@ def test_bundles(name: str, target: str, precision: str, tmp_path: Path) -> None
     assert torch.isfinite(answer).all()
     error_BT = (answer - wanted).abs().amax(-1) / wanted.abs().max()
     limit = {"fp32": 1e-5, "fp16": 2e-3, "int8": 0.03}[precision]
+    if name.startswith("decoder") and target == "cpu" and precision != "fp16":
+        assert not answer[mask_BT == 0].any()
+        error_BT[mask_BT == 0] = 0
     rows = [0, 1, 3] if name.startswith("encoder") else [0, 1, 2, 3]
     assert error_BT[rows].max() < limit

@@ -74,6 +74,7 @@ def ContextualScores(
 CONTEXTUAL_SCORES = register(
     Operator(
         name="ContextualScores",
+        counts=True,
         eager=contextual_scores,
         function=ContextualScores,
         oracle=oracle,

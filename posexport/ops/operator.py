@@ -65,6 +65,7 @@ class Operator:
         wide: names of own tensors that stay float32 (or wider) in a model of half precision.
         inner: names of own tensors [..., H, E] or [..., H, T, E] of which every pair of tokens costs a product over E.
         shifts: scores depend on the distance i - j alone: those of a few queries are, moved, those of all.
+        counts: a score depends on other keys than its own, on those that the mask drops too.
         lead: of an operator that takes nothing, batch size and heads of its scores, from its own tensors.
     """
 
@@ -83,6 +84,7 @@ class Operator:
     wide: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     shifts: bool = False
+    counts: bool = False
     lead: Callable[..., tuple[int, int]] = lambda first, *_: (1, first.shape[0])
 
     def _node(self, *tensors: Tensor) -> Tensor:

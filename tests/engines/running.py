@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -27,7 +28,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_S
 
 def environment(name: str) -> Path:
     """The folder of programs of an engine's environment, made where it is not there yet."""
-    subprocess.run([ROOT / "ci" / "engines" / "setup", name], check=True)
+    command = [ROOT / "ci" / "engines" / "setup", name]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHON": sys.executable})
     return ROOT / ".cache" / "engines" / name / "bin"
 
 

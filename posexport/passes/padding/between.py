@@ -44,7 +44,7 @@ class Between:
         """Why it cannot go row by row; ``matrices``: the values [B T, C] of the regions."""
         computed, inside = self._computed, set(self.nodes)
         for node in self.nodes:
-            if node.domain != DOMAIN and not _keeps_rows_apart(node):
+            if node.domain != DOMAIN and not keeps_rows_apart(node):
                 return f"{node.op_type} between attention and its projections is not known to keep rows apart"
             if node is not self.nodes[-1]:
                 outside = any(user not in inside for value in node.outputs for user, _ in value.uses())
@@ -126,7 +126,7 @@ class _Row:
         return value
 
 
-def _keeps_rows_apart(node: ir.Node) -> bool:
+def keeps_rows_apart(node: ir.Node) -> bool:
     """Whether it does to each row, and to each token of it, what it does to it alone."""
     if node.domain:
         return False

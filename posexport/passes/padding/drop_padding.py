@@ -16,14 +16,15 @@ import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
-from posexport.graph.queries import constant, producer, sizes, width
+from posexport.graph.queries import producer, width
 from posexport.ops.attention import AttentionSpec
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import GraphPass, PassResult
-from posexport.passes.padding import real_tokens
+from posexport.passes.padding import prefill, real_tokens
 from posexport.passes.padding.between import Between
-from posexport.passes.padding.mask import Axes, PaddingMask, padding_mask
+from posexport.passes.padding.mask import PaddingMask, padding_mask
 from posexport.passes.padding.real_tokens import RealTokens
+from posexport.passes.padding.rows import builder, enters, gather, is_rows
 from posexport.targets.dtypes import MODEL_DTYPE
 from posexport.targets.target import Target
 
@@ -53,6 +54,9 @@ class DropPadding(GraphPass):
 
     def apply(self, model: ir.Model, target: Target) -> PassResult:
         """Counts attention that goes row by row."""
+        if target.steps:
+            dropped = prefill.drop(model)
+            return PassResult(rejected=(dropped,)) if isinstance(dropped, str) else PassResult(nodes=dropped)
         mask = padding_mask(model)
         if isinstance(mask, str):
             return PassResult(rejected=(mask,))
@@ -91,14 +95,14 @@ class _Flow:
         #: of rows, but none themselves
         computed: set[ir.Value] = set()
         for node in graph:
-            if _enters(node, mask.lead):
+            if enters(node, mask.lead):
                 if node.inputs[0] not in computed:
                     flow.entering.append(node)
                 else:
                     flow.between.append(Between(_back_to_rows(graph, node, computed), mask.lead, mask.values))
                 flow.matrices.add(node.outputs[0])
             elif any(value in flow.matrices for value in node.inputs):
-                if _is_rows(node.outputs[0]) and node.op_type != "Reshape":
+                if is_rows(node.outputs[0]) and node.op_type != "Reshape":
                     flow.matrices |= set(node.outputs)
                     continue
                 (exits if node.op_type == "Reshape" else flow.strays).append(node)
@@ -152,21 +156,6 @@ class _Flow:
         return False
 
 
-def _enters(node: ir.Node, lead: Axes) -> bool:
-    if node.op_type != "Reshape" or node.domain or node.inputs[0] is None or not _is_rows(node.outputs[0]):
-        return False
-    shape = constant(node.inputs[1])
-    whole = shape is not None and shape.shape == (2,) and shape[0] == -1
-    axes = sizes(node.inputs[0])
-    return whole and axes is not None and axes[:2] == lead
-
-
-def _is_rows(value: ir.Value) -> bool:
-    return (
-        value.shape is not None and len(value.shape) == 2 and not value.shape.is_static() and value.shape.is_static(1)
-    )
-
-
 def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]) -> list[ir.Node]:
     """The nodes that compute ``last`` from rows."""
     nodes, waiting = {last}, [last]
@@ -181,17 +170,10 @@ def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]
 
 def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
     graph = model.graph
-    g = Builder(model.opset_imports[""], taken=_names(graph))
+    g = builder(model)
     real = real_tokens.find(g, mask.input, from_first=flow.counts_from_first)
     graph.insert_before(graph[0], g.take())
-    for node in flow.entering:
-        rows = node.outputs[0]
-        readers = list(rows.uses())
-        kept = g.Gather(rows, real.keep, axis=0, name=f"{rows.name}_kept")
-        kept.shape, kept.type = rows.shape, rows.type
-        for reader, place in readers:
-            reader.replace_input_with(place, kept)
-        graph.insert_after(node, g.take())
+    gather(graph, g, flow.entering, real.keep)
     for between in flow.between:
         _put(between.nodes, g, _context(g, between, real))
     for node in flow.leaving:
@@ -264,9 +246,3 @@ def _put(nodes: Sequence[ir.Node], g: Builder, result: ir.Value) -> None:
     graph.insert_before(last, g.take())
     replace(last.outputs[0], result)
     graph.remove(nodes, safe=True)
-
-
-def _names(graph: ir.Graph) -> set[str]:
-    """Of all values, those in bodies too."""
-    values = [value for node in ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
-    return {value.name or "" for value in (*graph.inputs, *graph.initializers.values(), *values)}

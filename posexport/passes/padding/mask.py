@@ -1,10 +1,12 @@
 """The padding mask that all attention of a graph has: which input it is, and that padding is dropped by it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from posexport.graph.queries import sizes
 from posexport.ops.attention import AttentionSpec
@@ -13,6 +15,9 @@ from posexport.passes.mask_structure import computed, part
 Axes = tuple[int | str, ...]
 #: lengths of three rows that are looked at
 _LENGTHS, _LONGEST = (7, 3, 1), 7
+#: tokens before these, of a decoder
+_PAST = 2
+_KEEPS = "what attention adds for {} does not drop tokens where that is 0"
 
 
 @dataclass(frozen=True)
@@ -52,38 +57,70 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
     lead = sizes(mask) or ()
     if len(lead) != 2 or not all(isinstance(size, str) for size in lead):
         return f"the mask {mask.name} is not of rows and tokens"
-    return (
-        PaddingMask(mask, values)
-        if all(_drops(model, mask, value) for value in values)
-        else (f"what attention adds for {mask.name} does not drop tokens where that is 0")
-    )
+    real = np.arange(_LONGEST) < np.asarray(_LENGTHS)[:, None]
+    feeds = {mask.name or "": real.astype(_type(mask))}
+    if all(_drops(model, feeds, value, real) for value in values):
+        return PaddingMask(mask, values)
+    return _KEEPS.format(mask.name)
 
 
-def inputs_of(value: ir.Value) -> set[ir.Value]:
-    """The inputs of the graph that ``value`` depends on."""
+def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | str:
+    """The input [B, S] over past and new tokens by which ``attention`` drops its keys, or why there is none."""
+    specs = [(node, AttentionSpec.of(node)) for node in attention]
+    given = [None if spec is None or spec.mask == "none" else spec.named_inputs(node)["mask"] for node, spec in specs]
+    values = dict.fromkeys(value for value in given if value is not None)
+    if None in given:
+        return "attention has no padding mask"
+    masks = {each for value in values for each in inputs_of(value, sizes_too=False)}
+    if len(masks) != 1:
+        return "attention has no mask that is of one input alone"
+    (mask,) = masks
+    axes = sizes(mask) or ()
+    if len(axes) != 2 or axes[0] != lead[0] or not isinstance(axes[1], str):
+        return f"the mask {mask.name} is not of rows and tokens"
+    length = {lead[0]: len(_LENGTHS), lead[1]: _LONGEST, axes[1]: _PAST + _LONGEST}
+    real = np.arange(_PAST + _LONGEST) < _PAST + np.asarray(_LENGTHS)[:, None]
+    feeds = {
+        value.name or "": np.zeros(
+            [size if isinstance(size, int) else length.get(size, _PAST) for size in sizes(value) or ()], _type(value)
+        )
+        for value in model.graph.inputs
+        if value.const_value is None
+    }
+    feeds[mask.name or ""] = real.astype(_type(mask))
+    return mask if all(_drops(model, feeds, value, real) for value in values) else _KEEPS.format(mask.name)
+
+
+def inputs_of(value: ir.Value, *, sizes_too: bool = True) -> set[ir.Value]:
+    """The inputs of the graph that ``value`` depends on; not ``sizes_too``: on more than their sizes."""
     inputs, waiting, seen = set(), [value], {value}
     while waiting:
         each = waiting.pop()
         node = each.producer()
         if node is None and each.const_value is None:
             inputs.add(each)
-        for read in node.inputs if node is not None else ():
+        if node is None or (node.op_type in ("Shape", "Size") and not node.domain and not sizes_too):
+            continue
+        for read in node.inputs:
             if read is not None and read not in seen:
                 seen.add(read)
                 waiting.append(read)
     return inputs
 
 
-def _drops(model: ir.Model, source: ir.Value, value: ir.Value) -> bool:
-    """Whether no query sees a token at which the input is 0, and every query sees all others or may."""
-    assert source.dtype is not None
-    real = np.arange(_LONGEST) < np.asarray(_LENGTHS)[:, None]
-    graph = part(model, [source], value)
+def _drops(model: ir.Model, feeds: Mapping[str, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
+    """Whether no query sees a token that is not ``real`` [B, S], and the last of the first row sees another."""
+    graph = part(model, [each for each in model.graph.inputs if each.name in feeds], value)
     if graph is None:
         return False
-    (mask,) = computed(model, graph, [{source.name or "": real.astype(source.dtype.numpy())}])
-    if mask.shape[-1] != _LONGEST:  # of frames, which convolutions make of what the input masks
+    (mask,) = computed(model, graph, [feeds])
+    if mask.shape[-1] != real.shape[1]:  # of frames, which convolutions make of what the input masks
         return False
-    dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, _LONGEST)))
+    dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, real.shape[1])))
     dropped = dropped <= np.finfo(np.float32).min / 4
     return bool(dropped[np.broadcast_to(~real[:, None, None], dropped.shape)].all() and not dropped[0].all())
+
+
+def _type(value: ir.Value) -> np.dtype[Any]:
+    assert value.dtype is not None
+    return value.dtype.numpy()

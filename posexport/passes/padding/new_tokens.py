@@ -1,0 +1,53 @@
+"""Which new tokens of a decoder's call are real: the last of the mask over past and new, found once for a graph."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from posexport.graph.builder import Builder
+
+_BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
+_END = int(np.iinfo(np.int64).max)
+#: one of so many new tokens must be padding to pay for putting logits back, which takes up to a twentieth of the time
+_SHARE = 8
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """Of B rows of T new tokens, N of them computed; int64 but for ``pays``.
+
+    Attributes:
+        pays: so many are padding that it is worth it, and not all, bool [].
+        whole: B T, [1].
+        keep: places of the computed ones among all, [N]; all B T where it does not pay.
+        places: the same, [N, 1].
+    """
+
+    pays: ir.Value
+    whole: ir.Value
+    keep: ir.Value
+    places: ir.Value
+
+
+def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
+    """Of the mask [B, S] over past and new tokens, not 0 for real ones; ``tokens``: something of [B, T, ...]."""
+    new = g.slice(g.Cast(mask, to=_BOOL), g.Neg(g.size(tokens, 1)), [_END], 1)
+    real = g.NonZero(g.Reshape(new, [-1]), name="real_new_tokens")
+    number, whole = g.Size(real), g.Size(new)
+    worth = g.LessOrEqual(g.Mul(number, _SHARE), g.Mul(whole, _SHARE - 1))
+    pays = g.And(worth, g.Greater(number, 0), name="new_padding_is_dropped")
+    keep = g.if_(
+        pays,
+        lambda: g.Squeeze(real, [0]),
+        lambda: g.Range(0, whole, 1),
+        branches=("real_only", "all_tokens"),
+        name="kept_tokens",
+        types=[_INT64],
+    )
+    return NewTokens(pays, g.Reshape(whole, [1]), keep, places(g, keep))
+
+
+def places(g: Builder, keep: ir.Value) -> ir.Value:
+    """Where rows of the tokens ``keep`` [N] are put back, [N, 1]."""
+    return g.Unsqueeze(keep, [1])
