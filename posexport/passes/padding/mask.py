@@ -114,7 +114,8 @@ def _drops(model: ir.Model, feeds: Mapping[str, NDArray[Any]], value: ir.Value, 
     if graph is None:
         return False
     (mask,) = computed(model, graph, [feeds])
-    if mask.shape[-1] != real.shape[1]:  # of frames, which convolutions make of what the input masks
+    # of frames, which convolutions make of what the input masks, or of every head in the place of rows
+    if mask.shape[-1] != real.shape[1] or mask.shape[0] not in (1, len(real)):
         return False
     dropped = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (len(real), 1, 1, real.shape[1])))
     dropped = dropped <= np.finfo(np.float32).min / 4
