@@ -159,6 +159,34 @@ def test_in_4_bits_a_value_of_the_other_sign_is_found() -> None:
         checked(replace(stored, whole=whole), w)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "wrong"), [("one", None), ("one exchanged", "of 1540 values"), ("all of a place", "of 1540 values")]
+)
+def test_by_second_order_few_blocks_are_far_and_look_like_their_parameter(blocks: str, wrong: str | None) -> None:
+    w = matrix(N, K)
+    stored = rounded(w, bits=4, size=32, zero=8)
+    whole, far = stored.whole.astype(np.int64), slice(None) if blocks == "all of a place" else 5
+    moved = whole[far, :32] + np.where(np.arange(32) % 2, 2, -2)
+    whole[far, :32] = np.clip(moved, 0, 15) if "exchanged" not in blocks else np.roll(whole[far, :32], 1)
+    other = replace(stored, whole=whole.astype(stored.whole.dtype))
+    if wrong is None:
+        checked(other, w)
+        return
+    with pytest.raises(StoredError, match=wrong):
+        checked(other, w)
+
+
+def test_scales_of_16_bits_may_add_what_they_err() -> None:
+    w = matrix(N, K)
+    stored = rounded(w, bits=8, size=32, zero=128)
+    half = replace(stored, scale=stored.scale.astype(np.float16).astype(np.float64))
+    checked(half, w)
+    off = half.whole.astype(np.int64)
+    off[5, 40] += 1 if off[5, 40] < 250 else -1
+    with pytest.raises(StoredError, match="1 of 1540 values"):
+        checked(replace(half, whole=off), w)
+
+
 def test_free_zero_points_must_be_nearer_than_symmetric_ones() -> None:
     w = matrix(N, K) + 3
     blocks = rounded(w, bits=4, size=32, zero=8)

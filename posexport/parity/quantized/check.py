@@ -39,7 +39,7 @@ def check(matched: Matched) -> None:
         steps = _steps(stored, channels, own)
         away = np.abs(steps)
         whole = stored.whole[channels].astype(np.int64)
-        clipped = ((whole == stored.highest) | _lowest(stored, whole)) & (away > 0.5)
+        clipped = ((whole == stored.highest) & (steps > 0.5)) | (_lowest(stored, whole) & (steps < -0.5))
         slack = SLACK + _of_scales(stored, channels)
         wrong = (away > 0.5 + slack) & ~clipped
         if wrong.any():

@@ -123,15 +123,16 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     graph = model.graph
     g = builder(model)
     new = new_tokens.find(g, mask, tokens)
+    put_back = _put_back_at(flow.leaving)
+    # of the call, so before all that reads them, whatever the order of rows is
+    zeros = {
+        channels: g.ConstantOfShape(g.shape(new.whole, [channels]), name=f"zeros_of_{channels}_channels")
+        for channels in dict.fromkeys(map(_channels, put_back))
+    }
     graph.insert_before(graph[0], g.take())
     gather(graph, g, flow.entering, new.keep)
-    zeros: dict[int, ir.Value] = {}
-    for rows, readers in _put_back_at(flow.leaving).items():
-        channels = width(rows)
-        assert channels is not None
-        if channels not in zeros:
-            zeros[channels] = g.ConstantOfShape(g.shape(new.whole, [channels]), name=f"zeros_of_{channels}_channels")
-        every = g.ScatterND(zeros[channels], new.places, rows, name=f"{rows.name}_put_back")
+    for rows, readers in put_back.items():
+        every = g.ScatterND(zeros[_channels(rows)], new.places, rows, name=f"{rows.name}_put_back")
         every.shape, every.type = rows.shape, rows.type
         graph.insert_after(rows.producer() or graph[0], g.take())
         for reader, place in readers:
@@ -139,6 +140,12 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     for node in flow.leaving:
         if node.outputs[0].is_graph_output():
             _give(graph, g, node, new)
+
+
+def _channels(rows: ir.Value) -> int:
+    channels = width(rows)
+    assert channels is not None
+    return channels
 
 
 def _put_back_at(leaving: Collection[ir.Node]) -> dict[ir.Value, list[tuple[ir.Node, int]]]:
@@ -164,8 +171,7 @@ def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, new: NewTokens) -> None
     rows, shape = reshape.inputs
     value = reshape.outputs[0]
     assert rows is not None
-    channels = width(rows)
-    assert channels is not None
+    channels = _channels(rows)
 
     def put_back() -> ir.Value:
         zeros = g.ConstantOfShape(g.shape(new.whole, [channels]))
