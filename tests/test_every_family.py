@@ -4,17 +4,27 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 import posexport
 
 GOLDEN = Path(__file__).parent / "golden"
 EVERY = sorted(path.parent.name for path in GOLDEN.glob("*/config.json"))
+#: channels of the smallest projection that is quantized
+LEAST = 16
+
+
+def quantizable(name: str) -> bool:
+    """Whether the checkpoint has a projection that is large enough; some golden ones are there for values alone."""
+    with safe_open(GOLDEN / name / "model.safetensors", "pt") as stored:
+        shapes = [stored.get_slice(key).get_shape() for key in stored.keys()]  # noqa: SIM118 (no mapping)
+    return any(len(shape) == 2 and min(shape) >= LEAST for shape in shapes)
 
 
 def of_families() -> list[str]:
-    """The first checkpoint of every model type."""
+    """The first checkpoint of every model type that can be quantized."""
     first: dict[str, str] = {}
-    for name in EVERY:
+    for name in filter(quantizable, EVERY):
         first.setdefault(family(name), name)
     return list(first.values())
 
@@ -42,7 +52,8 @@ def test_int8_agrees(name, tmp_path):
 @pytest.mark.all
 @pytest.mark.parametrize("name", EVERY)
 def test_every_checkpoint_converts_for_the_cpu(name, tmp_path):
-    assert posexport.convert(GOLDEN / name, tmp_path / "a", precision="int8", target="cpu", verify=False).good
+    precision = "int8" if quantizable(name) else "fp32"
+    assert posexport.convert(GOLDEN / name, tmp_path / "a", precision=precision, target="cpu", verify=False).good
 
 
 @pytest.mark.all
