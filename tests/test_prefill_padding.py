@@ -99,13 +99,13 @@ def test_a_step_has_no_branch_for_each_layer() -> None:
 
 
 def test_rows_that_are_put_back_at_another_place_are_not_proven(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    right = new_tokens.places
+    right = new_tokens.indices
 
     def shifted(g: Builder, keep: ir.Value) -> ir.Value:
         """As if real tokens stood one place later, the last one first."""
         return right(g, g.Mod(g.Add(keep, 1), g.Add(g.ReduceMax(keep, keepdims=0), 1)))
 
-    monkeypatch.setattr(new_tokens, "places", shifted)
+    monkeypatch.setattr(new_tokens, "indices", shifted)
     found = posexport.convert(
         "decoder-nope", tmp_path / "out", target="cpu", lengths=[17], settings=shared("decoder-nope")
     )

@@ -134,7 +134,7 @@ def _is_function(node: ir.Node, opset: int) -> bool:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     except onnx.defs.SchemaError:
         return False
-    # ONNX has no stubs for these
+    # both are properties of the extension module, which ONNX's type annotations leave out
     return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
 
 

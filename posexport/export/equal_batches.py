@@ -32,12 +32,12 @@ def _settle(product: ir.Node) -> None:
     first, second = product.inputs
     assert first is not None
     assert second is not None
-    turned = producer(second, "Transpose")
-    if turned is not None:
-        order = turned.attributes.get_ints("perm")
+    transpose = producer(second, "Transpose")
+    if transpose is not None:
+        order = transpose.attributes.get_ints("perm")
         axes, rank = len(order), _rank(first)
         if axes > 2 and rank is not None and rank > axes and list(order[-2:]) == [axes - 1, axes - 2]:
-            window = turned.inputs[0]
+            window = transpose.inputs[0]
             assert window is not None
             copied = _for_every(product, first, window)
             last = [*range(rank - 2), rank - 1, rank - 2]
@@ -66,7 +66,7 @@ def _rank(value: ir.Value) -> int | None:
 
 
 def _count(value: ir.Value | None) -> int | None:
-    """How many sizes stand in a part of a shape: all but those of another tensor are single ones."""
+    """How many sizes a part of a shape has: all but those of another tensor are single ones."""
     node = producer(value, "Shape")
     if node is None:
         return 1

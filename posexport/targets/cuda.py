@@ -27,8 +27,8 @@ def preload() -> None:
 
 def _elsewhere(site: Path) -> list[Path]:
     """Folders of libraries in nvidia wheels that are installed in another place than ``site``."""
-    found = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in (found.submodule_search_locations or ())] if found is not None else []
+    package = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (package.submodule_search_locations or ())] if package is not None else []
     return [folder for root in roots if root.parent != site for folder in sorted(root.glob("*/lib"))]
 
 

@@ -34,8 +34,8 @@ _NOT_FOUND = (
 
 def named(error: str) -> str | None:
     """The library that a loader's message says is not there; None for another message."""
-    found = next(filter(None, (pattern.search(error) for pattern in _NOT_FOUND)), None)
-    return found[1] if found else None
+    match = next(filter(None, (pattern.search(error) for pattern in _NOT_FOUND)), None)
+    return match[1] if match else None
 
 
 def absent(first: str | None, cuda: int, loads: "Callable[[str], bool] | None" = None) -> list[str]:

@@ -34,10 +34,10 @@ class ProviderOption:
 
 def _size(value: Any) -> int:
     """Bytes, of a number or of a text such as 4GB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", str(value).strip())
-    if isinstance(value, bool) or found is None or found[2].upper() not in _UNITS:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", str(value).strip())
+    if isinstance(value, bool) or match is None or match[2].upper() not in _UNITS:
         raise ValueError
-    size = int(float(found[1]) * _UNITS[found[2].upper()])
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
     if size < 1:
         raise ValueError
     return size

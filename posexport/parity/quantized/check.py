@@ -21,7 +21,7 @@ _NORM = 0.7
 #: lines of text, at most 0.049 of a weight's blocks and 0.077 of those at one place of all channels
 SECOND_ORDER, SECOND_ORDER_MEAN = 1.5, 0.75
 SECOND_ORDER_FAR, SECOND_ORDER_FAR_PLACE = 0.15, 0.2
-#: the least cosine of a far block with its parameter's: 0.53 there, near 0 where values are in each other's places
+#: the least cosine of a far block with its parameter's: 0.53 there, near 0 where values are exchanged
 SECOND_ORDER_COSINE = 0.3
 #: where it moves a value by more than a step, it moves at least this share of the matrix's to another one: of 20 right
 #: roundings of weights [40, 40] to [384, 384], by 300 to 50,000 inputs, independent and not, the smallest share was

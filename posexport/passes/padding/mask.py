@@ -67,9 +67,9 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
 def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | str:
     """The input [B, S] over past and new tokens by which ``attention`` drops its keys, or why there is none."""
     specs = [(node, AttentionSpec.of(node)) for node in attention]
-    given = [None if spec is None or spec.mask == "none" else spec.named_inputs(node)["mask"] for node, spec in specs]
-    values = dict.fromkeys(value for value in given if value is not None)
-    if None in given:
+    added = [None if spec is None or spec.mask == "none" else spec.named_inputs(node)["mask"] for node, spec in specs]
+    values = dict.fromkeys(value for value in added if value is not None)
+    if None in added:
         return "attention has no padding mask"
     masks = {each for value in values for each in inputs_of(value, sizes_too=False)}
     if len(masks) != 1:

@@ -20,14 +20,14 @@ class NewTokens:
     Attributes:
         pays: so many are padding that it is worth it, and not all, bool [].
         whole: B T, [1].
-        keep: places of the computed ones among all, [N]; all B T where it does not pay.
-        places: the same, [N, 1].
+        keep: indices of the computed ones among all, [N]; all B T where it does not pay.
+        indices: the same, [N, 1], as ScatterND reads them.
     """
 
     pays: ir.Value
     whole: ir.Value
     keep: ir.Value
-    places: ir.Value
+    indices: ir.Value
 
 
 def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
@@ -45,9 +45,9 @@ def find(g: Builder, mask: ir.Value, tokens: ir.Value) -> NewTokens:
         name="kept_tokens",
         types=[_INT64],
     )
-    return NewTokens(pays, g.Reshape(whole, [1]), keep, places(g, keep))
+    return NewTokens(pays, g.Reshape(whole, [1]), keep, indices(g, keep))
 
 
-def places(g: Builder, keep: ir.Value) -> ir.Value:
-    """Where rows of the tokens ``keep`` [N] are put back, [N, 1]."""
+def indices(g: Builder, keep: ir.Value) -> ir.Value:
+    """Of ScatterND, which puts rows of the tokens ``keep`` [N] back, [N, 1]."""
     return g.Unsqueeze(keep, [1])

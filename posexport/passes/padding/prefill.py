@@ -132,7 +132,7 @@ def _drop(model: ir.Model, mask: ir.Value, tokens: ir.Value, flow: _Flow) -> Non
     graph.insert_before(graph[0], g.take())
     gather(graph, g, flow.entering, new.keep)
     for rows, readers in put_back.items():
-        every = g.ScatterND(zeros[_channels(rows)], new.places, rows, name=f"{rows.name}_put_back")
+        every = g.ScatterND(zeros[_channels(rows)], new.indices, rows, name=f"{rows.name}_put_back")
         every.shape, every.type = rows.shape, rows.type
         graph.insert_after(rows.producer() or graph[0], g.take())
         for reader, place in readers:
@@ -175,9 +175,9 @@ def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, new: NewTokens) -> None
 
     def put_back() -> ir.Value:
         zeros = g.ConstantOfShape(g.shape(new.whole, [channels]))
-        return g.Reshape(g.ScatterND(zeros, new.places, rows), shape, allowzero=1)
+        return g.Reshape(g.ScatterND(zeros, new.indices, rows), shape, allowzero=1)
 
-    given = g.if_(
+    output = g.if_(
         new.pays,
         put_back,
         lambda: g.Reshape(rows, shape, allowzero=1),
@@ -186,5 +186,5 @@ def _give(graph: ir.Graph, g: Builder, reshape: ir.Node, new: NewTokens) -> None
         types=[_FLOAT],
     )
     graph.insert_before(reshape, g.take())
-    replace(value, given)
+    replace(value, output)
     graph.remove(reshape, safe=True)
