@@ -4,6 +4,7 @@ Everything that would make the export or the proof fail later is looked for here
 one sentence. The module is run as a copy, so that what calls leave behind in it does not get into the graph.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,32 +13,25 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
-from posexport.sources import mapped
+from posexport.sources.axes import ends
 from posexport.sources.axes import sizes as axis_ranges
 from posexport.sources.axes.classify import Varying
-from posexport.sources.axes.limits import search_samples, two_sizes, with_ranges
+from posexport.sources.axes.limits import two_sizes, with_ranges
 from posexport.sources.axes.outputs import output_axes
-from posexport.sources.axes.sizes import Range
 from posexport.sources.axes.tokens import elements_per_token
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.length_search import LONGEST, Found, search
-from posexport.sources.no_fast_path import no_fast_path
+from posexport.sources.length_search import Found
+from posexport.sources.named_dtype import computing_in
+from posexport.sources.trial import SEARCHED, Sizes, Trial
 from posexport.sources.user_module import (
-    at,
-    copied,
-    default_dtype,
     in_precision,
     likely_line,
-    named_outputs,
     not_the_module_s,
-    quoted,
     raised,
 )
 from posexport.sources.value_reads import ValueReads
 from posexport.spec import (
-    BATCH,
     ENCODER_SEQUENCE,
-    SAMPLES,
     SEQUENCE,
     InputSpec,
     LengthContract,
@@ -46,12 +40,7 @@ from posexport.spec import (
     ProofPlan,
 )
 
-Sizes = dict[str, int]
-#: axes whose longest input is looked for
-_SEARCHED = (SEQUENCE, ENCODER_SEQUENCE)
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
-#: a limit that is known is tried at once up to here; a longer one is approached, as far as memory and time allow
-_AT_ONCE = 1024
 #: padded tokens of a row, for the module that is asked whether its shapes depend on the mask
 _PADDED = 2
 
@@ -81,13 +70,15 @@ def probe(
     Raises:
         PosexportError: the module fails, or gives what no graph or no proof can give.
     """
-    trial = _Trial(argument, module, inputs)
+    trial = Trial(argument, module, inputs)
     ranges = axis_ranges.others(list(axis_sizes(inputs)), groups)
     base = _base(trial, tensors, limits, groups)
     # a table that is made at the first call is made in the graph as well
     trial.watched = not trial.grown(base)
     steps = {axis: group.step for axis, group in groups.items()}
-    searched = {axis: _searched(trial, base, axis, limits, steps.get(axis, 1)) for axis in _SEARCHED if axis in base}
+    searched = {
+        axis: ends.of_tokens(trial, base, axis, limits, steps.get(axis, 1)) for axis in SEARCHED if axis in base
+    }
     remarks = [
         f"{_NAMES[axis]} of at most {found.limit} tokens are accepted, longer ones are refused: {found.reason}"
         for axis, found in searched.items()
@@ -95,11 +86,11 @@ def probe(
     ]
     limits, traced = _limited(limits, searched, base, argument)
     per_token = elements_per_token(trial.module, trial.run, base, ranges)
-    ends = {axis: _end(trial, base, axis, each, per_token) for axis, each in ranges.items()}
-    ranges = {axis: replace(each, most=ends[axis].limit) for axis, each in ranges.items()}
+    largest = {axis: ends.of_another(trial, base, axis, each, per_token) for axis, each in ranges.items()}
+    ranges = {axis: replace(each, most=largest[axis].limit) for axis, each in ranges.items()}
     remarks += [
         f"{axis} of at most {found.limit} is accepted, more is refused: {found.reason}"
-        for axis, found in ends.items()
+        for axis, found in largest.items()
         if found.limit is not None
     ]
     limits = with_ranges(limits, groups, ranges)
@@ -126,83 +117,7 @@ def probe(
     )
 
 
-class _Trial:
-    """The module to try, as a copy where it can be copied."""
-
-    def __init__(self, argument: str, module: nn.Module, inputs: list[InputSpec]) -> None:
-        self.argument, self.inputs = argument, inputs
-        self.original = module
-        self.small = mapped.size_of(module.parameters()) <= mapped.LARGE
-        self.module = self.fresh() if self.small else module
-        self.shapes = self.table_shapes()
-        self.watched = self.small
-
-    def fresh(self) -> nn.Module:
-        return copied(self.argument, self.original)
-
-    def __call__(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        # a module may write to its inputs
-        clones = {name: tensor.clone() for name, tensor in tensors.items()}
-        with torch.no_grad(), no_fast_path():
-            return named_outputs(self.module(**clones))
-
-    def run(self, sizes: Sizes, tensors: Mapping[str, Tensor] | None = None, what: str = "") -> dict[str, Tensor]:
-        """The outputs at ``sizes``, or a PosexportError that says what the module did there."""
-        try:
-            return self(example(self.inputs, sizes) if tensors is None else tensors)
-        except PosexportError as err:
-            raise PosexportError(f"{self.argument}: {err}") from err
-        except BaseException as err:
-            if not_the_module_s(err):
-                raise
-            line = likely_line(err)
-            raise PosexportError(
-                f"{self.argument}: the module failed at sizes {sizes}{what}: {type(err).__name__}: {quoted(err)}"
-                + (f" ({line})" if line else "")
-            ) from err
-
-    def attempt(self, sizes: Sizes) -> str:
-        """Why the module does not take ``sizes``; nothing where it does."""
-        try:
-            self(example(self.inputs, sizes))
-        except BaseException as err:
-            if isinstance(err, KeyboardInterrupt):
-                raise
-            if not_the_module_s(err):
-                raise _NoRoomError from err
-            line = likely_line(err)
-            return f"the module raised {raised(err)} at {_at(sizes)}" + (f" ({line})" if line else "")
-        return self.grown(sizes)
-
-    def table_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor that the module holds."""
-        return {
-            f"{path}.{name}" if path else name: tuple(value.shape)
-            for path, part in self.module.named_modules()
-            for name, value in {**vars(part), **dict(part.named_buffers(recurse=False))}.items()
-            if isinstance(value, Tensor)
-        }
-
-    def grown(self, sizes: Sizes) -> str:
-        """Which of its tensors the module made anew, in another shape, in a call; nothing where it made none."""
-        shapes = self.table_shapes() if self.watched else {}
-        changed = [name for name, shape in shapes.items() if self.shapes.get(name) not in (None, shape)]
-        if not changed:
-            return ""
-        name = changed[0]
-        before, after = list(self.shapes[name]), list(shapes[name])
-        self.module = self.fresh()
-        return (
-            f"forward regrows {name} (shape {before}) at {_at(sizes)} (shape {after}), and a graph keeps the rows "
-            "that it was traced with; make it for the longest input in __init__"
-        )
-
-
-class _NoRoomError(Exception):
-    """The machine has not enough memory for a call."""
-
-
-def _base(trial: _Trial, tensors: Mapping[str, Tensor], limits: LengthContract, groups: Mapping[str, Varying]) -> Sizes:
+def _base(trial: Trial, tensors: Mapping[str, Tensor], limits: LengthContract, groups: Mapping[str, Varying]) -> Sizes:
     """Sizes that the module takes: those to trace at, or where these are too long, the example's."""
     usual = axis_sizes(trial.inputs)
     chosen = axis_ranges.trace_sizes(axis_ranges.others(list(usual), groups))
@@ -212,18 +127,18 @@ def _base(trial: _Trial, tensors: Mapping[str, Tensor], limits: LengthContract, 
     own = _sizes(trial, tensors)
     if tensors:
         trial.run(own, tensors, " (the example's)")
-    lower = {**first, **{axis: min(first[axis], own[axis]) for axis in _SEARCHED if axis in own}}
-    if lower != first:
-        try:
-            trial.run(first)
-        except PosexportError:
-            trial.run(lower)
-            return lower
-    trial.run(first)
-    return first
+    shorter = {**first, **{axis: min(first[axis], own[axis]) for axis in SEARCHED if axis in own}}
+    smaller = {**shorter, **{axis: min(first[axis], own[axis]) for axis in chosen if axis in own}}
+    for sizes in (first, shorter):
+        if sizes != smaller:
+            with contextlib.suppress(PosexportError):
+                trial.run(sizes)
+                return sizes
+    trial.run(smaller)
+    return smaller
 
 
-def _sizes(trial: _Trial, tensors: Mapping[str, Tensor]) -> Sizes:
+def _sizes(trial: Trial, tensors: Mapping[str, Tensor]) -> Sizes:
     """The sizes of the example's named axes."""
     found: dict[str, tuple[int, str]] = {}
     for spec in trial.inputs:
@@ -239,38 +154,6 @@ def _sizes(trial: _Trial, tensors: Mapping[str, Tensor]) -> Sizes:
                     f"{spec.name}; name the axes, as the third thing that the factory returns"
                 )
     return {axis: size for axis, (size, _) in found.items()}
-
-
-def _searched(trial: _Trial, base: Sizes, axis: str, limits: LengthContract, step: int) -> Found:
-    known = limits.max_length if axis in limits.limited_axes else None
-    alone = {**base, BATCH: 1} if BATCH in base else base
-
-    def attempt(length: int) -> str:
-        return trial.attempt({**alone, axis: length})
-
-    # an encoding of posexport's says what is known; a table of the module's own may still be shorter
-    if known is not None and known <= base[axis]:
-        return Found(known)
-    try:
-        if known is not None and known <= _AT_ONCE and not attempt(known):
-            return Found(known)
-        found = search(lambda steps: attempt(steps * step), base[axis] // step, (known or LONGEST) // step)
-        return Found(found.longest * step, found.reason, [steps * step for steps in found.cheap])
-    except _NoRoomError:
-        return Found(base[axis])
-
-
-def _end(trial: _Trial, base: Sizes, axis: str, each: Range, per_token: float) -> Found:
-    """The largest size of an axis beside batch and sequence: the example's, or of samples what a search finds."""
-    if each.most is not None:
-        return Found(each.most, f"the module does not take {each.most + each.step}")
-    if not axis.endswith(SAMPLES):
-        return Found(each.example)
-    alone = {**base, BATCH: 1} if BATCH in base else base
-    try:
-        return search_samples(lambda size: trial.attempt({**alone, axis: size}), base[axis], each, per_token)
-    except _NoRoomError:
-        return Found(base[axis])
 
 
 def _limited(
@@ -295,7 +178,7 @@ def _limited(
     return limited, {axis: min(size, limit) if axis in axes else size for axis, size in base.items()}
 
 
-def _sound(trial: _Trial, name: str, tensor: Tensor) -> None:
+def _sound(trial: Trial, name: str, tensor: Tensor) -> None:
     """An output is made of finite float32 values, and has a name of its own."""
     if name in {spec.name for spec in trial.inputs}:
         raise PosexportError(f"{trial.argument}: output {name} has the name of an input; return it under another name")
@@ -313,7 +196,7 @@ def _sound(trial: _Trial, name: str, tensor: Tensor) -> None:
         )
 
 
-def _repeats(trial: _Trial, sizes: Sizes) -> None:
+def _repeats(trial: Trial, sizes: Sizes) -> None:
     """The same inputs give the same outputs."""
     one, two = trial.run(sizes), trial.run(sizes)
     for name, tensor in one.items():
@@ -324,7 +207,7 @@ def _repeats(trial: _Trial, sizes: Sizes) -> None:
             )
 
 
-def _values_change_no_shape(trial: _Trial, sizes: Sizes, outputs: list[OutputSpec]) -> None:
+def _values_change_no_shape(trial: Trial, sizes: Sizes, outputs: list[OutputSpec]) -> None:
     """Outputs keep their shapes where tokens are padded, and where ids are other ones."""
     plain = example(trial.inputs, sizes)
     wanted = {name: list(tensor.shape) for name, tensor in trial.run(sizes, plain).items()}
@@ -362,14 +245,14 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     return changed
 
 
-def _in_float64(trial: _Trial, sizes: Sizes) -> None:
+def _in_float64(trial: Trial, sizes: Sizes) -> None:
     """The module runs in float64 as well, where it is small enough to be copied at once."""
     if not trial.small:
         return
     trial.module = in_precision(trial.fresh(), torch.float64)
     tensors = {n: t.double() if t.is_floating_point() else t for n, t in example(trial.inputs, sizes).items()}
     try:
-        with default_dtype(torch.float64):
+        with computing_in(torch.float64):
             answer = trial(tensors)
     except BaseException as err:
         if not_the_module_s(err):
@@ -385,7 +268,3 @@ def _in_float64(trial: _Trial, sizes: Sizes) -> None:
                 f"{trial.argument}: output {name} is NaN or infinite in float64, the precision of the reference, and "
                 "finite in float32; a constant or a branch of the module fits one dtype alone"
             )
-
-
-def _at(sizes: Sizes) -> str:
-    return at({axis: size for axis, size in sizes.items() if axis in _SEARCHED} or sizes)

@@ -11,7 +11,6 @@ import inspect
 import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, TypeVar
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.errors import PosexportError
+from posexport.sources.named_dtype import computing_in
 from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.recognise import entered
 from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
@@ -60,7 +60,7 @@ class UserModule(nn.Module):
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
-            with default_dtype(torch.float64 if self._wide() else torch.float32), no_fast_path(), entered.called():
+            with computing_in(torch.float64 if self._wide() else torch.float32), no_fast_path(), entered.called():
                 answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
@@ -216,17 +216,6 @@ def not_the_module_s(err: BaseException) -> bool:
     if isinstance(err, SystemExit):  # a signal's number is in it
         return isinstance(err.code, int) and err.code > 128
     return isinstance(err, KeyboardInterrupt | MemoryError) or "can't allocate memory" in raised(err)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What ``torch.zeros(3)`` and the like, in a module's forward, are made in."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def copied(argument: str, module: _M, why: str = "the proof needs copies of it in two precisions") -> _M:

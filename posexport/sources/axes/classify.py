@@ -4,9 +4,10 @@ An axis is tried alone, then with those of its size that have the same number in
 all of its size (both axes of a mask [T, T]).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from posexport.sources.axes.trials import TensorAxis, Trials
@@ -142,11 +143,46 @@ class Classify:
         for axes in sets:
             if (outputs := self._trials(self._at(axes, size + 1))) is not None:
                 members = self._needed(tensor_axis, axes, size + 1) if len(axes) > len(sets[0]) else axes
-                self._add(members, size, outputs, size + 1)
+                # an output that is longer too shows that all of the axis is read
+                shows = size == 1 or self._shapes(outputs) != self._shapes(self._found.outputs)
+                smaller = outputs if shows else self._trials(self._at(members, size - 1))
+                if members == (tensor_axis,) and self._is_cut(members, size, smaller, outputs):
+                    self._found.fixed[tensor_axis] = f"the module reads the first {size} and leaves out what is beyond"
+                elif smaller is not None or not self._is_floored(members, size):
+                    self._add(members, size, outputs, size + 1)
                 return
         reason = self._trials.made[-len(sets)]
         if not any(self._otherwise(axes, size) for axes in sets):
             self._found.fixed[tensor_axis] = reason
+
+    def _is_cut(
+        self,
+        axes: tuple[TensorAxis, ...],
+        size: int,
+        smaller: dict[str, Tensor] | None,
+        larger: dict[str, Tensor],
+    ) -> bool:
+        """Whether the module reads all of an axis, as the four numbers of a box, and nothing that is added to it."""
+        if axes[0] in self._declared or not self._as_before(larger) or self._as_before(smaller):
+            return False
+        return self._as_before(self._trials(self._at(axes, 2 * size)))  # samples are left out up to a stride
+
+    def _as_before(self, outputs: dict[str, Tensor] | None) -> bool:
+        before = self._found.outputs
+        return outputs is not None and all(
+            name in before and torch.equal(tensor, before[name]) for name, tensor in outputs.items()
+        )
+
+    @staticmethod
+    def _shapes(outputs: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+        return {name: tensor.shape for name, tensor in outputs.items()}
+
+    def _is_floored(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
+        """Whether one more is taken only because a stride leaves it out: an axis that varies in steps, and is added."""
+        if self._takes(axes, 2 * size - 1) or (outputs := self._trials(self._at(axes, 2 * size))) is None:
+            return False
+        self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
+        return True
 
     def _otherwise(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether axes that cannot be one larger can be smaller, or larger in steps."""

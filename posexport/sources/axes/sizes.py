@@ -50,8 +50,11 @@ class Range:
 
 
 def trace_sizes(ranges: Mapping[str, Range]) -> dict[str, int]:
-    """Sizes that differ, some tokens each."""
-    return {axis: each.at(units) for (axis, each), units in zip(ranges.items(), count(_TRACED))}
+    """Sizes that differ, some tokens each, and not the example's, for which a module may have a way of its own."""
+    return {
+        axis: each.at(units) if each.at(units) != each.example else each.at(units + 2)
+        for (axis, each), units in zip(ranges.items(), count(_TRACED))
+    }
 
 
 def second_sizes(ranges: Mapping[str, Range], first: Mapping[str, int]) -> dict[str, int]:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from posexport.sources.recognise import complex_numbers
+
 _DATA, _ROWS = "_posexport_data", "_posexport_rows"
 #: casts, which are those of all rows at once: vmap cannot trace what PyTorch asserts of their types
 _CASTS = {"to", "type", "type_as", "float", "double", "half"}
@@ -68,7 +70,7 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
         for index, tensor in zip(numbered, own, strict=True):
             filled[index] = tensor
         args, kwargs = tree_unflatten(filled, tree)
-        return func(*args, **kwargs)
+        return complex_numbers.called(func, args, kwargs)
 
     if getattr(func, "__name__", "") in _CASTS and numbered == [0]:
         return [alone(getattr(leaves[0], _ROWS))]

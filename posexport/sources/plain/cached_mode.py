@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from posexport.encodings.encoding import Encoding
@@ -79,9 +80,14 @@ class CachedMode(Recognised):
 
     def _rows(self, step: Rows, table: Tensor, read: sites.Slicing) -> Tensor:
         queries, whole, axis = self._call.at.queries, read.whole(table), read.out
-        of_slots = whole.index_select(axis, queries.slots_T + step.start)
-        rows_BT = whole.movedim(axis, 0)[queries.ids_BT + step.start]
-        return by_row.positions(of_slots, rows_BT.movedim(1, axis + 1))
+        # PyTorch's exporter picks rows of real numbers alone
+        of_complex = whole.is_complex()
+        numbers = torch.view_as_real(whole) if of_complex else whole
+        of_slots = numbers.index_select(axis, queries.slots_T + step.start)
+        rows_BT = numbers.movedim(axis, 0)[queries.ids_BT + step.start].movedim(1, axis + 1)
+        if of_complex:
+            of_slots, rows_BT = torch.view_as_complex(of_slots), torch.view_as_complex(rows_BT)
+        return by_row.positions(of_slots, rows_BT)
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
         step = self._next

@@ -48,7 +48,8 @@ class Slicing:
     index: tuple[Any, ...]
 
     def whole(self, table: Tensor) -> Tensor:
-        return table[self.index]
+        # a slice of everything is an operator that PyTorch's exporter has for real numbers alone
+        return table if all(each == slice(None) for each in self.index) else table[self.index]
 
 
 @dataclass(frozen=True)

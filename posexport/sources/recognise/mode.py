@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
-from posexport.sources.recognise import attention, multi_head, products
+from posexport.sources.recognise import attention, complex_numbers, counted, multi_head, products
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
@@ -41,7 +41,8 @@ class Recognised(TorchFunctionMode):
         if func is Tensor.__getitem__ and (index := _rows_of_vmap(args[1])):
             # PyTorch's tracer asks a scalar index for its value, which vmap has not: transformers masks by such
             return torch.ops.aten.index.Tensor(args[0], index)
-        return func(*args, **kwargs)
+        counted_out = counted.written_out(func, tuple(args), kwargs)
+        return complex_numbers.called(func, args, kwargs) if counted_out is None else counted_out
 
     def _matmul(self, left: Tensor, right: Tensor) -> Tensor:
         """The product that an einsum is."""

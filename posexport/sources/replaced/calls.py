@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from posexport.encodings.positions import Positions
 
@@ -60,18 +59,6 @@ def recorded(parts: Mapping[str, nn.Module]) -> Iterator[dict[str, list[Call]]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-class InFloat64(TorchFunctionMode):
-    """While it is entered, what asks for float32 by name gets float64, so that the reference is one throughout."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func is Tensor.float:
-            return args[0].double()
-        wide = [torch.float64 if arg is torch.float32 else arg for arg in args]
-        return func(*wide, **{key: torch.float64 if x is torch.float32 else x for key, x in (kwargs or {}).items()})
 
 
 def varying(first: Sequence[int], second: Sequence[int]) -> list[int]:

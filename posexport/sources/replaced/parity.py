@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.example import axis_sizes, example
-from posexport.sources.replaced.calls import Call, InFloat64, recorded
+from posexport.sources.named_dtype import computing_in
+from posexport.sources.replaced.calls import Call, recorded
 from posexport.sources.replaced.stand_ins import StandIn
 from posexport.sources.source import Source
-from posexport.sources.user_module import UserModule, copied, default_dtype, in_precision
+from posexport.sources.user_module import UserModule, copied, in_precision
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, multiple
 
 #: tokens of the two calls, where the module takes as many; rows of the batch
@@ -61,7 +62,7 @@ class Reference:
         """The outputs for seeded inputs of those sizes."""
         tensors = example(self.source.inputs, dict(sizes))
         wide = {name: x.double() if x.is_floating_point() else x for name, x in tensors.items()}
-        with torch.no_grad(), InFloat64():
+        with torch.no_grad():
             answer: tuple[Tensor, ...] = module(**wide)
         return answer
 
@@ -106,7 +107,7 @@ def _compare(label: str, stand_in: StandIn, part: nn.Module, call: Call, sizes: 
     """One call of a submodule."""
 
     def outputs(asked: nn.Module) -> tuple[Any, ...]:
-        with torch.no_grad(), default_dtype(torch.float64), InFloat64():
+        with torch.no_grad(), computing_in(torch.float64):
             answer = asked(*call.args, **call.kwargs)
         return tuple(answer) if isinstance(answer, tuple | list) else (answer,)
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from posexport.errors import PosexportError
 from posexport.sources import mapped
 from posexport.sources.example import example
+from posexport.sources.named_dtype import computing_in
 from posexport.sources.transformers import attention
 from posexport.sources.transformers.wrapped import MASK, Wrapped
-from posexport.sources.user_module import default_dtype, in_precision, not_the_module_s, raised
+from posexport.sources.user_module import in_precision, not_the_module_s, raised
 from posexport.spec import BATCH, SEQUENCE
 
 #: in the remark of a model that computes attention without ours
@@ -66,7 +67,7 @@ class Before:
             tensors[MASK][0, -_PADDED:] = 0
         given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in tensors.items()}
         try:
-            with torch.no_grad(), default_dtype(self.dtype):
+            with torch.no_grad(), computing_in(self.dtype):
                 outputs: dict[str, Tensor] = module(**given)
         except Exception as err:
             if not_the_module_s(err):

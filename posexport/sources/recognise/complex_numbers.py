@@ -1,0 +1,34 @@
+"""Functions that rearrange complex tensors, on their real and imaginary parts.
+
+PyTorch's exporter has operators for arithmetic of complex numbers, and for few functions that only move them. The parts
+are a last axis of two, which these functions leave alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: functions of a tensor and axes, by the number of axes that they add
+_OF_AXES = {torch.unsqueeze: 1, Tensor.unsqueeze: 1, torch.select: 0, Tensor.select: 0}
+_OF_AXES |= {torch.index_select: 0, Tensor.index_select: 0}
+
+
+def called(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """``func(*args, **kwargs)``, by way of the parts where the first argument is complex and ``func`` moves numbers."""
+    if not args or kwargs or not isinstance(args[0], Tensor) or not args[0].is_complex():
+        return func(*args, **kwargs)
+    tensor, *others = args
+    if func is Tensor.__getitem__:
+        index = others[0] if isinstance(others[0], tuple) else (others[0],)
+        others = [(*index, slice(None)) if any(each is Ellipsis for each in index) else index]
+    elif func in _OF_AXES:
+        axis = others[0]
+        others[0] = axis if axis >= 0 else axis + tensor.ndim + _OF_AXES[func]
+    elif func is Tensor.expand:
+        sizes = others[0] if isinstance(others[0], Sequence) else others
+        others = [*sizes, 2]
+    else:
+        return func(*args)
+    return torch.view_as_complex(func(torch.view_as_real(tensor), *others))
