@@ -81,7 +81,9 @@ def proof_sizes(ranges: Mapping[str, Range]) -> list[dict[str, int]]:
 def standard_sizes(groups: Mapping[str, Varying], sizes: Mapping[str, int]) -> dict[str, int]:
     """Of ``sizes``, those of batch and sequences that must be others, because of least sizes and steps."""
     ranges = {axis: Range.of(axis, group) for axis, group in groups.items() if axis in STANDARD and axis != BATCH}
-    return {axis: each.inside(sizes[axis]) for axis, each in ranges.items() if each.inside(sizes[axis]) != sizes[axis]}
+    # at the least size there may be one token of what is read, such as a patch of a series, and one is no dynamic axis
+    others = {axis: each.inside(max(sizes[axis], each.at(2) if each.least > 1 else 1)) for axis, each in ranges.items()}
+    return {axis: size for axis, size in others.items() if size != sizes[axis]}
 
 
 def others(axes: Sequence[str], groups: Mapping[str, Varying]) -> dict[str, Range]:
