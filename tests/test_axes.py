@@ -538,3 +538,25 @@ def test_the_size_that_a_module_has_a_line_for_is_not_the_one_it_is_traced_at(tm
     for image in (example["image"], torch.randn(1, 3, 44, 32), torch.randn(1, 3, 20, 40)):
         expected = module(image).detach().numpy()
         agree(session.run({"image": image.numpy()})["output"], expected, "model in float32", np.float32)
+
+
+class Masked(nn.Module):
+    """An image with a mask of pixels that is resized to the grid, as DETR's: alone it would take any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.block = nn.Conv2d(3, D, 8, 8), Block()
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor) -> Tensor:
+        x = self.patch(pixel_values)
+        kept = F.interpolate(pixel_mask[:, None].float(), size=x.shape[-2:]).flatten(2)[:, :, None] > 0
+        result: Tensor = self.block(x.flatten(2).transpose(1, 2), kept)
+        return result
+
+
+def test_a_mask_of_pixels_has_the_image_s_sides() -> None:
+    torch.manual_seed(0)
+    example = {"pixel_values": torch.randn(2, 3, 40, 48), "pixel_mask": torch.ones(2, 40, 48, dtype=torch.long)}
+    source = module_source(Masked().eval(), example)
+    sides = ["height", "width"]
+    assert [spec.axes for spec in source.inputs] == [["batch_size", 3, *sides], ["batch_size", *sides]]

@@ -233,8 +233,10 @@ class Classify:
         if tensor_axis[0] not in self._followers or tensor_axis in self._declared:
             return None
         size, axis = self._size(tensor_axis), tensor_axis[1]
-        here = [g for g in self._found.varying if g.size == size and any(a == axis for _, a in g.members)]
-        for group in here:
+        alike = [group for group in self._found.varying if group.size == size]
+        here = [group for group in alike if any(number == axis for _, number in group.members)]
+        # that of pixels has no axis of channels: its height has another number
+        for group in here or (alike if len(alike) == 1 else []):
             if self._takes((*group.members, tensor_axis), size + group.step):
                 return group
         return None

@@ -1,5 +1,6 @@
 """What the axes that vary are called: by rank, dtype, the names of inputs, and which inputs share them."""
 
+import re
 from collections.abc import Callable, Mapping
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, W
 
 #: parts of the names of inputs that are read by cross attention, and of those that read them
 _READ = ("encoder", "memory", "context", "source", "src", "cross", "kv", "key", "value", "cond")
+_INPUTS = re.compile("(pixel|input)_values")  # which transformers calls images and sounds, and which no queries read
 _READING = ("decoder", "target", "tgt", "quer")
 #: channels of an image, at most
 _CHANNELS = 4
@@ -133,8 +135,15 @@ class _Names:
         """What is read by cross attention comes after what reads it; ids before values."""
 
         def says(words: tuple[str, ...], name: str) -> bool:
-            return any(word in name.lower() for word in words)
+            rest = _INPUTS.sub("", name.lower())
+            return any(word in rest for word in words)
 
         other = any(says(_READING, each) for each in self._tensors)
         read = (other or says(_READ, name)) and not says(_READING, name)
-        return read, int(self._tensors[name].is_floating_point())
+        return read, int(self._tensors[name].is_floating_point() or self._is_of_pixels(name))
+
+    def _is_of_pixels(self, name: str) -> bool:
+        """A mask [B, H, W]: two of its axes are those of an image."""
+        own = [group for group in self._of(name) if self._is_open(group)]
+        values = {other for other, tensor in self._tensors.items() if tensor.is_floating_point()}
+        return len(own) > 1 and all(values & {other for other, _ in group.members} for group in own)
