@@ -18,6 +18,7 @@ from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
 from posexport.graph.queries import producer, sizes, width
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.operator import DOMAIN
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.padding import prefill, real_tokens
@@ -103,7 +104,7 @@ class _Flow:
         for node in graph:
             if enters(node, mask.lead):
                 nodes = _back_to_rows(graph, node, computed)
-                if any(AttentionSpec.of(each) for each in nodes):
+                if any(each.domain == DOMAIN for each in nodes):
                     flow.between.append(Between(nodes, mask.lead, mask.values))
                 else:
                     entering.append(node)
@@ -150,14 +151,14 @@ class _Flow:
         for user, _ in value.uses():
             others = [other for other in user.inputs if other is not None and other is not value]
             masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in others)
-            if enters(user, self.mask.lead):
-                continue  # the rows of real tokens are gathered again
-            if user.op_type in _LAYOUT or self._works_by_token(user):
-                reason = self._reader_refusal(user.outputs[0])
-                if reason is not None:
-                    return reason
-            elif not masks and user.op_type not in _SELECT:
+            # rows of real tokens are gathered again
+            if masks or user.op_type in _SELECT or enters(user, self.mask.lead):
+                continue
+            if user.op_type not in _LAYOUT and not self._works_by_token(user):
                 return f"{user.op_type} may read the hidden states of padding"
+            reason = self._reader_refusal(user.outputs[0])
+            if reason is not None:
+                return reason
         return None
 
     def _works_by_token(self, node: ir.Node) -> bool:
