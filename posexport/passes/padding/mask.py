@@ -57,8 +57,11 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
             return "attention has a KV cache"
         values[value] = None
     masks = {each for value in values for each in inputs_of(value)}
+    if not values:
+        return "there is no attention node"
     if len(masks) != 1:
-        return "attention has no mask that is of one input alone" if values else "there is no attention node"
+        several = len({sizes(value) for value in values}) > 1
+        return f"attention {'is not all over the same tokens' if several else 'has no mask that is of one input alone'}"
     (mask,) = masks
     if not _is_of_tokens(mask):
         return f"the mask {mask.name} is not of rows and tokens"
