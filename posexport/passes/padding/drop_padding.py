@@ -9,7 +9,7 @@ branch that has the nodes as they were, and rows are those of all tokens: nothin
 has its large weights outside of branches, once.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -97,7 +97,10 @@ class _Flow:
     @classmethod
     def of(cls, graph: ir.Graph, mask: PaddingMask) -> "_Flow":
         flow = cls(mask)
-        entering, exits, strays, by_row = [], [], [], []
+        entering: list[ir.Node] = []
+        exits: list[ir.Node] = []
+        strays: list[ir.Node] = []
+        by_row: list[ir.Node] = []
         matrices: set[ir.Value | None] = set()
         #: of rows, but none themselves
         computed: set[ir.Value | None] = set()
@@ -133,33 +136,36 @@ class _Flow:
         if self.strays:
             return f"{self.strays[0].op_type} reads rows of tokens as another matrix"
         reasons = [each.refusal(self.matrices) for each in self.between]
-        reasons += [self._reader_refusal(value) for node in self.leaving for value in node.outputs]
+        reasons += [self._reader_refusal(node) for node in self.leaving]
         return next(filter(None, reasons), None)
 
     @property
     def counts_from_first(self) -> bool:
         """Something reads tokens by their place, such as the first one, or adds to scores by other than distances."""
-        values = [value for node in self.leaving for value in node.outputs]
         specs = [AttentionSpec.of(node) for between in self.between for node in between.nodes]
         by_place = [op for spec in specs if spec is not None for op in spec.operators.values() if not op.shifts]
-        return bool(by_place) or any(user.op_type in _SELECT for value in values for user, _ in value.uses())
+        readers = [user for node in self.leaving for user in self._readers(node.outputs[0])]
+        return bool(by_place) or any(user.op_type in _SELECT for user in readers)
 
-    def _reader_refusal(self, value: ir.Value) -> str | None:
-        """Why zeros may not stand for what ``value`` has at padding."""
-        if self._is_masked(value.producer()):
+    def _reader_refusal(self, leaving: ir.Node) -> str | None:
+        """Why zeros may not stand for what ``leaving`` gives at padding."""
+        if self._is_masked(leaving):
             return None
+        others = (user for user in self._readers(leaving.outputs[0]) if user.op_type not in _SELECT)
+        return next((f"{user.op_type} may read the hidden states of padding" for user in others), None)
+
+    def _readers(self, value: ir.Value) -> Iterator[ir.Node]:
+        """What may read ``value`` at padding, as it is or token by token in another form."""
         for user, _ in value.uses():
             others = [other for other in user.inputs if other is not None and other is not value]
             masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in others)
             # rows of real tokens are gathered again
-            if masks or user.op_type in _SELECT or enters(user, self.mask.lead):
+            if masks or enters(user, self.mask.lead):
                 continue
-            if user.op_type not in _LAYOUT and not self._works_by_token(user):
-                return f"{user.op_type} may read the hidden states of padding"
-            reason = self._reader_refusal(user.outputs[0])
-            if reason is not None:
-                return reason
-        return None
+            if user.op_type in _LAYOUT or self._works_by_token(user):
+                yield from self._readers(user.outputs[0])
+            else:
+                yield user
 
     def _works_by_token(self, node: ir.Node) -> bool:
         """What it computes for padding stays there, and is given to nobody."""
@@ -167,9 +173,9 @@ class _Flow:
         by_token = not node.domain and node.op_type in _ELEMENTWISE and (sizes(result) or ())[:2] == self.mask.lead
         return by_token and not result.is_graph_output()
 
-    def _is_masked(self, leaving: ir.Node | None) -> bool:
+    def _is_masked(self, leaving: ir.Node) -> bool:
         """Rows of padding are zeros already: they were multiplied by the mask."""
-        product = None if leaving is None else producer(leaving.inputs[0], "Mul")
+        product = producer(leaving.inputs[0], "Mul")
         for factor in product.inputs if product is not None else ():
             entering = None if factor is None else producer(factor, "Reshape")
             if entering is not None and self.mask.decides(entering.inputs[0]):
@@ -180,7 +186,7 @@ class _Flow:
 def _connected(
     by_row: Sequence[ir.Node], rows: Collection[ir.Value | None], matrices: Collection[ir.Value | None]
 ) -> set[ir.Value]:
-    """Those of ``matrices`` that nodes ``by_row`` compute from ``rows``, or rows from, or that have others in common."""
+    """Those of ``matrices`` that nodes ``by_row`` connect with ``rows``, in whichever direction."""
     connected = {value for value in rows if value is not None}
     while True:
         before = len(connected)

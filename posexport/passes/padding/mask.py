@@ -79,12 +79,17 @@ def _is_of_tokens(mask: ir.Value) -> bool:
 
 def _computed_masks(graph: ir.Graph, mask: ir.Value, values: Collection[ir.Value]) -> Iterator[ir.Value]:
     """What is made of ``mask`` for the keys of attention, the first first, and alone decides on ``values``."""
-    axes = {(sizes(value) or ("",))[-1] for value in values}
-    for candidate in (value for node in graph for value in node.outputs):
-        if candidate.dtype in _FLAGS and _is_of_tokens(candidate) and {(sizes(candidate) or ())[1]} == axes:
-            if inputs_of(candidate) == {mask}:
-                if all(inputs_of(value, known=candidate) == {candidate} for value in values):
-                    yield candidate
+    keys = {(sizes(value) or ("",))[-1] for value in values}
+
+    def is_it(candidate: ir.Value) -> bool:
+        of_keys = candidate.dtype in _FLAGS and _is_of_tokens(candidate) and {(sizes(candidate) or ())[1]} == keys
+        return (
+            of_keys
+            and inputs_of(candidate) == {mask}
+            and all(inputs_of(value, known=candidate) == {candidate} for value in values)
+        )
+
+    return filter(is_it, (value for node in graph for value in node.outputs))
 
 
 def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | str:
