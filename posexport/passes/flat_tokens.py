@@ -85,7 +85,11 @@ class _Flattening:
         like = next((value for value in inputs if (sizes(value) or ())[:2] == lead), entering[0])
         for value in entering:
             if value not in self._matrices:
-                self._matrices[value] = self._as_matrix(value)
+                matrix = self._matrices[value] = self._as_matrix(value)
+                # what splits it into heads reads the matrix too
+                for node, place in list(value.uses()):
+                    if node is not matrix.producer() and _flattens(node, place):
+                        node.replace_input_with(place, matrix)
         for node in region.nodes:
             for place, read in enumerate(node.inputs):
                 if read in self._matrices:

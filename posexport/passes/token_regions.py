@@ -50,7 +50,7 @@ class Region:
 
     @property
     def projections(self) -> list[ir.Node]:
-        """MatMul with a bias that is added inside; an output's own names of axes leave its last Add outside."""
+        """MatMul with a bias that is added inside."""
         inside = set(self.nodes)
         return [node for node in self.nodes if (biased := bias_of(node)) is not None and biased[0] in inside]
 
@@ -111,14 +111,14 @@ def bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
 
 def _works_by_token(node: ir.Node, dtype: ir.DataType) -> bool:
     acts_on_channels = _ACTS_ON_CHANNELS.get((node.domain, node.op_type))
-    lead = token_axes(node.outputs[0])
-    if acts_on_channels is None or lead is None or not acts_on_channels(node):
+    if acts_on_channels is None or not acts_on_channels(node):
         return False
-    if any(value.dtype != dtype or token_axes(value) != lead for value in node.outputs):
+    # an output of the graph has names of its own for the same sizes
+    if any(value.dtype != dtype or token_axes(value) is None for value in node.outputs):
         return False
     read = node.inputs[:1] if node.op_type in _FIRST_INPUT_ONLY else node.inputs
-    leads = [token_axes(value) for value in read if value is not None and not _is_one_for_all_tokens(value)]
-    return bool(leads) and all(each == lead for each in leads)
+    leads = {token_axes(value) for value in read if value is not None and not _is_one_for_all_tokens(value)}
+    return len(leads) == 1 and None not in leads
 
 
 def _is_one_for_all_tokens(value: ir.Value) -> bool:

@@ -9,15 +9,16 @@ branch that has the nodes as they were, and rows are those of all tokens: nothin
 has its large weights outside of branches, once.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from posexport.graph.builder import Builder
 from posexport.graph.edits import replace
-from posexport.graph.queries import producer, width
+from posexport.graph.queries import producer, sizes, width
 from posexport.ops.attention import AttentionSpec
+from posexport.ops.operator import DOMAIN
 from posexport.passes.flat_tokens import flatten
 from posexport.passes.graph_pass import GraphPass, PassResult
 from posexport.passes.padding import prefill, real_tokens
@@ -34,6 +35,8 @@ _SELECT = {"Gather", "GatherND", "GatherElements", "Slice"}
 
 #: that give what they read in another form, such as keys for cross attention
 _LAYOUT = {"Transpose", "Reshape", "Identity", "Cast"}
+#: that compute each value from those at its place
+_ELEMENTWISE = {"Where", "Add", "Sub", "Mul", "Neg", "Sigmoid"}
 
 
 class DropPadding(GraphPass):
@@ -73,11 +76,14 @@ class DropPadding(GraphPass):
 class _Flow:
     """How rows of tokens go through a graph.
 
+    Rows that neither feed attention nor read what it gives, such as norms between convolutions, are those of all tokens
+    and stay: they are none of these.
+
     Attributes:
         matrices: the values with a row for every token, [B T, C].
-        entering: Reshapes from [B, T, C] to rows of what no rows are needed for.
-        between: from rows to rows.
-        leaving: Reshapes of rows to what is read by no rows.
+        entering: Reshapes from [B, T, C] to rows that are not computed by attention.
+        between: attention, from rows to rows.
+        leaving: Reshapes of rows to what is not read by attention.
         strays: nodes that read rows otherwise.
     """
 
@@ -91,26 +97,36 @@ class _Flow:
     @classmethod
     def of(cls, graph: ir.Graph, mask: PaddingMask) -> "_Flow":
         flow = cls(mask)
+        entering: list[ir.Node] = []
         exits: list[ir.Node] = []
+        strays: list[ir.Node] = []
+        by_row: list[ir.Node] = []
+        matrices: set[ir.Value | None] = set()
         #: of rows, but none themselves
-        computed: set[ir.Value] = set()
+        computed: set[ir.Value | None] = set()
         for node in graph:
             if enters(node, mask.lead):
-                if node.inputs[0] not in computed:
-                    flow.entering.append(node)
+                nodes = _back_to_rows(graph, node, computed)
+                if any(each.domain == DOMAIN for each in nodes):
+                    flow.between.append(Between(nodes, mask.lead, mask.values))
                 else:
-                    flow.between.append(Between(_back_to_rows(graph, node, computed), mask.lead, mask.values))
-                flow.matrices.add(node.outputs[0])
-            elif any(value in flow.matrices for value in node.inputs):
+                    entering.append(node)
+                matrices.add(node.outputs[0])
+            elif matrices.intersection(node.inputs):
                 if is_rows(node.outputs[0]) and node.op_type != "Reshape":
-                    flow.matrices |= set(node.outputs)
+                    matrices |= set(node.outputs)
+                    by_row.append(node)
                     continue
-                (exits if node.op_type == "Reshape" else flow.strays).append(node)
+                (exits if node.op_type == "Reshape" else strays).append(node)
                 computed |= set(node.outputs)
-            elif any(value in computed for value in node.inputs):
+            elif computed.intersection(node.inputs):
                 computed |= set(node.outputs)
         inside = {node for each in flow.between for node in each.nodes}
-        flow.leaving = [node for node in exits if node not in inside]
+        of_attention = {value for node in inside for value in (*node.inputs, *node.outputs)} & matrices
+        flow.matrices = _connected(by_row, of_attention, matrices)
+        flow.entering = [node for node in entering if node.outputs[0] in flow.matrices]
+        flow.leaving = [node for node in exits if node not in inside and node.inputs[0] in flow.matrices]
+        flow.strays = [node for node in strays if flow.matrices.intersection(node.inputs)]
         return flow
 
     def refusal(self) -> str | None:
@@ -120,35 +136,46 @@ class _Flow:
         if self.strays:
             return f"{self.strays[0].op_type} reads rows of tokens as another matrix"
         reasons = [each.refusal(self.matrices) for each in self.between]
-        reasons += [self._reader_refusal(value) for node in self.leaving for value in node.outputs]
+        reasons += [self._reader_refusal(node) for node in self.leaving]
         return next(filter(None, reasons), None)
 
     @property
     def counts_from_first(self) -> bool:
         """Something reads tokens by their place, such as the first one, or adds to scores by other than distances."""
-        values = [value for node in self.leaving for value in node.outputs]
         specs = [AttentionSpec.of(node) for between in self.between for node in between.nodes]
         by_place = [op for spec in specs if spec is not None for op in spec.operators.values() if not op.shifts]
-        return bool(by_place) or any(user.op_type in _SELECT for value in values for user, _ in value.uses())
+        readers = [user for node in self.leaving for user in self._readers(node.outputs[0])]
+        return bool(by_place) or any(user.op_type in _SELECT for user in readers)
 
-    def _reader_refusal(self, value: ir.Value) -> str | None:
-        """Why zeros may not stand for what ``value`` has at padding."""
-        if self._is_masked(value.producer()):
+    def _reader_refusal(self, leaving: ir.Node) -> str | None:
+        """Why zeros may not stand for what ``leaving`` gives at padding."""
+        if self._is_masked(leaving):
             return None
+        others = (user for user in self._readers(leaving.outputs[0]) if user.op_type not in _SELECT)
+        return next((f"{user.op_type} may read the hidden states of padding" for user in others), None)
+
+    def _readers(self, value: ir.Value) -> Iterator[ir.Node]:
+        """What may read ``value`` at padding, as it is or token by token in another form."""
         for user, _ in value.uses():
             others = [other for other in user.inputs if other is not None and other is not value]
             masks = user.op_type in ("Where", "Mul") and any(self.mask.decides(other) for other in others)
-            if user.op_type in _LAYOUT:
-                reason = self._reader_refusal(user.outputs[0])
-                if reason is not None:
-                    return reason
-            elif not masks and user.op_type not in _SELECT:
-                return f"{user.op_type} may read the hidden states of padding"
-        return None
+            # rows of real tokens are gathered again
+            if masks or enters(user, self.mask.lead):
+                continue
+            if user.op_type in _LAYOUT or self._works_by_token(user):
+                yield from self._readers(user.outputs[0])
+            else:
+                yield user
 
-    def _is_masked(self, leaving: ir.Node | None) -> bool:
+    def _works_by_token(self, node: ir.Node) -> bool:
+        """What it computes for padding stays there, and is given to nobody."""
+        result = node.outputs[0]
+        by_token = not node.domain and node.op_type in _ELEMENTWISE and (sizes(result) or ())[:2] == self.mask.lead
+        return by_token and not result.is_graph_output()
+
+    def _is_masked(self, leaving: ir.Node) -> bool:
         """Rows of padding are zeros already: they were multiplied by the mask."""
-        product = None if leaving is None else producer(leaving.inputs[0], "Mul")
+        product = producer(leaving.inputs[0], "Mul")
         for factor in product.inputs if product is not None else ():
             entering = None if factor is None else producer(factor, "Reshape")
             if entering is not None and self.mask.decides(entering.inputs[0]):
@@ -156,7 +183,22 @@ class _Flow:
         return False
 
 
-def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]) -> list[ir.Node]:
+def _connected(
+    by_row: Sequence[ir.Node], rows: Collection[ir.Value | None], matrices: Collection[ir.Value | None]
+) -> set[ir.Value]:
+    """Those of ``matrices`` that nodes ``by_row`` connect with ``rows``, in whichever direction."""
+    connected = {value for value in rows if value is not None}
+    while True:
+        before = len(connected)
+        for node in (*by_row, *reversed(by_row)):
+            values = {value for value in (*node.inputs, *node.outputs) if value is not None and value in matrices}
+            if values & connected:
+                connected |= values
+        if len(connected) == before:
+            return connected
+
+
+def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value | None]) -> list[ir.Node]:
     """The nodes that compute ``last`` from rows."""
     nodes, waiting = {last}, [last]
     while waiting:
@@ -171,8 +213,9 @@ def _back_to_rows(graph: ir.Graph, last: ir.Node, computed: Collection[ir.Value]
 def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
     graph = model.graph
     g = builder(model)
-    real = real_tokens.find(g, mask.input, from_first=flow.counts_from_first)
-    graph.insert_before(graph[0], g.take())
+    real = real_tokens.find(g, mask.tokens, from_first=flow.counts_from_first)
+    # before all that reads rows, whatever the order of nodes
+    graph.insert_before(graph[0], [*_taken_out(graph, mask.tokens), *g.take()])
     gather(graph, g, flow.entering, real.keep)
     for between in flow.between:
         _put(between.nodes, g, _context(g, between, real))
@@ -181,6 +224,17 @@ def _drop(model: ir.Model, mask: PaddingMask, flow: _Flow) -> None:
             for own in _for_readers(graph, node):
                 _put([own], g, _for_all_tokens(g, own, real))
         _put([node], g, _for_all_tokens(g, node, real))
+
+
+def _taken_out(graph: ir.Graph, value: ir.Value) -> list[ir.Node]:
+    """The nodes that compute ``value``, no longer in the graph."""
+    needed = {value}
+    for node in reversed(graph):
+        if needed.intersection(node.outputs):
+            needed.update(each for each in node.inputs if each is not None)
+    nodes = [node for node in graph if needed.intersection(node.outputs)]
+    graph.remove(nodes)
+    return nodes
 
 
 def _for_readers(graph: ir.Graph, reshape: ir.Node) -> list[ir.Node]:

@@ -1,6 +1,10 @@
-"""The padding mask that all attention of a graph has: which input it is, and that padding is dropped by it."""
+"""The padding mask that all attention of a graph has: which value it is, and that padding is dropped by it.
 
-from collections.abc import Collection, Mapping, Sequence
+Mostly an input. Where convolutions make tokens of what the input masks, such as frames of samples, it is what the graph
+computes of that input: which frames are real.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +21,26 @@ Axes = tuple[int | str, ...]
 _LENGTHS, _LONGEST = (7, 3, 1), 7
 #: tokens before these, of a decoder
 _PAST = 2
+#: types of what says which tokens are real
+_FLAGS = {ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64}
 _KEEPS = "what attention adds for {} does not drop tokens where that is 0"
 
 
 @dataclass(frozen=True)
 class PaddingMask:
-    """``input``: of the graph, [B, T], not 0 for real tokens. ``values``: what attention adds, made of it alone."""
+    """``tokens``: [B, T], not 0 for real tokens. ``values``: what attention adds, made of it alone."""
 
-    input: ir.Value
+    tokens: ir.Value
     values: Collection[ir.Value]
 
     @property
     def lead(self) -> Axes:
         """The names of the axes B and T."""
-        return sizes(self.input) or ()
+        return sizes(self.tokens) or ()
 
     def decides(self, value: ir.Value | None) -> bool:
         """``value`` is made of the mask and of constants."""
-        return value is not None and value.const_value is None and inputs_of(value) == {self.input}
+        return value is not None and value.const_value is None and inputs_of(value, known=self.tokens) == {self.tokens}
 
 
 def padding_mask(model: ir.Model) -> PaddingMask | str:
@@ -51,17 +57,39 @@ def padding_mask(model: ir.Model) -> PaddingMask | str:
             return "attention has a KV cache"
         values[value] = None
     masks = {each for value in values for each in inputs_of(value)}
+    if not values:
+        return "there is no attention node"
     if len(masks) != 1:
-        return "attention has no mask that is of one input alone" if values else "there is no attention node"
+        several = len({sizes(value) for value in values}) > 1
+        return f"attention {'is not all over the same tokens' if several else 'has no mask that is of one input alone'}"
     (mask,) = masks
-    lead = sizes(mask) or ()
-    if len(lead) != 2 or not all(isinstance(size, str) for size in lead):
+    if not _is_of_tokens(mask):
         return f"the mask {mask.name} is not of rows and tokens"
     real = np.arange(_LONGEST) < np.asarray(_LENGTHS)[:, None]
-    feeds = {mask.name or "": real.astype(_type(mask))}
-    if all(_drops(model, feeds, value, real) for value in values):
-        return PaddingMask(mask, values)
+    for tokens in (mask, *_computed_masks(model.graph, mask, values)):
+        if all(_drops(model, {tokens: real.astype(_type(tokens))}, value, real) for value in values):
+            return PaddingMask(tokens, values)
     return _KEEPS.format(mask.name)
+
+
+def _is_of_tokens(mask: ir.Value) -> bool:
+    lead = sizes(mask) or ()
+    return len(lead) == 2 and all(isinstance(size, str) for size in lead)
+
+
+def _computed_masks(graph: ir.Graph, mask: ir.Value, values: Collection[ir.Value]) -> Iterator[ir.Value]:
+    """What is made of ``mask`` for the keys of attention, the first first, and alone decides on ``values``."""
+    keys = {(sizes(value) or ("",))[-1] for value in values}
+
+    def is_it(candidate: ir.Value) -> bool:
+        of_keys = candidate.dtype in _FLAGS and _is_of_tokens(candidate) and {(sizes(candidate) or ())[1]} == keys
+        return (
+            of_keys
+            and inputs_of(candidate) == {mask}
+            and all(inputs_of(value, known=candidate) == {candidate} for value in values)
+        )
+
+    return filter(is_it, (value for node in graph for value in node.outputs))
 
 
 def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes) -> ir.Value | str:
@@ -81,22 +109,25 @@ def mask_of_new_tokens(model: ir.Model, attention: Sequence[ir.Node], lead: Axes
     length = {lead[0]: len(_LENGTHS), lead[1]: _LONGEST, axes[1]: _PAST + _LONGEST}
     real = np.arange(_PAST + _LONGEST) < _PAST + np.asarray(_LENGTHS)[:, None]
     feeds = {
-        value.name or "": np.zeros(
+        value: np.zeros(
             [size if isinstance(size, int) else length.get(size, _PAST) for size in sizes(value) or ()], _type(value)
         )
         for value in model.graph.inputs
         if value.const_value is None
     }
-    feeds[mask.name or ""] = real.astype(_type(mask))
+    feeds[mask] = real.astype(_type(mask))
     return mask if all(_drops(model, feeds, value, real) for value in values) else _KEEPS.format(mask.name)
 
 
-def inputs_of(value: ir.Value, *, sizes_too: bool = True) -> set[ir.Value]:
-    """The inputs of the graph that ``value`` depends on; not ``sizes_too``: on more than their sizes."""
+def inputs_of(value: ir.Value, *, known: ir.Value | None = None, sizes_too: bool = True) -> set[ir.Value]:
+    """The inputs of the graph that ``value`` depends on; not ``sizes_too``: on more than their sizes.
+
+    ``known``: counts as an input, although the graph computes it.
+    """
     inputs, waiting, seen = set(), [value], {value}
     while waiting:
         each = waiting.pop()
-        node = each.producer()
+        node = None if each is known else each.producer()
         if node is None and each.const_value is None:
             inputs.add(each)
         if node is None or (node.op_type in ("Shape", "Size") and not node.domain and not sizes_too):
@@ -108,12 +139,12 @@ def inputs_of(value: ir.Value, *, sizes_too: bool = True) -> set[ir.Value]:
     return inputs
 
 
-def _drops(model: ir.Model, feeds: Mapping[str, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
+def _drops(model: ir.Model, feeds: Mapping[ir.Value, NDArray[Any]], value: ir.Value, real: NDArray[np.bool]) -> bool:
     """Whether no query sees a token that is not ``real`` [B, S], and the last of the first row sees another."""
-    graph = part(model, [each for each in model.graph.inputs if each.name in feeds], value)
+    graph = part(model, list(feeds), value)
     if graph is None:
         return False
-    (mask,) = computed(model, graph, [feeds])
+    (mask,) = computed(model, graph, [{each.name or "": array for each, array in feeds.items()}])
     # of frames, which convolutions make of what the input masks, or of every head in the place of rows
     if mask.shape[-1] != real.shape[1] or mask.shape[0] not in (1, len(real)):
         return False
