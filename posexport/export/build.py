@@ -139,7 +139,7 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     chosen = functions.attach(model, made_for, recipe.lowering)
     equal_batches.settle(model, made_for)
     slice_sizes.settle(model, made_for)
-    sizes_on_host.settle(model, made_for)
+    sizes_on_host.settle(model, made_for, {name: each.spec for name, each in chosen.items()})
     if recipe.inline:
         inline_functions(model)
     name_control_flow(model)

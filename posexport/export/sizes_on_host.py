@@ -9,22 +9,21 @@ the last of the keys, the first query stands at the number of keys minus that of
 Values are the same integers. For targets whose provider computes on a device; other graphs stay as they are.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from posexport.export.calls_in_common import CallsInCommon, Shape, callers_first
+from posexport.export.token_axes import token_axes
 from posexport.graph.operators import SHAPES
 from posexport.graph.queries import constant, only
 from posexport.ops.operator import DOMAIN
+from posexport.ops.spec import NodeSpec
 from posexport.targets.target import Target
 
-#: the shape of a size: [] or [1]
-Shape = Literal["scalar", "one"]
 _SUMS = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
 #: of a size and what a device holds, they are computed there
 _MIXED = (*_SUMS, "Concat", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
@@ -39,60 +38,29 @@ class _Run:
     step: int
 
 
-def settle(model: ir.Model, target: Target) -> None:
-    """Rewrite the graph and the functions that it calls, each as all of its calls allow."""
+def settle(model: ir.Model, target: Target, specs: Mapping[str, NodeSpec]) -> None:
+    """Rewrite the graph and the functions that it calls, each as all of its calls allow.
+
+    ``specs``: what the functions compute that stand for a record, by their names.
+    """
     if not target.waits_to_branch:
         return
-    calls = _Calls()
-    _Body(model.graph, {}, {}, aligned=False, calls=calls).rewrite()
+    calls = CallsInCommon()
+    _Body(model.graph, {}, {}, {}, aligned=False, calls=calls).rewrite()
     # callers before the functions that they call
-    for function in _callers_first(model):
+    for function in callers_first(model):
         shapes, aligned = calls.of(function)
-        _Body(function, shapes, calls.tables_of(function), aligned=aligned, calls=calls).rewrite()
+        axes = token_axes(function, specs)
+        _Body(function, shapes, calls.tables_of(function), axes, aligned=aligned, calls=calls).rewrite()
     RemoveUnusedNodesPass()(model)
-
-
-class _Calls:
-    """What all calls of each function have in common."""
-
-    def __init__(self) -> None:
-        self._sizes: defaultdict[str, list[list[Shape | None]]] = defaultdict(list)
-        self._aligned: defaultdict[str, list[bool]] = defaultdict(list)
-        self._tables: defaultdict[str, list[list[tuple[int, ...] | None]]] = defaultdict(list)
-
-    def note(
-        self, node: ir.Node, sizes: list[Shape | None], tables: list[tuple[int, ...] | None], *, aligned: bool
-    ) -> None:
-        self._sizes[node.op_type].append(sizes)
-        self._tables[node.op_type].append(tables)
-        self._aligned[node.op_type].append(aligned)
-
-    def tables_of(self, function: ir.Function) -> dict[ir.Value, tuple[int, ...]]:
-        """The inputs that are weights of the same shape in every call, with that."""
-        known = self._tables[function.name]
-        found: dict[ir.Value, tuple[int, ...]] = {}
-        for index, value in enumerate(function.inputs):
-            given = {call[index] if index < len(call) else None for call in known}
-            if len(given) == 1 and (shape := given.pop()) is not None:
-                found[value] = shape
-        return found
-
-    def of(self, function: ir.Function) -> tuple[dict[ir.Value, Shape], bool]:
-        """The inputs that are sizes in every call, and whether queries are the last of the keys in every call."""
-        known = self._sizes[function.name]
-        shapes: dict[ir.Value, Shape] = {}
-        for index, value in enumerate(function.inputs):
-            given = {call[index] if index < len(call) else None for call in known}
-            if len(given) == 1 and (shape := given.pop()) is not None:
-                shapes[value] = shape
-        return shapes, bool(known) and all(self._aligned[function.name])
 
 
 class _Body:
     """The graph, or a function.
 
-    ``shapes``: inputs that are sizes. ``tables``: those that are weights, with their shapes. ``aligned``: inputs qpos
-    and kpos are all slots of a call: keys count from 0, and the queries are the last of them.
+    ``shapes``: inputs that are sizes. ``tables``: those that are weights, with their shapes. ``axes``: which axis of
+    inputs q and k counts tokens. ``aligned``: inputs qpos and kpos are all slots of a call: keys count from 0, and the
+    queries are the last of them.
     """
 
     def __init__(
@@ -100,9 +68,10 @@ class _Body:
         body: ir.Graph | ir.Function,
         shapes: Mapping[ir.Value, Shape],
         tables: Mapping[ir.Value, tuple[int, ...]],
+        axes: Mapping[str, int],
         *,
         aligned: bool,
-        calls: _Calls,
+        calls: CallsInCommon,
     ) -> None:
         self.tables = tables
         self.body, self.calls, self.aligned = body, calls, aligned
@@ -111,8 +80,9 @@ class _Body:
         self.device: dict[ir.Value, bool] = {}
         named = {value.name: value for value in body.inputs}
         self.queries, self.keys = named.get("qpos"), named.get("kpos")
-        #: of tensors with split heads the slots that stand for their tokens
-        self.slots = {named.get("q"): self.queries, named.get("k"): self.keys}
+        slots = {"q": self.queries, "k": self.keys}
+        #: of tensors and their axis of tokens the slots that stand for these
+        self.slots = {(named[name], axis): slots[name] for name, axis in axes.items()}
 
     def rewrite(self) -> None:
         for node in list(ir.traversal.RecursiveGraphIterator(self.body)):
@@ -310,8 +280,9 @@ class _Body:
     def _counted(self, node: ir.Node) -> None:
         """How many tokens queries or keys have, by their slots, and rows a table: the same in all layers, so once."""
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-        slots, table = self.slots.get(node.inputs[0]), self.table(node.inputs[0])
-        if slots is not None and (start, end) == (2, 3):
+        value, table = node.inputs[0], self.table(node.inputs[0])
+        slots = None if value is None or end != start + 1 else self.slots.get((value, start))
+        if slots is not None:
             self._replace(node, self._new(node, "Shape", slots))
         elif table is not None and len(table[start:end]) == 1:
             self._replace(node, self._new(node, "Constant", value_ints=list(table[start:end])))
@@ -371,21 +342,3 @@ def few_numbers(value: ir.Value | None):  # type: ignore[no-untyped-def]
         array = ir.tensor(attribute.value) if attribute.type != ir.AttributeType.TENSOR else attribute.as_tensor()
         return array.numpy() if array.size <= 16 else None
     return constant(value)
-
-
-def _callers_first(model: ir.Model) -> Iterable[ir.Function]:
-    """The functions of our domain, each before those that it calls."""
-    functions = {each.name: each for each in model.functions.values() if each.domain == DOMAIN}
-    ordered: dict[str, ir.Function] = {}
-
-    def visit(name: str) -> None:
-        if name in ordered or name not in functions:
-            return
-        for node in ir.traversal.RecursiveGraphIterator(functions[name]):
-            if node.domain == DOMAIN:
-                visit(node.op_type)
-        ordered[name] = functions[name]
-
-    for name in functions:
-        visit(name)
-    return reversed(list(ordered.values()))
