@@ -120,9 +120,11 @@ def test_an_encoder_is_fused_at_any_length_without_copies_and_captured(dry, name
     assert records["at 128"].cuda_graph == "captured"
 
 
-def test_a_bias_and_a_static_cache_are_fused_and_a_step_is_captured(dry):
-    calls = {"prompt": Size(length=129, capacity=256), "step": Size(length=1, past=128, capacity=256)}
-    records = dry("decoder-alibi", 80, calls, ("step",), cache="static")
+@pytest.mark.parametrize("encoding", ["mpnet", pytest.param("alibi", marks=pytest.mark.all)])
+def test_a_bias_and_a_static_cache_are_fused_and_a_step_is_captured(dry, encoding):
+    """Positions that may be given are guarded on the device."""
+    calls = {"prompt": Size(length=113, capacity=256), "step": Size(length=1, past=112, capacity=256)}
+    records = dry(f"decoder-{encoding}", 80, calls, ("step",), cache="static")
     assert {name: record.attention for name, record in records.items()} == {
         name: {"memory-efficient": 2} for name in calls
     }
@@ -173,7 +175,7 @@ def test_no_encoder_copies_anything(dry, encoding, card):
     ("encoding", "lowering"),
     [
         *((each, "auto") for each in ("relative-key-query", "deberta", "shaw-kv", "cope", "fire")),
-        *((each, "filled-slots") for each in ("nope", "rope")),
+        *((each, "filled-slots") for each in ("nope", "rope", "learned", "absolute")),
     ],
 )
 def test_steps_behind_a_static_cache_copy_nothing_and_are_captured(dry, encoding, lowering):
