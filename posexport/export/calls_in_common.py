@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
@@ -12,40 +13,40 @@ from posexport.ops.operator import DOMAIN
 Shape = Literal["scalar", "one"]
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of a value: its shape where it is a size, where it is a weight, and whether it has one axis."""
+
+    size: Shape | None = None
+    table: tuple[int, ...] | None = None
+    is_vector: bool = False
+
+
 class CallsInCommon:
     """What all calls of each function have in common."""
 
     def __init__(self) -> None:
-        self._sizes: defaultdict[str, list[list[Shape | None]]] = defaultdict(list)
+        self._inputs: defaultdict[str, list[list[Known]]] = defaultdict(list)
         self._aligned: defaultdict[str, list[bool]] = defaultdict(list)
-        self._tables: defaultdict[str, list[list[tuple[int, ...] | None]]] = defaultdict(list)
 
-    def note(
-        self, node: ir.Node, sizes: list[Shape | None], tables: list[tuple[int, ...] | None], *, aligned: bool
-    ) -> None:
-        self._sizes[node.op_type].append(sizes)
-        self._tables[node.op_type].append(tables)
+    def note(self, node: ir.Node, inputs: list[Known], *, aligned: bool) -> None:
+        self._inputs[node.op_type].append(inputs)
         self._aligned[node.op_type].append(aligned)
 
-    def tables_of(self, function: ir.Function) -> dict[ir.Value, tuple[int, ...]]:
-        """The inputs that are weights of the same shape in every call, with that."""
-        known = self._tables[function.name]
-        found: dict[ir.Value, tuple[int, ...]] = {}
+    def inputs_of(self, function: ir.Function) -> dict[ir.Value, Known]:
+        """Of its inputs what is so in every call."""
+        calls = self._inputs[function.name]
+        found: dict[ir.Value, Known] = {}
         for index, value in enumerate(function.inputs):
-            given = {call[index] if index < len(call) else None for call in known}
-            if len(given) == 1 and (shape := given.pop()) is not None:
-                found[value] = shape
+            given = [call[index] if index < len(call) else Known() for call in calls]
+            same = {name: {getattr(each, name) for each in given} for name in Known.__dataclass_fields__}
+            found[value] = Known(**{name: each.pop() for name, each in same.items() if len(each) == 1})
         return found
 
-    def of(self, function: ir.Function) -> tuple[dict[ir.Value, Shape], bool]:
-        """The inputs that are sizes in every call, and whether queries are the last of the keys in every call."""
-        known = self._sizes[function.name]
-        shapes: dict[ir.Value, Shape] = {}
-        for index, value in enumerate(function.inputs):
-            given = {call[index] if index < len(call) else None for call in known}
-            if len(given) == 1 and (shape := given.pop()) is not None:
-                shapes[value] = shape
-        return shapes, bool(known) and all(self._aligned[function.name])
+    def are_aligned(self, function: ir.Function) -> bool:
+        """Whether queries are the last of the keys in every call."""
+        calls = self._aligned[function.name]
+        return bool(calls) and all(calls)
 
 
 def callers_first(model: ir.Model) -> Iterable[ir.Function]:

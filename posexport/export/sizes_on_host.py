@@ -16,9 +16,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from posexport.export.calls_in_common import CallsInCommon, Shape, callers_first
+from posexport.export.calls_in_common import CallsInCommon, Known, Shape, callers_first
 from posexport.export.token_axes import token_axes
-from posexport.graph.operators import SHAPES
+from posexport.graph.operators import COMPARISONS, SHAPES, TRUTHS
 from posexport.graph.queries import constant, only
 from posexport.ops.operator import DOMAIN
 from posexport.ops.spec import NodeSpec
@@ -26,7 +26,7 @@ from posexport.targets.target import Target
 
 _SUMS = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
 #: of a size and what a device holds, they are computed there
-_MIXED = (*_SUMS, "Concat", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_MIXED = (*_SUMS, *COMPARISONS, "Concat", "Where", "And", "Or")
 
 
 @dataclass(frozen=True)
@@ -46,36 +46,33 @@ def settle(model: ir.Model, target: Target, specs: Mapping[str, NodeSpec]) -> No
     if not target.waits_to_branch:
         return
     calls = CallsInCommon()
-    _Body(model.graph, {}, {}, {}, aligned=False, calls=calls).rewrite()
+    _Body(model.graph, {}, {}, aligned=False, calls=calls).rewrite()
     # callers before the functions that they call
     for function in callers_first(model):
-        shapes, aligned = calls.of(function)
-        axes = token_axes(function, specs)
-        _Body(function, shapes, calls.tables_of(function), axes, aligned=aligned, calls=calls).rewrite()
+        known, axes = calls.inputs_of(function), token_axes(function, specs)
+        _Body(function, known, axes, aligned=calls.are_aligned(function), calls=calls).rewrite()
     RemoveUnusedNodesPass()(model)
 
 
 class _Body:
     """The graph, or a function.
 
-    ``shapes``: inputs that are sizes. ``tables``: those that are weights, with their shapes. ``axes``: which axis of
-    inputs q and k counts tokens. ``aligned``: inputs qpos and kpos are all slots of a call: keys count from 0, and the
-    queries are the last of them.
+    ``known``: of a function's inputs. ``axes``: which axis of inputs q and k counts tokens. ``aligned``: inputs qpos
+    and kpos are all slots of a call: keys count from 0, and the queries are the last of them.
     """
 
     def __init__(
         self,
         body: ir.Graph | ir.Function,
-        shapes: Mapping[ir.Value, Shape],
-        tables: Mapping[ir.Value, tuple[int, ...]],
+        known: Mapping[ir.Value, Known],
         axes: Mapping[str, int],
         *,
         aligned: bool,
         calls: CallsInCommon,
     ) -> None:
-        self.tables = tables
+        self.known = known
         self.body, self.calls, self.aligned = body, calls, aligned
-        self.shapes: dict[ir.Value, Shape | None] = dict(shapes)
+        self.shapes: dict[ir.Value, Shape | None] = {value: each.size for value, each in known.items() if each.size}
         self.runs: dict[ir.Value, _Run] = {}
         self.device: dict[ir.Value, bool] = {}
         named = {value.name: value for value in body.inputs}
@@ -88,14 +85,11 @@ class _Body:
         for node in list(ir.traversal.RecursiveGraphIterator(self.body)):
             if node.graph is None:  # replaced with another one
                 continue
-            if node.domain == DOMAIN and node.op_type != "Distances":
-                sizes = [None if value is None else self.shape(value) for value in node.inputs]
-                tables = [self.table(value) for value in node.inputs]
-                self.calls.note(node, sizes, tables, aligned=self._is_aligned(node))
-            elif node.domain == DOMAIN:
-                aligned = self._is_aligned(node)
-                self.calls.note(node, [None, None], [None, None], aligned=aligned)
-                if aligned:
+            if node.domain == DOMAIN:
+                aligned, distances = self._is_aligned(node), node.op_type == "Distances"
+                known = [Known() if distances else self._known(value) for value in node.inputs]
+                self.calls.note(node, known, aligned=aligned)
+                if aligned and distances:
                     self._distances(node)
             elif not node.domain:
                 self._standard(node)
@@ -144,12 +138,14 @@ class _Body:
             return "one" if inputs and None not in [self.shape(each) for each in inputs] else None
         if node.op_type == "Shape":
             start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-            whole = inputs[0] in (self.queries, self.keys) or inputs[0] in self.runs
+            whole = inputs[0] in (self.queries, self.keys) or inputs[0] in self.runs or self.is_vector(inputs[0])
             # the last axis: scores and probabilities have four
             last = end is None and start in (-1, 3)
             return "one" if (whole and not start) or last or (end is not None and end - (start or 0) == 1) else None
         given = [self.shape(each) for each in inputs]
-        if node.op_type in _SUMS and None not in given:
+        if node.op_type == "Where":
+            given[0] = self.on_host(inputs[0])
+        if node.op_type in (*_SUMS, "Neg", "Where") and None not in given:
             return "scalar" if set(given) == {"scalar"} else "one"
         if node.op_type == "Squeeze" and given[0] is not None:
             return "scalar"
@@ -158,11 +154,29 @@ class _Body:
             return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"
         return None
 
+    def on_host(self, value: ir.Value) -> Shape | None:
+        """`shape`, also of what sizes decide and of a size in another type."""
+        node, shape = value.producer(), self.shape(value)
+        if shape is not None or node is None or node.domain:
+            return shape
+        if node.op_type == "Cast" and node.inputs[0] is not None:
+            return self.shape(node.inputs[0])
+        given = [self.on_host(each) for each in node.inputs if each is not None] if node.op_type in TRUTHS else [None]
+        return None if None in given else "scalar" if set(given) == {"scalar"} else "one"
+
+    def is_vector(self, value: ir.Value) -> bool:
+        """Whether it is known to have one axis."""
+        known = self.known.get(value, Known())
+        return known.is_vector or (value.shape is not None and len(value.shape) == 1)
+
     def table(self, value: ir.Value | None) -> tuple[int, ...] | None:
         """The shape of a weight; None for anything else."""
         if value is None or value.const_value is None:
-            return None if value is None else self.tables.get(value)
+            return None if value is None else self.known.get(value, Known()).table
         return value.const_value.shape.numpy() if isinstance(value.const_value.shape, ir.Shape) else None
+
+    def _known(self, value: ir.Value | None) -> Known:
+        return Known() if value is None else Known(self.shape(value), self.table(value), self.is_vector(value))
 
     def on_device(self, value: ir.Value) -> bool:
         """Whether it is made of what counts, or of the graph's inputs: a device computes it."""
@@ -306,16 +320,32 @@ class _Body:
             self._replace(node, self._new(node, "Sub", *sizes))
 
     def _brought(self, node: ir.Node, indices: Iterable[int]) -> None:
-        """Sizes among those inputs as a Range of one element: a kernel writes it on the device, nothing is copied."""
+        """What the host knows among those inputs, written by a device: nothing is copied."""
         if not (node.outputs[0].uses() or node.outputs[0].is_graph_output()):  # replaced
             return
+        alone = node.outputs[0].shape is not None and not len(node.outputs[0].shape)
         for index in indices:
             value = node.inputs[index]
-            if value is None or self.shape(value) is None or few_numbers(value) is not None:
+            if value is None or self.on_host(value) is None or few_numbers(value) is not None:
                 continue
-            start, one = self._scalar(node, value), self._int(node, 1)
-            brought = self._new(node, "Range", start, self._new(node, "Add", start, one), one)
-            node.replace_input_with(index, brought)
+            written = self._written(node, value)
+            node.replace_input_with(index, self._new(node, "Squeeze", written) if alone else written)
+
+    def _written(self, before: ir.Node, value: ir.Value) -> ir.Value:
+        """A size as a Range of one element, which a kernel writes; anything else as a cast of one."""
+        made, shape = value.producer(), self.shape(value)
+        if shape is not None:
+            start, one = self._scalar(before, value), self._int(before, 1)
+            return self._new(before, "Range", start, self._new(before, "Add", start, one), one)
+        assert made is not None
+        if made.op_type == "Cast" and made.inputs[0] is not None:
+            size, kind = made.inputs[0], ir.DataType(made.attributes.get_int("to"))
+        else:
+            size, kind = self._new(before, "Cast", value, to=ir.DataType.INT64), ir.DataType.BOOL
+            self.shapes[size] = self.on_host(value)
+        written = self._new(before, "Cast", self._written(before, size), to=kind)
+        written.type = ir.TensorType(kind)
+        return written
 
     def _clipped(self, least: ir.Node) -> None:
         """``Max(Min(x, size), size)`` as Clip, whose bounds are read on the host."""
