@@ -187,6 +187,26 @@ def test_steps_behind_a_static_cache_copy_nothing_and_are_captured(dry, encoding
     assert {kind for record in records.values() for kind in record.attention} == {kernel}
 
 
+@pytest.mark.parametrize(
+    ("name", "copies", "graph"),
+    [
+        ("vision-beit", 0, "captured"),
+        *(
+            pytest.param(name, 0, "captured", marks=pytest.mark.all)
+            for name in ("vision-vit-interpolated", "vision-swin", "vision-swinv2")
+        ),
+        # how many tokens attend to all others is a value that the rest of the graph has as a size
+        pytest.param("tests/golden/longformer-formaskedlm", 1, "cannot", marks=pytest.mark.all),
+    ],
+)
+def test_images_and_windows_copy_nothing(name, copies, graph, tmp_path):
+    """Interpolated tables, grids and shifted windows; Longformer copies one number to the host, outside its layers."""
+    convert(name, tmp_path / "x", ConvertOptions(target="cuda", precision="fp16", verify=False))
+    record = run.dry_run(tmp_path / "x", 80, {"default": Size()}, ("default",))["model.onnx"]["default"]
+    assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (copies, 0, copies, {})
+    assert graph in (record.cuda_graph or "")
+
+
 def test_recorded_results_have_both_cards_and_no_case_that_is_gone():
     rows = msgspec.json.decode((ROOT / suite.RESULTS).read_bytes(), type=suite.Document).rows
     keys = {case.key for case in cases.cases()}

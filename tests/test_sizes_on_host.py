@@ -216,3 +216,82 @@ def test_nothing_is_taken_for_the_tokens_of_a_function_that_declares_none():
     (body,) = graph.functions.values()
     sizes_on_host.settle(graph, Target("cuda"), {})
     assert {node.inputs[0].name for node in body if node.op_type == "Shape"} == {"q", "k"}
+
+
+#: what vision models and Longformer compute of sizes beside what counts or is fed
+BESIDE = """
+<ir_version: 8, opset_import: ["": 18]>
+g (float[N] image, int64[M] ids) => (
+  float[N] parts, bool[N] same, int64[N] chosen, int64[N] shifted, int64[M] bounded, int64[M] capped, bool[N] both,
+  int64[K] counted, int64[2] shape, int64 total)
+<int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] line = {-1}>
+{
+    size = Shape<start = 0, end = 1>(image)
+    n = Squeeze(size)
+    at = Range(zero, n, one)
+    doubled = Mul(n, two)
+    wide = Cast<to = 1>(at)
+    width = Cast<to = 1>(doubled)
+    parts = Div(wide, width)
+    large = Greater(n, two)
+    low = Less(at, two)
+    same = Equal(low, large)
+    both = And(low, large)
+    shift = Where(large, two, zero)
+    shifted = Sub(at, shift)
+    negative = Neg(n)
+    chosen = Where(low, negative, at)
+    bounded = Clip(ids, one, n)
+    capped = Clip(ids, , n)
+    most = ReduceMax<keepdims = 0>(ids)
+    count = Clip(most, one)
+    counted = Range(zero, count, one)
+    column = Reshape(count, line)
+    shape = Concat<axis = 0>(size, column)
+    total = Add(most, n)
+}
+"""
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7])
+def test_what_follows_from_sizes_is_the_same_beside_what_a_device_holds(length):
+    before = onnx.parser.parse_model(BESIDE)
+    after = ir.from_proto(before)
+    sizes_on_host.settle(after, Target("cuda"), {})
+    feeds = {"image": np.zeros(length, np.float32), "ids": np.array([2, -4, 9, 5])}
+    answers_before, answers_after = (
+        make_session(each.SerializeToString()).run(None, feeds) for each in (before, ir.to_proto(after))
+    )
+    for value, expected in zip(answers_after, answers_before, strict=True):
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+        assert np.array_equal(value, expected)
+
+
+def test_what_follows_from_sizes_is_written_where_a_device_reads_it():
+    """By a Range, which reads sizes on the host, and casts of one; what a Range waits for is not asked for again."""
+    graph = ir.from_proto(onnx.parser.parse_model(BESIDE))
+    sizes_on_host.settle(graph, Target("cuda"), {})
+    made = {output.name: node for node in graph.graph for output in node.outputs}
+
+    def maker_of(value: ir.Value | None) -> ir.Node:
+        node = None if value is None else value.producer()
+        assert node is not None
+        return node
+
+    def makers_of(name: str) -> set[str]:
+        return {each.producer().op_type for each in made[name].inputs if each.producer() is not None}
+
+    names = ("parts", "same", "both", "chosen", "capped", "shape", "total")
+    assert {name: makers_of(name) for name in names} == {
+        "parts": {"Cast"},
+        "same": {"Less", "Cast"},
+        "both": {"Less", "Cast"},
+        "chosen": {"Less", "Range"},
+        "capped": {"Range"},
+        "shape": {"Shape", "Reshape"},
+        "total": {"ReduceMax", "Squeeze"},
+    }
+    truth = maker_of(made["same"].inputs[1])
+    assert maker_of(truth.inputs[0]).op_type == "Range"
+    known = maker_of(made["column"].inputs[0])
+    assert (known.op_type, maker_of(known.inputs[0]).op_type) == ("Squeeze", "Shape")
