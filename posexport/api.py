@@ -92,6 +92,7 @@ def verify(
     task: str | None = None,
     settings: Mapping[str, Any] | None = None,
     provider: str = "cpu",
+    provider_options: Mapping[str, Any] | None = None,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     allow_pickle: bool = False,
@@ -111,6 +112,7 @@ def verify(
             GPU would; of a float32 model everything is rounded, positions too: what half precision everywhere costs.
         example_inputs, axes, task, settings, allow_pickle, as_transformers: about ``against``, as in `convert`.
         provider: ``cpu`` or ``cuda``; one that does not load is an error.
+        provider_options: as in `load`, but ``graph``, which belongs to a loaded bundle.
         lengths: check these lengths in tokens, not the grid's.
         threads: to compute with; 0 lets the runtime choose.
         progress, remark: as in `convert`.
@@ -149,6 +151,7 @@ def verify(
         precision=precision,
         emulate=emulate,
         provider=provider,
+        provider_options=provider_options,
         lengths=lengths,
         threads=threads,
         progress=progress,

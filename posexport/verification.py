@@ -1,9 +1,9 @@
 """Prove a bundle or an .onnx: the whole grid against its source, or the sample that a bundle carries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from posexport.bundle.variants import variant_file
 from posexport.errors import PosexportError
 from posexport.options.recipe import Recipe
 from posexport.parity.subjects.half import check_emulation, stored_precision
+from posexport.runtime.providers import check_uncaptured
 from posexport.spec import PartSpec, as_metadata
 from posexport.targets.providers import DEFAULT_PROVIDER
 
@@ -37,6 +38,7 @@ def verify(
     precision: "PrecisionName | None" = None,
     emulate: "PrecisionName | None" = None,
     provider: str = DEFAULT_PROVIDER,
+    provider_options: Mapping[str, Any] | None = None,
     lengths: Sequence[int] | None = None,
     threads: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
@@ -51,9 +53,10 @@ def verify(
     """
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise PosexportError(f"tolerance must be a relative error above 0, such as 1e-3, got {tolerance}")
+    check_uncaptured(provider, provider_options)
     manifest = _manifest(target, precision)
     if against is None:
-        return _by_sample(target, manifest, precision, tolerance, emulate, provider, lengths, threads)
+        return _by_sample(target, manifest, precision, tolerance, emulate, provider, provider_options, lengths, threads)
 
     from posexport.parity.choose import Wishes, prove_model
     from posexport.sources.transformers_model import as_checkpoint
@@ -63,6 +66,7 @@ def verify(
         source = _source(target, manifest, named, options, recipe, origin, remark)
         wishes = Wishes(
             provider=provider,
+            provider_options=provider_options or {},
             precision=stored_precision(target) if recipe is None else recipe.precision,
             emulate=emulate,
             lengths=lengths,
@@ -103,6 +107,7 @@ def _by_sample(
     tolerance: float | None,
     emulate: "PrecisionName | None",
     provider: str,
+    provider_options: Mapping[str, Any] | None,
     lengths: Sequence[int] | None,
     threads: int,
 ) -> "Report":
@@ -124,6 +129,7 @@ def _by_sample(
         parts=manifest.parts,
         file=variant_file(SAMPLE, own),
         provider=provider,
+        provider_options=provider_options,
         threads=threads,
         tolerance=tolerance,
         emulate=emulate is not None,

@@ -120,9 +120,11 @@ def test_an_encoder_is_fused_at_any_length_without_copies_and_captured(dry, name
     assert records["at 128"].cuda_graph == "captured"
 
 
-def test_a_bias_and_a_static_cache_are_fused_and_a_step_is_captured(dry):
-    calls = {"prompt": Size(length=129, capacity=256), "step": Size(length=1, past=128, capacity=256)}
-    records = dry("decoder-alibi", 80, calls, ("step",), cache="static")
+@pytest.mark.parametrize("encoding", ["mpnet", pytest.param("alibi", marks=pytest.mark.all)])
+def test_a_bias_and_a_static_cache_are_fused_and_a_step_is_captured(dry, encoding):
+    """Positions that may be given are guarded on the device."""
+    calls = {"prompt": Size(length=113, capacity=256), "step": Size(length=1, past=112, capacity=256)}
+    records = dry(f"decoder-{encoding}", 80, calls, ("step",), cache="static")
     assert {name: record.attention for name, record in records.items()} == {
         name: {"memory-efficient": 2} for name in calls
     }
@@ -173,7 +175,7 @@ def test_no_encoder_copies_anything(dry, encoding, card):
     ("encoding", "lowering"),
     [
         *((each, "auto") for each in ("relative-key-query", "deberta", "shaw-kv", "cope", "fire")),
-        *((each, "filled-slots") for each in ("nope", "rope")),
+        *((each, "filled-slots") for each in ("nope", "rope", "learned", "absolute")),
     ],
 )
 def test_steps_behind_a_static_cache_copy_nothing_and_are_captured(dry, encoding, lowering):
@@ -183,6 +185,26 @@ def test_steps_behind_a_static_cache_copy_nothing_and_are_captured(dry, encoding
     assert records["step"].cuda_graph == "captured"
     kernel = "unfused (nodes)" if encoding == "shaw-kv" else "memory-efficient"
     assert {kind for record in records.values() for kind in record.attention} == {kernel}
+
+
+@pytest.mark.parametrize(
+    ("name", "copies", "graph"),
+    [
+        ("vision-beit", 0, "captured"),
+        *(
+            pytest.param(name, 0, "captured", marks=pytest.mark.all)
+            for name in ("vision-vit-interpolated", "vision-swin", "vision-swinv2")
+        ),
+        # how many tokens attend to all others is a value that the rest of the graph has as a size
+        pytest.param("tests/golden/longformer-formaskedlm", 1, "cannot", marks=pytest.mark.all),
+    ],
+)
+def test_images_and_windows_copy_nothing(name, copies, graph, tmp_path):
+    """Interpolated tables, grids and shifted windows; Longformer copies one number to the host, outside its layers."""
+    convert(name, tmp_path / "x", ConvertOptions(target="cuda", precision="fp16", verify=False))
+    record = run.dry_run(tmp_path / "x", 80, {"default": Size()}, ("default",))["model.onnx"]["default"]
+    assert (record.to_host, record.to_device, record.waits, record.on_cpu) == (copies, 0, copies, {})
+    assert graph in (record.cuda_graph or "")
 
 
 def test_recorded_results_have_both_cards_and_no_case_that_is_gone():

@@ -7,6 +7,7 @@ driver or a held card answer; and messages as they were recorded.
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from on_stand_in import DEFAULTED, asked, environment, libraries
 from tiny_bundle import VOCAB, write_bundle
 
 import posexport
+from posexport.bench.workers.job import Job
+from posexport.bench.workers.onnx import Graph
 from posexport.cli import group
 from posexport.engines.service import Service
 from posexport.errors import PosexportError
@@ -27,7 +30,7 @@ from posexport.runtime.ort_values import to_value
 from posexport.runtime.providers import check_loads, make_session
 from posexport.runtime.refusal import refusal
 from posexport.targets import cuda, cuda_errors, cuda_libraries
-from posexport.targets.providers import CPU, CUDA
+from posexport.targets.providers import CPU, CUDA, Provider
 
 dry = pytest.mark.skipif(libraries.missing() is not None, reason=libraries.missing() or "")
 
@@ -192,13 +195,59 @@ def test_the_cpu_has_no_choices(bundle):
     ],
 )
 @pytest.mark.parametrize(
-    "words", [["run", "--inputs", "inputs.json"], ["generate", "--prompt", "a"]], ids=["run", "generate"]
+    "words",
+    [
+        ["run", "--inputs", "inputs.json"],
+        ["generate", "--prompt", "a"],
+        ["verify"],
+        ["bench"],
+        ["deploy", "--to", "mlserver", "-o", "out.json"],
+    ],
+    ids=lambda words: words[0],
 )
 def test_the_command_line_takes_choices_too(bundle, words, pair, said):
     given = [str(bundle.parent / word) if word.endswith(".json") else word for word in words[1:]]
     done = CliRunner().invoke(group, [words[0], str(bundle), *given, "--provider-option", pair])
     assert isinstance(done.exception, PosexportError), done.output
     assert said in str(done.exception)
+
+
+def test_a_session_that_holds_no_buffers_captures_nothing(bundle):
+    """What `bench` and `verify` open."""
+    for words in (["verify"], ["bench"]):
+        done = CliRunner().invoke(group, [*words, str(bundle), "--provider", "cuda", "--provider-option", "graph=on"])
+        assert isinstance(done.exception, PosexportError), done.output
+        assert "graph=on is for posexport.load and run" in str(done.exception)
+
+
+@pytest.fixture
+def told(monkeypatch) -> list:
+    """What sessions ask the provider of options for."""
+    asked = []
+
+    def told(_: Provider, options: Mapping[str, object] | None) -> dict[str, str]:
+        asked.append(options)
+        return {}
+
+    monkeypatch.setattr(Provider, "told", told)
+    return asked
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("against", [False, True])
+def test_options_reach_the_sessions_of_a_proof(tmp_path, told, against):
+    small = {"layers": 1, "hidden": 20, "heads": 5, "feedforward": 8, "vocab": 61}
+    assert posexport.convert("encoder-nope", tmp_path / "x", settings=small, lengths=[3]).good
+    told.clear()
+    source = {"against": "encoder-nope", "settings": small, "lengths": [3]} if against else {}
+    assert posexport.verify(tmp_path / "x", provider_options={"x": 1}, **source).passed
+    assert told.count({"x": 1}) > 1, "only checked, no session has them"
+
+
+def test_options_reach_the_session_of_a_measurement(bundle, told):
+    sizes = {"batch": 1, "past": 0, "new": 3, "runs": 1, "warmup": 0, "threads": 1, "vocab": VOCAB, "answer": ""}
+    Graph(Job(model=str(bundle / "model.onnx"), provider_options={"x": 2}, **sizes))
+    assert told == [{"x": 2}]
 
 
 # -- CUDA graphs ------------------------------------------------------------------------------------

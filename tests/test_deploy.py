@@ -101,6 +101,35 @@ def test_a_link_names_the_bundle_where_it_is(bundle: Path, tmp_path: Path) -> No
             deploy(bundle, engine, tmp_path / engine, link=True)
 
 
+@pytest.mark.parametrize("engine", ["ray-data", "ray-serve", "mlserver", "docker"])
+def test_options_of_the_provider_stand_in_the_engine_s_settings(engine: str, tmp_path: Path, bundle: Path) -> None:
+    options = {"memory_limit": "4GB", "tf32": "on"}
+    deploy(bundle, engine, tmp_path / "out", provider="cuda", provider_options=options, link=engine != "docker")
+    texts = texts_of(tmp_path / "out")
+    if engine in ("mlserver", "docker"):
+        assert json.loads(texts["model-settings.json"])["parameters"]["extra"]["provider_options"] == options
+        return
+    calls = [node for text in (texts.get("app.py"), texts.get("job.py")) if text for node in ast.walk(ast.parse(text))]
+    words = [word for call in calls if isinstance(call, ast.Call) for word in call.keywords]
+    assert [ast.literal_eval(word.value) for word in words if word.arg == "provider_options"] == [options]
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "said"),
+    [
+        ("triton", {"tf32": "on"}, "triton opens sessions by settings of its own; leave --provider-option out"),
+        ("mlserver", {"stream": "1"}, "a stream is of one process"),
+        ("mlserver", {"tf32": "maybe"}, "tf32 of CUDA takes on or off, got 'maybe'"),
+    ],
+)
+def test_options_that_an_engine_cannot_take(
+    engine: str, options: dict[str, str], said: str, bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PosexportError, match=said):
+        deploy(bundle, engine, tmp_path / "out", provider="cuda", provider_options=options)
+    assert not (tmp_path / "out").exists()
+
+
 def test_json_is_one_document(bundle: Path, tmp_path: Path) -> None:
     done = command("deploy", bundle, "--to", "mlserver", "-o", tmp_path / "out", "--json")
     found = json.loads(done.stdout)

@@ -3,15 +3,19 @@
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
 from posexport.bounds import Bound
-from posexport.export import functions, guard
+from posexport.export import functions, guard, table_guard
+from posexport.export.build import _lowered
 from posexport.export.save import save
 from posexport.runtime.providers import LEVELS, make_session
+from posexport.runtime.refusal import refusal
+from posexport.sources.builtin import builtin_source
 from posexport.spec import ENCODER_SEQUENCE, SEQUENCE
-from tests.small import source
+from tests.small import recipe, source
 from tests.traces import Traces
 
 LIMIT = 23
@@ -102,3 +106,69 @@ def test_an_encoder_input_has_a_guard_of_its_own(tmp_path: Path, traces: Traces)
     assert session.run(None, cross(LIMIT))[0].shape == (2, 5, 20)
     with pytest.raises(Exception, match=f"encoder input longer than {LIMIT} positions"):
         session.run(None, cross(LIMIT + 1))
+
+
+#: positions that are given, or counted where -1 stands for that, and the rows of a table for them
+LOOKUP = """
+<ir_version: 8, opset_import: ["": 18]>
+g (int64[B, T] position_ids) => (float[B, T, 2] rows)
+<float[9, 2] table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17},
+ int64[1] zero = {0}, int64[1] three = {3}>
+{
+    none = Less(position_ids, zero)
+    at = Where(none, three, position_ids)
+    looked_up = Gather(table, at)
+    rows = Neg(looked_up)
+}
+"""
+
+
+def looked_up(text: str = LOOKUP) -> ir.Model:
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    for node in model.graph:
+        output = node.outputs[0]
+        integer = {"Less": ir.DataType.BOOL, "Where": ir.DataType.INT64}.get(node.op_type, ir.DataType.FLOAT)
+        output.type = ir.TensorType(integer)
+        output.shape = ir.Shape(["B", "T", 2] if integer == ir.DataType.FLOAT else ["B", "T"])
+    return model
+
+
+def test_on_a_device_rows_of_positions_beyond_the_table_are_nan() -> None:
+    """Nothing else is, and the CPU refuses what the table has no row for by the guard's name."""
+    model = looked_up()
+    assert table_guard.insert(model.graph, model.graph.inputs[0], 5, "position_ids beyond 4")
+    session = make_session(ir.to_proto(model).SerializeToString())
+    assert not {node.op_type for node in model.graph} & {"ReduceMax", "Reshape"}
+    (rows,) = session.run(None, {"position_ids": np.array([[0, 4, 5], [-1, 8, 2]])})
+    expected = -np.array([[[0, 1], [8, 9], [np.nan] * 2], [[6, 7], [np.nan] * 2, [4, 5]]])
+    np.testing.assert_array_equal(rows, expected)
+    with pytest.raises(Exception, match="position_ids beyond 4") as caught:
+        session.run(None, {"position_ids": np.array([[9]])})
+    assert refusal(caught.value) == "position_ids beyond 4"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("looked_up = Gather(table, at)", "looked_up = Gather<axis = 1>(table, at)"),
+        ("Gather(table, at)", "Gather(table, zero)"),
+        ("int64[B, T] position_ids", "int64[3, B, T] position_ids"),
+    ],
+)
+def test_positions_that_are_read_otherwise_keep_the_guard_of_sizes(old: str, new: str) -> None:
+    model = looked_up(LOOKUP.replace(old, new))
+    before = list(model.graph)
+    assert not table_guard.insert(model.graph, model.graph.inputs[0], 5, "position_ids beyond 4")
+    assert list(model.graph) == before
+
+
+def test_a_decoder_for_a_device_refuses_positions_beyond_its_table_on_the_cpu() -> None:
+    made = builtin_source("decoder-learned", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61"))
+    guarded = {}
+    for target in ("cpu", "cuda"):
+        lowered = _lowered(made, recipe(target=target, opset=23), frozenset())
+        guarded[target] = {node.name: node.op_type for node in lowered.model.graph if "beyond" in (node.name or "")}
+    size = next(spec.size for spec in made.inputs if spec.role == "positions")
+    text = f"position_ids beyond {size - 1}"
+    assert guarded["cpu"][text] == "Reshape"
+    assert guarded["cuda"][text] == "Gather"

@@ -8,6 +8,9 @@ import pytest
 
 from posexport.export import sizes_on_host
 from posexport.export.build import _lowered
+from posexport.graph.builder import Builder
+from posexport.lowering.lowering import Inputs, Lowering, Outputs, function
+from posexport.ops.attention import AttentionSpec
 from posexport.runtime.providers import make_session
 from posexport.sources.builtin import builtin_source
 from posexport.targets.target import Target
@@ -69,7 +72,7 @@ def model(offset: str) -> onnx.ModelProto:
 
 def settled(offset: str, target: Target) -> onnx.ModelProto:
     graph = ir.serde.deserialize_model(model(offset))
-    sizes_on_host.settle(graph, target)
+    sizes_on_host.settle(graph, target, {})
     return ir.serde.serialize_model(graph)
 
 
@@ -148,11 +151,147 @@ Asked (q, table, qpos, kpos) => (rows, tokens)
 @pytest.mark.parametrize(("rows", "asked"), [(5, {"qpos"}), (4, {"qpos", "table"})])
 def test_sizes_that_layers_share_are_asked_of_what_they_share(rows, asked):
     """Tokens by their slots, and rows of a weight not at all where all calls have as many."""
-    text = TABLES.format(rows=rows, numbers=", ".join("1" * 2 * rows))
+    text = TABLES.format(rows=rows, numbers=", ".join("1" * 2 * rows)).replace("Asked", "ClippedScores")
     graph = ir.from_proto(onnx.parser.parse_model(text))
-    sizes_on_host.settle(graph, Target("cuda"))
+    sizes_on_host.settle(graph, Target("cuda"), {})
     (function,) = graph.functions.values()
     assert {node.inputs[0].name for node in function if node.op_type == "Shape"} == asked
     feeds = {"q": np.zeros((1, 3, 7, 2), np.float32), "slots": np.arange(7)}
     found = make_session(ir.to_proto(graph).SerializeToString()).run(None, feeds)
     assert [int(each[0]) for each in found] == [5, 7, rows, 7]
+
+
+class Sizes(Lowering[AttentionSpec]):
+    """The sizes of the last axes of queries and keys, in the place of the context."""
+
+    name = "sizes"
+    accepts_packed_heads = True
+
+    def build(self, g: Builder, spec: AttentionSpec, x: Inputs, target: Target) -> Outputs:
+        axes = (1, 2) if spec.packed else (1, 2, 3)
+        asked = g.Concat(*(g.size(x[name], axis) for name in "qk" for axis in axes), axis=0, name="context")
+        return (asked, x["past_k"], x["past_v"]) if spec.appends else asked
+
+
+def asked_sizes(spec: AttentionSpec) -> tuple[ir.Model, dict[str, np.ndarray], list[int]]:
+    """A call of 3 queries and 5 keys, in 7 heads of 2 channels; its feeds, and the sizes that it asks for."""
+    body = function(Sizes(), spec, Target("cuda", 23)).function
+    keys = {"none": 5, "append": 3, "grow": 3, "static": 11}[spec.cache]
+
+    def tokens(count: int) -> np.ndarray:
+        return np.zeros((1, count, 14) if spec.packed else (1, 7, count, 2), np.float32)
+
+    feeds = {name: np.zeros(1, np.float32) for name in spec.inputs}
+    feeds |= {"q": tokens(3), "k": tokens(keys), "v": tokens(keys), "qpos": np.arange(2, 5), "kpos": np.arange(5)}
+    ports = [
+        ir.val(name, ir.DataType.from_numpy(array.dtype), [f"{name}_{axis}" for axis in range(array.ndim)])
+        for name, array in feeds.items()
+    ]
+    call = ir.node(body.name, ports, domain=body.domain, num_outputs=len(spec.outputs))
+    call.outputs[0].type, call.outputs[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape(["sizes"])
+    call.outputs[0].name = "sizes"
+    graph = ir.Graph(ports, call.outputs[:1], nodes=[call], opset_imports={"": 23, body.domain: 1}, name="g")
+    shapes = [feeds[name].shape[1:] for name in "qk"]
+    return ir.Model(graph, ir_version=10, functions=[body]), feeds, [size for shape in shapes for size in shape]
+
+
+@pytest.mark.parametrize("cache", ["none", "append", "grow", "static"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_channels_and_slots_are_not_taken_for_tokens(packed, cache):
+    """Axis 2 of packed heads are channels; new keys and those of a static KV cache are not as many as positions."""
+    spec = AttentionSpec(causal=True, packed=packed, cache=cache)
+    graph, feeds, sizes = asked_sizes(spec)
+    (body,) = graph.functions.values()
+    sizes_on_host.settle(graph, Target("cuda"), {body.name: spec})
+    answer = make_session(ir.to_proto(graph).SerializeToString()).run(["sizes"], feeds)[0]
+    assert answer.tolist() == sizes
+    asked = {node.inputs[0].name for node in body if node.op_type == "Shape"}
+    assert ("qpos" in asked, "kpos" in asked) == (True, cache == "none")
+
+
+def test_nothing_is_taken_for_the_tokens_of_a_function_that_declares_none():
+    """Whatever its inputs are called."""
+    spec = AttentionSpec(causal=True)
+    graph, _, _ = asked_sizes(spec)
+    (body,) = graph.functions.values()
+    sizes_on_host.settle(graph, Target("cuda"), {})
+    assert {node.inputs[0].name for node in body if node.op_type == "Shape"} == {"q", "k"}
+
+
+#: what vision models and Longformer compute of sizes beside what counts or is fed
+BESIDE = """
+<ir_version: 8, opset_import: ["": 18]>
+g (float[N] image, int64[M] ids) => (
+  float[N] parts, bool[N] same, int64[N] chosen, int64[N] shifted, int64[M] bounded, int64[M] capped, bool[N] both,
+  int64[K] counted, int64[2] shape, int64 total)
+<int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] line = {-1}>
+{
+    size = Shape<start = 0, end = 1>(image)
+    n = Squeeze(size)
+    at = Range(zero, n, one)
+    doubled = Mul(n, two)
+    wide = Cast<to = 1>(at)
+    width = Cast<to = 1>(doubled)
+    parts = Div(wide, width)
+    large = Greater(n, two)
+    low = Less(at, two)
+    same = Equal(low, large)
+    both = And(low, large)
+    shift = Where(large, two, zero)
+    shifted = Sub(at, shift)
+    negative = Neg(n)
+    chosen = Where(low, negative, at)
+    bounded = Clip(ids, one, n)
+    capped = Clip(ids, , n)
+    most = ReduceMax<keepdims = 0>(ids)
+    count = Clip(most, one)
+    counted = Range(zero, count, one)
+    column = Reshape(count, line)
+    shape = Concat<axis = 0>(size, column)
+    total = Add(most, n)
+}
+"""
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7])
+def test_what_follows_from_sizes_is_the_same_beside_what_a_device_holds(length):
+    before = onnx.parser.parse_model(BESIDE)
+    after = ir.from_proto(before)
+    sizes_on_host.settle(after, Target("cuda"), {})
+    feeds = {"image": np.zeros(length, np.float32), "ids": np.array([2, -4, 9, 5])}
+    answers_before, answers_after = (
+        make_session(each.SerializeToString()).run(None, feeds) for each in (before, ir.to_proto(after))
+    )
+    for value, expected in zip(answers_after, answers_before, strict=True):
+        assert (value.shape, value.dtype) == (expected.shape, expected.dtype)
+        assert np.array_equal(value, expected)
+
+
+def test_what_follows_from_sizes_is_written_where_a_device_reads_it():
+    """By a Range, which reads sizes on the host, and casts of one; what a Range waits for is not asked for again."""
+    graph = ir.from_proto(onnx.parser.parse_model(BESIDE))
+    sizes_on_host.settle(graph, Target("cuda"), {})
+    made = {output.name: node for node in graph.graph for output in node.outputs}
+
+    def maker_of(value: ir.Value | None) -> ir.Node:
+        node = None if value is None else value.producer()
+        assert node is not None
+        return node
+
+    def makers_of(name: str) -> set[str]:
+        return {each.producer().op_type for each in made[name].inputs if each.producer() is not None}
+
+    names = ("parts", "same", "both", "chosen", "capped", "shape", "total")
+    assert {name: makers_of(name) for name in names} == {
+        "parts": {"Cast"},
+        "same": {"Less", "Cast"},
+        "both": {"Less", "Cast"},
+        "chosen": {"Less", "Range"},
+        "capped": {"Range"},
+        "shape": {"Shape", "Reshape"},
+        "total": {"ReduceMax", "Squeeze"},
+    }
+    truth = maker_of(made["same"].inputs[1])
+    assert maker_of(truth.inputs[0]).op_type == "Range"
+    known = maker_of(made["column"].inputs[0])
+    assert (known.op_type, maker_of(known.inputs[0]).op_type) == ("Squeeze", "Shape")

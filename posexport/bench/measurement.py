@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ class Conditions:
     rounds: int = 3
     threads: int = 0
     provider: str = DEFAULT_PROVIDER
+    provider_options: Mapping[str, Any] = field(default_factory=dict)
     spinning: bool = False
 
 
@@ -143,6 +144,7 @@ class Measurement:
             "warmup": self.budget.warmup,
             "threads": self.conditions.threads,
             "provider": self.conditions.provider,
+            "provider_options": dict(self.conditions.provider_options),
             "vocab": candidate.vocab,
             "answer": str(self.answer(candidate)),
             "options": {**candidate.options, "spinning": self.conditions.spinning},

@@ -26,7 +26,13 @@ def held(
     for number, candidate in enumerate(candidates):
         progress(number, len(candidates), f"mixed batches, {candidate.name}")
         bundle = str(Path(candidate.model).parent)
-        job = Mixed(bundle=bundle, calls=calls, threads=conditions.threads, provider=conditions.provider)
+        job = Mixed(
+            bundle=bundle,
+            calls=calls,
+            threads=conditions.threads,
+            provider=conditions.provider,
+            provider_options=dict(conditions.provider_options),
+        )
         try:
             ended = run("posexport.bench.workers.mixed", [json.dumps(asdict(job))])
         except FailedError as err:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 )
 @options.set_option
 @options.provider_option
+@options.provider_options_option
 @options.threads_option
 @options.verbosity_options
 @options.json_option
@@ -94,11 +95,12 @@ def command(
     from posexport.bench.mixed import held
     from posexport.bench.models import candidates, points
     from posexport.bench.run import Run
-    from posexport.runtime.providers import check_loads
+    from posexport.runtime.providers import check_loads, check_uncaptured
     from posexport.system.files import write_whole
 
     _check(output, plot, force=force)
     conditions = Conditions(**choices)
+    check_uncaptured(conditions.provider, conditions.provider_options)
     check_loads(conditions.provider)
     asked = [part for setting in settings for part in ("--set", setting)]
     asked += ["--target", target] if target else []

@@ -40,6 +40,7 @@ Example:
     "--workers", type=click.IntRange(min=1), metavar="N", default=1, show_default=True, help="Processes that compute."
 )
 @options.provider_option
+@options.provider_options_option
 @options.json_option
 def command(directory: Path, to: str, output: Path, as_json: bool, **choices: Any) -> None:
     from posexport.deploy.write import deploy

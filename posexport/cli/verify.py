@@ -15,7 +15,7 @@ from posexport.targets.precisions import PRECISIONS
 
 _GROUPS = {
     "Source to compare with": ("against", "task", "settings", "allow_pickle", "as_transformers"),
-    "Proof": ("lengths", "tolerance", "precision", "emulate", *options.RUNTIME),
+    "Proof": ("lengths", "tolerance", "precision", "emulate", *options.RUNTIME, "provider_options"),
 }
 
 
@@ -44,6 +44,7 @@ _GROUPS = {
     help="Round every operator's output to this precision, as a GPU would; of a float32 model positions too.",
 )
 @options.provider_option
+@options.provider_options_option
 @options.length_option
 @options.threads_option
 @options.verbosity_options

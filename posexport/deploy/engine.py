@@ -21,6 +21,7 @@ class Deployment:
         link: the files name ``bundle`` where it is, in place of a copy.
         provider: the execution provider that serves it.
         workers: processes that compute.
+        provider_options: of its sessions, as `posexport.load` takes them.
     """
 
     bundle: Path
@@ -29,6 +30,7 @@ class Deployment:
     link: bool
     provider: str
     workers: int
+    provider_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def at(self) -> str:
@@ -65,6 +67,7 @@ class Engine:
         command: what runs it, from within its folder; ``NAME`` is the model's.
         extra: the extra of posexport that installs it; empty: it is no Python package.
         shares: engines whose templates it takes too; its own replace theirs.
+        takes_options: its sessions are posexport's, which take options of the provider.
         links: the bundle may stay where it is (``--link``).
         check: raises PosexportError for a bundle that the engine cannot run.
         values: of the templates, beside those of every engine (`posexport.deploy.write`).
@@ -76,6 +79,7 @@ class Engine:
     command: str
     extra: str = ""
     shares: tuple[str, ...] = ()
+    takes_options: bool = True
     links: bool = True
     check: Callable[[Deployment], None] = lambda _: None
     values: Callable[[Deployment], Mapping[str, Any]] = lambda _: {}

@@ -125,6 +125,7 @@ ENGINE = Engine(
     what="a model repository for Triton's ONNX Runtime backend",
     command="docker run --rm -p 8000:8000 -p 8001:8001 -v $PWD/repository:/models "
     "nvcr.io/nvidia/tritonserver:25.10-py3 tritonserver --model-repository=/models",
+    takes_options=False,
     links=False,
     values=_values,
     write=_write,

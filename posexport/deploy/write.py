@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,7 +17,7 @@ from posexport.deploy.engine import Deployment, Engine
 from posexport.deploy.registry import ENGINES
 from posexport.engines.fit import check_provider
 from posexport.errors import PosexportError
-from posexport.targets.providers import DEFAULT_PROVIDER
+from posexport.targets.providers import DEFAULT_PROVIDER, provider_named
 from posexport.version import VERSION
 
 #: the name of the bundle's copy
@@ -53,6 +55,7 @@ def deploy(
     name: str | None = None,
     link: bool = False,
     provider: str = DEFAULT_PROVIDER,
+    provider_options: Mapping[str, Any] | None = None,
     workers: int = 1,
 ) -> Deployed:
     """Write the files that run ``bundle`` in the engine ``to``.
@@ -64,6 +67,7 @@ def deploy(
         name: of the model in the engine; None: the folder's.
         link: let the files name the bundle where it is; False: they bring a copy.
         provider: that serves it.
+        provider_options: of its sessions, as `posexport.load` takes them.
         workers: processes that compute, where the engine asks for them.
 
     Raises:
@@ -76,6 +80,7 @@ def deploy(
     _check_output(bundle, output)
     manifest = read(bundle)
     check_provider(manifest, provider)
+    _check_options(engine, provider, provider_options or {})
     if workers < 1:
         raise PosexportError(f"--workers must be at least 1, got {workers}")
     if link and not engine.links:
@@ -87,6 +92,7 @@ def deploy(
         link=link,
         provider=provider,
         workers=workers,
+        provider_options=provider_options or {},
     )
     engine.check(deployment)
     check_hashes(bundle, manifest)
@@ -103,6 +109,14 @@ def deploy(
         install=deployment.install(engine),
         command=deployment.command(engine),
     )
+
+
+def _check_options(engine: Engine, provider: str, options: Mapping[str, Any]) -> None:
+    if options and not engine.takes_options:
+        raise PosexportError(f"{engine.name} opens sessions by settings of its own; leave --provider-option out")
+    if "stream" in options:
+        raise PosexportError("a stream is of one process, and the engine computes in others; leave it out")
+    provider_named(provider).told(options)
 
 
 def copy_bundle(bundle: Path, manifest: Manifest, target: Path) -> None:

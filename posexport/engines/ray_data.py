@@ -105,6 +105,7 @@ def run(
     cpus: float = 1,
     rows: int = ROWS,
     provider: str = DEFAULT_PROVIDER,
+    provider_options: Mapping[str, Any] | None = None,
     batch_tokens: int = BATCH_TOKENS,
     request_characters: int = REQUEST_CHARACTERS,
     progress: Callable[[int, int], None] = lambda *_: None,
@@ -119,7 +120,7 @@ def run(
         workers: sessions, on any machines of the Ray cluster.
         cpus: of each worker, which computes with as many threads.
         rows: of a block.
-        provider, batch_tokens, request_characters: as in `posexport.engines.service.Service`.
+        provider, provider_options, batch_tokens, request_characters: as in `posexport.engines.service.Service`.
         progress: called with the blocks that are done and all blocks.
 
     Raises:
@@ -142,6 +143,7 @@ def run(
     if todo:
         options = {
             "provider": provider,
+            "provider_options": provider_options,
             "threads": max(1, int(cpus)),
             "batch_tokens": batch_tokens,
             "request_characters": request_characters,

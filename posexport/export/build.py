@@ -135,11 +135,11 @@ def _lowered(source: Source, recipe: Recipe, clients_have: frozenset[str]) -> _L
     without = {DropPadding.name: "--keep-padding was given"} if recipe.keep_padding else {}
     passes = {**recognised, **pipeline.run(model, made_for, recipe.lowering, without=without)}
     name_outputs(model, names)
-    guard.insert(model, source.inputs, bounds_of(source.limits))
+    guard.insert(model, source.inputs, bounds_of(source.limits), made_for)
     chosen = functions.attach(model, made_for, recipe.lowering)
     equal_batches.settle(model, made_for)
     slice_sizes.settle(model, made_for)
-    sizes_on_host.settle(model, made_for)
+    sizes_on_host.settle(model, made_for, {name: each.spec for name, each in chosen.items()})
     if recipe.inline:
         inline_functions(model)
     name_control_flow(model)

@@ -13,15 +13,18 @@ import onnx_ir as ir
 import onnx_ir.tape
 
 from posexport.bounds import CACHE_FULL, MASK_MISFIT, POSITION_BEYOND, Bound
+from posexport.export import table_guard
 from posexport.graph.edits import integers
 from posexport.spec import CAPACITY, PAST, SEQUENCE, TOTAL, InputSpec
+from posexport.targets.target import Target
 
 
-def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]) -> None:
+def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound], target: Target | None = None) -> None:
     """Guard every input that has a bound's axis, a decoder's mask, and positions that are given.
 
     To be called last, after all that could move or drop nodes. Past tokens, where there is a cache, count with those of
-    ``sequence_length``.
+    ``sequence_length``. For a ``target`` on a device, what position tables hold is guarded, not the positions
+    (`posexport.export.table_guard`).
     """
     graph = model.graph
     places = _Places(graph, list(zip(graph.inputs, inputs, strict=True)))
@@ -46,13 +49,7 @@ def insert(model: ir.Model, inputs: Sequence[InputSpec], bounds: Sequence[Bound]
         _refuse(graph, mask, 1, CACHE_FULL if places.has(CAPACITY) else MASK_MISFIT, places.misfit)
     for value, spec in places.given:
         if spec.role == "positions" and spec.size is not None and value.uses():
-
-            def beyond(tape: "ir.tape.Tape", own: ir.Value = value, limit: int = spec.size) -> ir.Value:
-                flat = tape.op("Reshape", [own, integers(graph, [-1])])
-                most = tape.op("ReduceMax", [flat], {"keepdims": 1})
-                return tape.op("GreaterOrEqual", [most, integers(graph, [limit])])
-
-            _refuse(graph, value, 1, f"{POSITION_BEYOND} {spec.size - 1}", beyond)
+            _refuse_positions(graph, value, spec.size, target)
 
 
 class _Places:
@@ -124,3 +121,17 @@ def _refuse(
     for user, place in users:
         user.replace_input_with(place, guarded)
     graph.insert_before(graph[0], tape.nodes)
+
+
+def _refuse_positions(graph: ir.Graph, value: ir.Value, size: int, target: Target | None) -> None:
+    """Refuse positions that are not below ``size``."""
+    text = f"{POSITION_BEYOND} {size - 1}"
+    if target is not None and target.waits_to_branch and table_guard.insert(graph, value, size, text):
+        return
+
+    def beyond(tape: "ir.tape.Tape") -> ir.Value:
+        flat = tape.op("Reshape", [value, integers(graph, [-1])])
+        most = tape.op("ReduceMax", [flat], {"keepdims": 1})
+        return tape.op("GreaterOrEqual", [most, integers(graph, [size])])
+
+    _refuse(graph, value, 1, text, beyond)

@@ -9,240 +9,74 @@ the last of the keys, the first query stands at the number of keys minus that of
 Values are the same integers. For targets whose provider computes on a device; other graphs stay as they are.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from posexport.graph.operators import SHAPES
-from posexport.graph.queries import constant, only
+from posexport.export.calls_in_common import CallsInCommon, Known, callers_first
+from posexport.export.known_values import SUMS, KnownValues, Run, few_numbers, is_count
+from posexport.export.token_axes import token_axes
+from posexport.graph.operators import COMPARISONS
+from posexport.graph.queries import only
 from posexport.ops.operator import DOMAIN
+from posexport.ops.spec import NodeSpec
 from posexport.targets.target import Target
 
-#: the shape of a size: [] or [1]
-Shape = Literal["scalar", "one"]
-_SUMS = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
 #: of a size and what a device holds, they are computed there
-_MIXED = (*_SUMS, "Concat", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_MIXED = (*SUMS, *COMPARISONS, "Concat", "Where", "And", "Or")
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Integers that count: from ``start`` to before ``limit`` (scalars), by ``step`` (1 or -1)."""
+def settle(model: ir.Model, target: Target, specs: Mapping[str, NodeSpec]) -> None:
+    """Rewrite the graph and the functions that it calls, each as all of its calls allow.
 
-    start: ir.Value
-    limit: ir.Value
-    step: int
-
-
-def settle(model: ir.Model, target: Target) -> None:
-    """Rewrite the graph and the functions that it calls, each as all of its calls allow."""
+    ``specs``: what the functions compute that stand for a record, by their names.
+    """
     if not target.waits_to_branch:
         return
-    calls = _Calls()
+    calls = CallsInCommon()
     _Body(model.graph, {}, {}, aligned=False, calls=calls).rewrite()
     # callers before the functions that they call
-    for function in _callers_first(model):
-        shapes, aligned = calls.of(function)
-        _Body(function, shapes, calls.tables_of(function), aligned=aligned, calls=calls).rewrite()
+    for function in callers_first(model):
+        known, axes = calls.inputs_of(function), token_axes(function, specs)
+        _Body(function, known, axes, aligned=calls.are_aligned(function), calls=calls).rewrite()
     RemoveUnusedNodesPass()(model)
 
 
-class _Calls:
-    """What all calls of each function have in common."""
-
-    def __init__(self) -> None:
-        self._sizes: defaultdict[str, list[list[Shape | None]]] = defaultdict(list)
-        self._aligned: defaultdict[str, list[bool]] = defaultdict(list)
-        self._tables: defaultdict[str, list[list[tuple[int, ...] | None]]] = defaultdict(list)
-
-    def note(
-        self, node: ir.Node, sizes: list[Shape | None], tables: list[tuple[int, ...] | None], *, aligned: bool
-    ) -> None:
-        self._sizes[node.op_type].append(sizes)
-        self._tables[node.op_type].append(tables)
-        self._aligned[node.op_type].append(aligned)
-
-    def tables_of(self, function: ir.Function) -> dict[ir.Value, tuple[int, ...]]:
-        """The inputs that are weights of the same shape in every call, with that."""
-        known = self._tables[function.name]
-        found: dict[ir.Value, tuple[int, ...]] = {}
-        for index, value in enumerate(function.inputs):
-            given = {call[index] if index < len(call) else None for call in known}
-            if len(given) == 1 and (shape := given.pop()) is not None:
-                found[value] = shape
-        return found
-
-    def of(self, function: ir.Function) -> tuple[dict[ir.Value, Shape], bool]:
-        """The inputs that are sizes in every call, and whether queries are the last of the keys in every call."""
-        known = self._sizes[function.name]
-        shapes: dict[ir.Value, Shape] = {}
-        for index, value in enumerate(function.inputs):
-            given = {call[index] if index < len(call) else None for call in known}
-            if len(given) == 1 and (shape := given.pop()) is not None:
-                shapes[value] = shape
-        return shapes, bool(known) and all(self._aligned[function.name])
-
-
-class _Body:
-    """The graph, or a function.
-
-    ``shapes``: inputs that are sizes. ``tables``: those that are weights, with their shapes. ``aligned``: inputs qpos
-    and kpos are all slots of a call: keys count from 0, and the queries are the last of them.
-    """
-
-    def __init__(
-        self,
-        body: ir.Graph | ir.Function,
-        shapes: Mapping[ir.Value, Shape],
-        tables: Mapping[ir.Value, tuple[int, ...]],
-        *,
-        aligned: bool,
-        calls: _Calls,
-    ) -> None:
-        self.tables = tables
-        self.body, self.calls, self.aligned = body, calls, aligned
-        self.shapes: dict[ir.Value, Shape | None] = dict(shapes)
-        self.runs: dict[ir.Value, _Run] = {}
-        self.device: dict[ir.Value, bool] = {}
-        named = {value.name: value for value in body.inputs}
-        self.queries, self.keys = named.get("qpos"), named.get("kpos")
-        #: of tensors with split heads the slots that stand for their tokens
-        self.slots = {named.get("q"): self.queries, named.get("k"): self.keys}
+class _Body(KnownValues):
+    """The graph, or a function."""
 
     def rewrite(self) -> None:
         for node in list(ir.traversal.RecursiveGraphIterator(self.body)):
             if node.graph is None:  # replaced with another one
                 continue
-            if node.domain == DOMAIN and node.op_type != "Distances":
-                sizes = [None if value is None else self.shape(value) for value in node.inputs]
-                tables = [self.table(value) for value in node.inputs]
-                self.calls.note(node, sizes, tables, aligned=self._is_aligned(node))
-            elif node.domain == DOMAIN:
-                aligned = self._is_aligned(node)
-                self.calls.note(node, [None, None], [None, None], aligned=aligned)
-                if aligned:
+            if node.domain == DOMAIN:
+                aligned, distances = self.is_aligned(node), node.op_type == "Distances"
+                known = [Known() if distances else self.known_of(value) for value in node.inputs]
+                self.calls.note(node, known, aligned=aligned)
+                if aligned and distances:
                     self._distances(node)
             elif not node.domain:
                 self._standard(node)
 
     def _standard(self, node: ir.Node) -> None:
-        match node.op_type:
-            case "Shape":
-                self._counted(node)
-            case "Range":
-                step = few_numbers(node.inputs[2])
-                start, limit = node.inputs[:2]
-                ends = {None if each is None else self.shape(each) for each in (start, limit)}
-                if step is not None and abs(int(step)) == 1 and ends == {"scalar"}:
-                    assert start is not None
-                    assert limit is not None
-                    self.runs[node.outputs[0]] = _Run(start, limit, int(step))
-            case "Add" | "Sub":
-                self._moved(node)
-            case "Gather":
-                self._picked(node)
-            case "Slice":
-                self._sliced(node)
-            case "Min":
-                self._clipped(node)
+        rewrites = {
+            "Shape": self._counted,
+            "Range": self._ranged,
+            "Add": self._moved,
+            "Sub": self._moved,
+            "Gather": self._picked,
+            "Slice": self._sliced,
+            "Min": self._clipped,
+            "Clip": self._bounded,
+        }
+        if node.op_type in rewrites:
+            rewrites[node.op_type](node)
         if node.op_type in _MIXED and any(each is not None and self.on_device(each) for each in node.inputs):
             self._brought(node, range(len(node.inputs)))
         elif node.op_type == "Expand":
             self._brought(node, [0])
-
-    # what there is
-
-    def shape(self, value: ir.Value) -> Shape | None:
-        """Of an integer that follows from sizes and constants; None for anything else."""
-        if value not in self.shapes:
-            self.shapes[value] = None  # of what is asked for while it is found
-            self.shapes[value] = self._shape(value)
-        return self.shapes[value]
-
-    def _shape(self, value: ir.Value) -> Shape | None:
-        array = few_numbers(value)
-        if array is not None:
-            return None if array.size != 1 or array.dtype != np.int64 else "scalar" if array.ndim == 0 else "one"
-        node = value.producer()
-        inputs = [] if node is None else [each for each in node.inputs if each is not None]
-        if node is None or node.domain:  # functions of sizes alone give a size
-            return "one" if inputs and None not in [self.shape(each) for each in inputs] else None
-        if node.op_type == "Shape":
-            start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-            whole = inputs[0] in (self.queries, self.keys) or inputs[0] in self.runs
-            # the last axis: scores and probabilities have four
-            last = end is None and start in (-1, 3)
-            return "one" if (whole and not start) or last or (end is not None and end - (start or 0) == 1) else None
-        given = [self.shape(each) for each in inputs]
-        if node.op_type in _SUMS and None not in given:
-            return "scalar" if set(given) == {"scalar"} else "one"
-        if node.op_type == "Squeeze" and given[0] is not None:
-            return "scalar"
-        if node.op_type in ("Reshape", "Unsqueeze") and given[0] is not None:
-            sizes = few_numbers(inputs[1])
-            return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"
-        return None
-
-    def table(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        """The shape of a weight; None for anything else."""
-        if value is None or value.const_value is None:
-            return None if value is None else self.tables.get(value)
-        return value.const_value.shape.numpy() if isinstance(value.const_value.shape, ir.Shape) else None
-
-    def on_device(self, value: ir.Value) -> bool:
-        """Whether it is made of what counts, or of the graph's inputs: a device computes it."""
-        if value not in self.device:
-            node = value.producer()
-            inputs = (
-                [] if node is None or node.op_type in SHAPES else [each for each in node.inputs if each is not None]
-            )
-            slots = value in self.runs or value in (self.queries, self.keys)
-            fed = value.is_graph_input() and isinstance(self.body, ir.Graph)
-            self.device[value] = slots or fed or any(map(self.on_device, inputs))
-        return self.device[value]
-
-    def _sum(self, value: ir.Value) -> dict[object, int] | None:
-        """A size as a sum: how often each size of a tensor is in it, and a number."""
-        array = few_numbers(value)
-        if array is not None:
-            return {1: int(array.reshape(()))} if array.size == 1 else None
-        node = value.producer()
-        if self.shape(value) is None or node is None:
-            return None
-        if node.op_type == "Shape":
-            return {(node.inputs[0], node.attributes.get_int("start", 0)): 1}
-        parts = [self._sum(each) for each in node.inputs if each is not None]
-        if node.op_type in ("Squeeze", "Reshape", "Unsqueeze"):
-            return parts[0]
-        if node.op_type not in ("Add", "Sub") or parts[0] is None or parts[1] is None:
-            return {value: 1}
-        sign = 1 if node.op_type == "Add" else -1
-        total = {key: parts[0].get(key, 0) + sign * parts[1].get(key, 0) for key in {**parts[0], **parts[1]}}
-        return {key: count for key, count in total.items() if count}
-
-    def _is_aligned(self, node: ir.Node) -> bool:
-        """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
-        # positions stand last in operators and attention alike
-        found = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
-        if len(found) < 2 or None in found:
-            return False
-        queries, keys = found
-        assert queries is not None
-        assert keys is not None
-        if self.aligned and (queries, keys) == (self.queries, self.keys):
-            return True
-        of_queries, of_keys = self.runs.get(queries), self.runs.get(keys)
-        if of_queries is None or of_keys is None or (of_queries.step, of_keys.step) != (1, 1):
-            return False
-        ends = self._sum(of_queries.limit), self._sum(of_keys.limit)
-        return self._sum(of_keys.start) in ({}, {1: 0}) and ends[0] is not None and ends[0] == ends[1]
-
-    # what is written
 
     def _new(self, before: ir.Node, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
         node = ir.node(op_type, list(inputs), attributes)  # type: ignore[arg-type]
@@ -260,9 +94,11 @@ class _Body:
 
     def _replace(self, node: ir.Node, value: ir.Value) -> None:
         value.shape = node.outputs[0].shape
+        if node.outputs[0].is_graph_output():
+            value.name, node.outputs[0].name = node.outputs[0].name, None
         ir.convenience.replace_all_uses_with(node.outputs[0], value, replace_graph_outputs=True)
 
-    def _counting(self, node: ir.Node, run: _Run) -> None:
+    def _counting(self, node: ir.Node, run: Run) -> None:
         """A Range in the place of ``node``."""
         value = self._new(node, "Range", run.start, run.limit, self._int(node, run.step))
         self.runs[value] = run
@@ -276,7 +112,7 @@ class _Body:
         start = self._new(node, "Squeeze", self._new(node, "Shape", keys))
         new = self._new(node, "Squeeze", self._new(node, "Shape", queries))
         limit = self._new(node, "Sub", self._int(node, -1), new)
-        self._counting(node, _Run(start, limit, -1))
+        self._counting(node, Run(start, limit, -1))
 
     def _moved(self, node: ir.Node) -> None:
         """What counts plus or minus a size, or a size minus it."""
@@ -294,7 +130,7 @@ class _Body:
             pair = (amount, value) if backwards else (value, amount)
             return self._new(node, node.op_type, *pair)
 
-        self._counting(node, _Run(moved(run.start), moved(run.limit), -run.step if backwards else run.step))
+        self._counting(node, Run(moved(run.start), moved(run.limit), -run.step if backwards else run.step))
 
     def _picked(self, node: ir.Node) -> None:
         """The first or the last element of what counts."""
@@ -304,14 +140,15 @@ class _Body:
             return
         self._replace(node, self._last(node, run) if int(at) else run.start)
 
-    def _last(self, before: ir.Node, run: _Run) -> ir.Value:
+    def _last(self, before: ir.Node, run: Run) -> ir.Value:
         return self._new(before, "Sub", run.limit, self._int(before, run.step))
 
     def _counted(self, node: ir.Node) -> None:
         """How many tokens queries or keys have, by their slots, and rows a table: the same in all layers, so once."""
         start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
-        slots, table = self.slots.get(node.inputs[0]), self.table(node.inputs[0])
-        if slots is not None and (start, end) == (2, 3):
+        value, table = node.inputs[0], self.table(node.inputs[0])
+        slots = None if value is None or end != start + 1 else self.slots.get((value, start))
+        if slots is not None:
             self._replace(node, self._new(node, "Shape", slots))
         elif table is not None and len(table[start:end]) == 1:
             self._replace(node, self._new(node, "Constant", value_ints=list(table[start:end])))
@@ -335,16 +172,78 @@ class _Body:
             self._replace(node, self._new(node, "Sub", *sizes))
 
     def _brought(self, node: ir.Node, indices: Iterable[int]) -> None:
-        """Sizes among those inputs as a Range of one element: a kernel writes it on the device, nothing is copied."""
+        """What the host knows among those inputs, written by a device: nothing is copied."""
         if not (node.outputs[0].uses() or node.outputs[0].is_graph_output()):  # replaced
             return
+        alone = node.outputs[0].shape is not None and not len(node.outputs[0].shape)
         for index in indices:
             value = node.inputs[index]
-            if value is None or self.shape(value) is None or few_numbers(value) is not None:
+            if value is None or self.on_host(value) is None or few_numbers(value) is not None:
                 continue
-            start, one = self._scalar(node, value), self._int(node, 1)
-            brought = self._new(node, "Range", start, self._new(node, "Add", start, one), one)
-            node.replace_input_with(index, brought)
+            written = self._written(node, value)
+            if alone:
+                kind, written = written.type, self._new(node, "Squeeze", written)
+                written.type = kind
+            node.replace_input_with(index, written)
+
+    def _written(self, before: ir.Node, value: ir.Value) -> ir.Value:
+        """A size as a Range of one element, which a kernel writes; anything else as a cast of one."""
+        made, shape = value.producer(), self.shape(value)
+        if shape is not None:
+            start, one = self._scalar(before, value), self._int(before, 1)
+            return self._new(before, "Range", start, self._new(before, "Add", start, one), one)
+        assert made is not None
+        if made.op_type == "Cast" and made.inputs[0] is not None:
+            size, kind = made.inputs[0], ir.DataType(made.attributes.get_int("to"))
+        else:
+            size, kind = self._new(before, "Cast", value, to=ir.DataType.INT64), ir.DataType.BOOL
+            self.shapes[size] = self.on_host(value)
+        written = self._new(before, "Cast", self._written(before, size), to=kind)
+        written.type = ir.TensorType(kind)
+        return written
+
+    def _ranged(self, node: ir.Node) -> None:
+        """Notes what counts by one, between sizes."""
+        start, limit = node.inputs[:2]
+        step = few_numbers(node.inputs[2])
+        if start is None or limit is None or step is None or abs(int(step)) != 1:
+            return
+        if self.shape(start) == self.shape(limit) == "scalar":
+            self.runs[node.outputs[0]] = Run(start, limit, int(step))
+        elif int(step) == 1 and few_numbers(start) == 0 and is_count(limit):
+            self._awaited(node, limit)
+
+    def _awaited(self, node: ir.Node, limit: ir.Value) -> None:
+        """What a device computes and a Range from 0 waits for is known by the length of the Range from there on."""
+        assert node.graph is not None
+        order = {each: number for number, each in enumerate(node.graph)}
+        size, scalar = ir.node("Shape", node.outputs), ir.node("Squeeze", [None])
+        scalar.replace_input_with(0, size.outputs[0])
+        scalar.outputs[0].shape, scalar.outputs[0].type = limit.shape, limit.type
+        for user, place in limit.uses():
+            if order.get(user, -1) > order[node]:
+                user.replace_input_with(place, scalar.outputs[0])
+        node.graph.insert_after(node, [size, scalar])
+        self.shapes |= {size.outputs[0]: "one", scalar.outputs[0]: "scalar"}
+
+    def _bounded(self, node: ir.Node) -> None:
+        """Clip at sizes, which would be copied to the device, as Max and Min."""
+        values, *bounds = node.inputs
+        if values is None or not self.on_device(values) or None in [self.on_host(each) for each in bounds if each]:
+            return
+        if all(each is None or few_numbers(each) is not None for each in bounds):
+            return
+        written: list[ir.Value] = []
+        for op_type, bound in zip(("Max", "Min"), bounds, strict=False):
+            if bound is not None:
+                values = self._new(node, op_type, values, bound)
+                values.shape, values.type = node.outputs[0].shape, node.outputs[0].type
+                written.append(values)
+        self._replace(node, values)
+        for each in written:
+            made = each.producer()
+            assert made is not None
+            self._brought(made, [1])
 
     def _clipped(self, least: ir.Node) -> None:
         """``Max(Min(x, size), size)`` as Clip, whose bounds are read on the host."""
@@ -359,33 +258,3 @@ class _Body:
         clipped = self._new(node, "Clip", values, self._scalar(node, low), self._scalar(node, most))
         self._replace(node, clipped)
         least.graph.remove([node, least], safe=True)  # type: ignore[union-attr]
-
-
-def few_numbers(value: ir.Value | None):  # type: ignore[no-untyped-def]
-    """The few numbers of an initialiser or of a Constant, also in the type of another value."""
-    node = None if value is None else value.producer()
-    if node is not None and node.op_type == "CastLike" and not node.domain:
-        return few_numbers(node.inputs[0])
-    if node is not None and node.op_type == "Constant" and not node.domain:
-        (attribute,) = node.attributes.values()
-        array = ir.tensor(attribute.value) if attribute.type != ir.AttributeType.TENSOR else attribute.as_tensor()
-        return array.numpy() if array.size <= 16 else None
-    return constant(value)
-
-
-def _callers_first(model: ir.Model) -> Iterable[ir.Function]:
-    """The functions of our domain, each before those that it calls."""
-    functions = {each.name: each for each in model.functions.values() if each.domain == DOMAIN}
-    ordered: dict[str, ir.Function] = {}
-
-    def visit(name: str) -> None:
-        if name in ordered or name not in functions:
-            return
-        for node in ir.traversal.RecursiveGraphIterator(functions[name]):
-            if node.domain == DOMAIN:
-                visit(node.op_type)
-        ordered[name] = functions[name]
-
-    for name in functions:
-        visit(name)
-    return reversed(list(ordered.values()))

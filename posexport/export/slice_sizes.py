@@ -5,7 +5,7 @@ For targets whose provider computes on a device, where each of these small nodes
 
 import onnx_ir as ir
 
-from posexport.export.sizes_on_host import few_numbers
+from posexport.export.known_values import few_numbers
 from posexport.graph.queries import producer
 from posexport.ops.operator import DOMAIN
 from posexport.targets.target import Target

@@ -15,6 +15,7 @@ from posexport.errors import PosexportError
 from posexport.runtime import denormals as thread_state
 from posexport.system.extras import require, runtime_conflict
 from posexport.system.machine import saturates
+from posexport.targets.provider_options import CAPTURES
 from posexport.targets.providers import DEFAULT_PROVIDER, Provider, provider_named
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ LEVELS = ("disable", "basic", "extended", "layout", "all")
 
 #: a remark below this level is not printed: ONNX Runtime raises every error that it also logs
 _FATAL = 4
+
+
+def check_uncaptured(provider: str, options: Mapping[str, Any] | None) -> None:
+    """Raise PosexportError for options that the provider does not have, and for ``graph``.
+
+    A captured graph reads and writes the buffers of its first call, which only a loaded bundle holds.
+    """
+    if provider_named(provider).told(options).get(CAPTURES) == "1":
+        raise PosexportError("graph=on is for posexport.load and run, which hold the buffers of a graph; leave it out")
 
 
 def make_session(

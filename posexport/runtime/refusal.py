@@ -11,7 +11,7 @@ def refusal(err: Exception) -> str | None:
     text = str(err)
     if match := re.search(r"Name:'([^']*(?:long|short)er than \d+ (?:positions|pixels))[^']*'", text):
         return match[1]
-    if match := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)'", text):
+    if match := re.search(rf"Name:'({MASK_MISFIT}|{CACHE_FULL}|{POSITION_BEYOND} \d+)[^']*'", text):
         return match[1]
     if reason := cuda_errors.failed(text):
         return reason

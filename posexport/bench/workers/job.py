@@ -35,6 +35,7 @@ class Job:
     vocab: int
     answer: str
     provider: str = "cpu"
+    provider_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
     @property

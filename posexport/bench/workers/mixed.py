@@ -5,7 +5,8 @@ The argument is a `Mixed` as JSON; it prints a line of JSON, bytes of resident m
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +29,20 @@ class Mixed:
     calls: int
     threads: int = 0
     provider: str = DEFAULT_PROVIDER
+    provider_options: dict[str, Any] = field(default_factory=dict)
     memory: Memory = DEFAULT_MEMORY
     cut: bool = False
 
 
 def held(job: Mixed) -> dict[str, int]:
     """Bytes before the first call, after the last one, and at most between two."""
-    session = posexport.load(job.bundle, threads=job.threads, provider=job.provider, memory=job.memory)
+    session = posexport.load(
+        job.bundle,
+        threads=job.threads,
+        provider=job.provider,
+        provider_options=job.provider_options,
+        memory=job.memory,
+    )
     rng, limits = np.random.default_rng(0), session.manifest.limits
     tokens = next(spec for spec in session.inputs if spec.role == "tokens")
     mask = next((spec.name for spec in session.inputs if spec.role == "mask" and SEQUENCE in spec.axes), None)

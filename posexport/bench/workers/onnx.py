@@ -29,7 +29,12 @@ class Graph:
         spinning = bool(job.options.get("spinning"))
         # as `posexport.load` opens bundles; other exporters' graphs gain as much by it
         self._session = make_session(
-            Path(job.model), provider=job.provider, threads=job.threads, spinning=spinning, denormals=False
+            Path(job.model),
+            provider=job.provider,
+            threads=job.threads,
+            spinning=spinning,
+            denormals=False,
+            provider_options=job.provider_options,
         )
         self._job, self._shared = job, bool(job.options.get("shared"))
         self._device = provider_named(job.provider).device

@@ -1,7 +1,8 @@
 """A bundle's stored sample, checked. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from posexport.bundle.manifest import SAMPLE, model_of
 from posexport.parity.engine import prove
@@ -21,6 +22,7 @@ def check_sample(
     parts: Sequence[PartSpec] = (),
     file: str = SAMPLE,
     provider: str = DEFAULT_PROVIDER,
+    provider_options: Mapping[str, Any] | None = None,
     threads: int = 0,
     tolerance: float | None = None,
     emulate: bool = False,
@@ -38,6 +40,11 @@ def check_sample(
     emulated = emulate or not loads(provider, computed)
     with emulated_if(computed if emulated else None, model, parts) as graph:
         runner = Runner.of(
-            header, graph, widened_parts(parts) if emulated else parts, provider=provider, threads=threads
+            header,
+            graph,
+            widened_parts(parts) if emulated else parts,
+            provider=provider,
+            threads=threads,
+            provider_options=provider_options,
         )
         return prove(sample_proof(header, tensors, runner, provider=provider, tolerance=tolerance, emulated=emulated))

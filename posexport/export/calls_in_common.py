@@ -1,0 +1,67 @@
+"""What all calls of a function have in common: its body may rely on nothing else."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx_ir as ir
+
+from posexport.ops.operator import DOMAIN
+
+#: the shape of a size: [] or [1]
+Shape = Literal["scalar", "one"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a value: its shape where it is a size, where it is a weight, and whether it has one axis."""
+
+    size: Shape | None = None
+    table: tuple[int, ...] | None = None
+    is_vector: bool = False
+
+
+class CallsInCommon:
+    """What all calls of each function have in common."""
+
+    def __init__(self) -> None:
+        self._inputs: defaultdict[str, list[list[Known]]] = defaultdict(list)
+        self._aligned: defaultdict[str, list[bool]] = defaultdict(list)
+
+    def note(self, node: ir.Node, inputs: list[Known], *, aligned: bool) -> None:
+        self._inputs[node.op_type].append(inputs)
+        self._aligned[node.op_type].append(aligned)
+
+    def inputs_of(self, function: ir.Function) -> dict[ir.Value, Known]:
+        """Of its inputs what is so in every call."""
+        calls = self._inputs[function.name]
+        found: dict[ir.Value, Known] = {}
+        for index, value in enumerate(function.inputs):
+            given = [call[index] if index < len(call) else Known() for call in calls]
+            same = {name: {getattr(each, name) for each in given} for name in Known.__dataclass_fields__}
+            found[value] = Known(**{name: each.pop() for name, each in same.items() if len(each) == 1})
+        return found
+
+    def are_aligned(self, function: ir.Function) -> bool:
+        """Whether queries are the last of the keys in every call."""
+        calls = self._aligned[function.name]
+        return bool(calls) and all(calls)
+
+
+def callers_first(model: ir.Model) -> Iterable[ir.Function]:
+    """The functions of our domain, each before those that it calls."""
+    functions = {each.name: each for each in model.functions.values() if each.domain == DOMAIN}
+    ordered: dict[str, ir.Function] = {}
+
+    def visit(name: str) -> None:
+        if name in ordered or name not in functions:
+            return
+        for node in ir.traversal.RecursiveGraphIterator(functions[name]):
+            if node.domain == DOMAIN:
+                visit(node.op_type)
+        ordered[name] = functions[name]
+
+    for name in functions:
+        visit(name)
+    return reversed(list(ordered.values()))
