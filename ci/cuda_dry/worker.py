@@ -215,7 +215,9 @@ def _pass_on(graph: Manifest | PartSpec, arrays: dict[str, Any], outputs: dict[s
     if isinstance(graph, PartSpec):
         for own, whole in graph.output_names.items():
             if own in outputs:
-                arrays[whole] = outputs[own].numpy()
+                value = outputs[own]
+                is_bfloat16 = value.data_type() == "tensor(bfloat16)"  # NumPy has none; of these the shape is read
+                arrays[whole] = np.zeros(value.shape(), np.float32) if is_bfloat16 else value.numpy()
 
 
 def main() -> None:
