@@ -84,12 +84,7 @@ class _Flattening:
         lead = token_axes(entering[0])
         like = next((value for value in inputs if (sizes(value) or ())[:2] == lead), entering[0])
         for value in entering:
-            if value not in self._matrices:
-                matrix = self._matrices[value] = self._as_matrix(value)
-                # what splits it into heads reads the matrix too
-                for node, place in list(value.uses()):
-                    if node is not matrix.producer() and _flattens(node, place):
-                        node.replace_input_with(place, matrix)
+            self._enter(value)
         for node in region.nodes:
             for place, read in enumerate(node.inputs):
                 if read in self._matrices:
@@ -104,6 +99,15 @@ class _Flattening:
             value.shape = ir.Shape([None, shape[-1]])
             if readers or value.is_graph_output():
                 self._bring_axes_back(value, shape, readers, like)
+
+    def _enter(self, value: ir.Value) -> None:
+        """Make a matrix of ``value``, once, which what splits it into heads reads too."""
+        if value in self._matrices:
+            return
+        matrix = self._matrices[value] = self._as_matrix(value)
+        for node, place in list(value.uses()):
+            if node is not matrix.producer() and _flattens(node, place):
+                node.replace_input_with(place, matrix)
 
     def _as_matrix(self, value: ir.Value) -> ir.Value:
         """``value`` with a row for every token."""
