@@ -114,7 +114,8 @@ def test_a_source_is_named_as_in_verify(good: Path, monkeypatch: pytest.MonkeyPa
         return answer
 
     monkeypatch.setattr(posexport, "verify", verify)
-    own = {"bundle", "against", "provider", "progress", "remark"}  # what a caller of verify sees, a test need not
+    # what a caller of verify sees, a test need not; options are of one provider, and a test may ask several
+    own = {"bundle", "against", "provider", "provider_options", "progress", "remark"}
     options = {name: object() for name in inspect.signature(posexport.api.verify).parameters if name not in own}
     reports = assert_parity("b", "encoder-t5", providers=["cpu", "cuda"], **options)  # type: ignore[arg-type]
     common = {"bundle": "b", "against": "encoder-t5", **options}
