@@ -466,13 +466,13 @@ class Boxes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(31, D, padding_idx=1), nn.Embedding(101, D)
+        self.words, self.coordinates = nn.Embedding(31, D, padding_idx=1), nn.Embedding(101, D)
         self.table, self.block = nn.Embedding(42, D), Block()
 
     def forward(self, input_ids: Tensor, bbox: Tensor) -> Tensor:
         real = input_ids.ne(1).long()
         x = self.words(input_ids) + self.table(real.cumsum(1) * real + 1)
-        result: Tensor = self.block(x + self.places(bbox[..., 0]) + self.places(bbox[..., 3]))
+        result: Tensor = self.block(x + self.coordinates(bbox[..., 0]) + self.coordinates(bbox[..., 3]))
         return result
 
 

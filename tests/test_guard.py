@@ -163,12 +163,14 @@ def test_positions_that_are_read_otherwise_keep_the_guard_of_sizes(old: str, new
 
 
 def test_a_decoder_for_a_device_refuses_positions_beyond_its_table_on_the_cpu() -> None:
-    made = builtin_source("decoder-learned", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61"))
+    decoder = builtin_source(
+        "decoder-learned", task=None, settings_given=("layers=1", "hidden=20", "heads=5", "vocab=61")
+    )
     guarded = {}
     for target in ("cpu", "cuda"):
-        lowered = _lowered(made, recipe(target=target, opset=23), frozenset())
+        lowered = _lowered(decoder, recipe(target=target, opset=23), frozenset())
         guarded[target] = {node.name: node.op_type for node in lowered.model.graph if "beyond" in (node.name or "")}
-    size = next(spec.size for spec in made.inputs if spec.role == "positions")
+    size = next(spec.size for spec in decoder.inputs if spec.role == "positions")
     text = f"position_ids beyond {size - 1}"
     assert guarded["cpu"][text] == "Reshape"
     assert guarded["cuda"][text] == "Gather"

@@ -271,7 +271,7 @@ def test_what_follows_from_sizes_is_written_where_a_device_reads_it():
     """By a Range, which reads sizes on the host, and casts of one; what a Range waits for is not asked for again."""
     graph = ir.from_proto(onnx.parser.parse_model(BESIDE))
     sizes_on_host.settle(graph, Target("cuda"), {})
-    made = {output.name: node for node in graph.graph for output in node.outputs}
+    producers = {output.name: node for node in graph.graph for output in node.outputs}
 
     def maker_of(value: ir.Value | None) -> ir.Node:
         node = None if value is None else value.producer()
@@ -279,7 +279,7 @@ def test_what_follows_from_sizes_is_written_where_a_device_reads_it():
         return node
 
     def makers_of(name: str) -> set[str]:
-        return {each.producer().op_type for each in made[name].inputs if each.producer() is not None}
+        return {each.producer().op_type for each in producers[name].inputs if each.producer() is not None}
 
     names = ("parts", "same", "both", "chosen", "capped", "shape", "total")
     assert {name: makers_of(name) for name in names} == {
@@ -291,7 +291,7 @@ def test_what_follows_from_sizes_is_written_where_a_device_reads_it():
         "shape": {"Shape", "Reshape"},
         "total": {"ReduceMax", "Squeeze"},
     }
-    truth = maker_of(made["same"].inputs[1])
+    truth = maker_of(producers["same"].inputs[1])
     assert maker_of(truth.inputs[0]).op_type == "Range"
-    known = maker_of(made["column"].inputs[0])
+    known = maker_of(producers["column"].inputs[0])
     assert (known.op_type, maker_of(known.inputs[0]).op_type) == ("Squeeze", "Shape")

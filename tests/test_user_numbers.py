@@ -112,16 +112,16 @@ def test_complex_numbers_move_as_their_parts_do(func: Any, rest: tuple[Any, ...]
 def test_a_reference_in_float64_is_one_throughout() -> None:
     x = torch.randn(3, dtype=torch.float64)
     with computing_in(torch.float64):
-        made = [
+        real_ones = [
             x.float(),
             x.to(torch.float32),
             x.type(torch.float32),
             torch.zeros(2),
             torch.ones(2, dtype=torch.float32),
         ]
-        turned = [x.to(torch.complex64), x.cfloat()]
-    assert {each.dtype for each in made} == {torch.float64}
-    assert {each.dtype for each in turned} == {torch.complex128}
+        complex_ones = [x.to(torch.complex64), x.cfloat()]
+    assert {each.dtype for each in real_ones} == {torch.float64}
+    assert {each.dtype for each in complex_ones} == {torch.complex128}
     with computing_in(torch.float32):
         assert x.float().dtype == torch.float32
         assert torch.zeros(2).dtype == torch.float32

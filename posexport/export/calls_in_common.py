@@ -36,12 +36,12 @@ class CallsInCommon:
     def inputs_of(self, function: ir.Function) -> dict[ir.Value, Known]:
         """Of its inputs what is so in every call."""
         calls = self._inputs[function.name]
-        found: dict[ir.Value, Known] = {}
+        common: dict[ir.Value, Known] = {}
         for index, value in enumerate(function.inputs):
-            given = [call[index] if index < len(call) else Known() for call in calls]
-            same = {name: {getattr(each, name) for each in given} for name in Known.__dataclass_fields__}
-            found[value] = Known(**{name: each.pop() for name, each in same.items() if len(each) == 1})
-        return found
+            records = [call[index] if index < len(call) else Known() for call in calls]
+            same = {name: {getattr(each, name) for each in records} for name in Known.__dataclass_fields__}
+            common[value] = Known(**{name: each.pop() for name, each in same.items() if len(each) == 1})
+        return common
 
     def are_aligned(self, function: ir.Function) -> bool:
         """Whether queries are the last of the keys in every call."""

@@ -71,14 +71,14 @@ class KnownValues:
             # the last axis: scores and probabilities have four
             last = end is None and start in (-1, 3)
             return "one" if (whole and not start) or last or (end is not None and end - (start or 0) == 1) else None
-        given = [self.shape(each) for each in inputs]
+        shapes = [self.shape(each) for each in inputs]
         if node.op_type == "Where":
-            given[0] = self.on_host(inputs[0])
-        if node.op_type in (*SUMS, "Neg", "Where") and None not in given:
-            return "scalar" if set(given) == {"scalar"} else "one"
-        if node.op_type == "Squeeze" and given[0] is not None:
+            shapes[0] = self.on_host(inputs[0])
+        if node.op_type in (*SUMS, "Neg", "Where") and None not in shapes:
+            return "scalar" if set(shapes) == {"scalar"} else "one"
+        if node.op_type == "Squeeze" and shapes[0] is not None:
             return "scalar"
-        if node.op_type in ("Reshape", "Unsqueeze") and given[0] is not None:
+        if node.op_type in ("Reshape", "Unsqueeze") and shapes[0] is not None:
             sizes = few_numbers(inputs[1])
             return None if sizes is None or sizes.size > 1 else "one" if sizes.size else "scalar"
         return None
@@ -90,8 +90,8 @@ class KnownValues:
             return shape
         if node.op_type == "Cast" and node.inputs[0] is not None:
             return self.shape(node.inputs[0])
-        given = [self.on_host(each) for each in node.inputs if each is not None] if node.op_type in TRUTHS else [None]
-        return None if None in given else "scalar" if set(given) == {"scalar"} else "one"
+        shapes = [self.on_host(each) for each in node.inputs if each is not None] if node.op_type in TRUTHS else [None]
+        return None if None in shapes else "scalar" if set(shapes) == {"scalar"} else "one"
 
     def is_vector(self, value: ir.Value) -> bool:
         """Whether it is known to have one axis."""
@@ -141,10 +141,10 @@ class KnownValues:
     def is_aligned(self, node: ir.Node) -> bool:
         """Whether a call's last inputs, or those that a function calls so, are all slots of a call."""
         # positions stand last in operators and attention alike
-        found = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
-        if len(found) < 2 or None in found:
+        slots = node.inputs[-2:] if node.op_type != "CachedCalls" else node.inputs[1:3]
+        if len(slots) < 2 or None in slots:
             return False
-        queries, keys = found
+        queries, keys = slots
         assert queries is not None
         assert keys is not None
         if self.aligned and (queries, keys) == (self.queries, self.keys):

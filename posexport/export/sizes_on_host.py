@@ -188,13 +188,13 @@ class _Body(KnownValues):
 
     def _written(self, before: ir.Node, value: ir.Value) -> ir.Value:
         """A size as a Range of one element, which a kernel writes; anything else as a cast of one."""
-        made, shape = value.producer(), self.shape(value)
+        source, shape = value.producer(), self.shape(value)
         if shape is not None:
             start, one = self._scalar(before, value), self._int(before, 1)
             return self._new(before, "Range", start, self._new(before, "Add", start, one), one)
-        assert made is not None
-        if made.op_type == "Cast" and made.inputs[0] is not None:
-            size, kind = made.inputs[0], ir.DataType(made.attributes.get_int("to"))
+        assert source is not None
+        if source.op_type == "Cast" and source.inputs[0] is not None:
+            size, kind = source.inputs[0], ir.DataType(source.attributes.get_int("to"))
         else:
             size, kind = self._new(before, "Cast", value, to=ir.DataType.INT64), ir.DataType.BOOL
             self.shapes[size] = self.on_host(value)
@@ -241,9 +241,9 @@ class _Body(KnownValues):
                 written.append(values)
         self._replace(node, values)
         for each in written:
-            made = each.producer()
-            assert made is not None
-            self._brought(made, [1])
+            node_before = each.producer()
+            assert node_before is not None
+            self._brought(node_before, [1])
 
     def _clipped(self, least: ir.Node) -> None:
         """``Max(Min(x, size), size)`` as Clip, whose bounds are read on the host."""

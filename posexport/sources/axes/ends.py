@@ -26,25 +26,25 @@ def of_tokens(trial: Trial, base: Sizes, axis: str, limits: LengthContract, step
     try:
         if known is not None and known <= _AT_ONCE and not attempt(known):
             return Found(known)
-        found = search(lambda steps: attempt(steps * step), base[axis] // step, (known or LONGEST) // step)
-        if found.reason:
-            found = _whatever_the_ids(trial, alone, axis, step, found)
-        return Found(found.longest * step, found.reason, [steps * step for steps in found.cheap])
+        limit = search(lambda steps: attempt(steps * step), base[axis] // step, (known or LONGEST) // step)
+        if limit.reason:
+            limit = _without_padding(trial, alone, axis, step, limit)
+        return Found(limit.longest * step, limit.reason, [steps * step for steps in limit.cheap])
     except NoRoomError:
         return Found(base[axis])
 
 
-def _whatever_the_ids(trial: Trial, base: Sizes, axis: str, step: int, found: Found) -> Found:
+def _without_padding(trial: Trial, base: Sizes, axis: str, step: int, limit: Found) -> Found:
     """The limit of inputs without padding: a module may count positions by the ids that are not its padding's."""
     for back in (1, 2):  # one of two ids is not
 
         def attempt(steps: int, back: int = back) -> str:
             return trial.attempt({**base, axis: steps * step}, back)
 
-        if attempt(found.longest):
-            shorter = search(attempt, base[axis] // step, found.longest)
-            found = Found(shorter.longest, shorter.reason, shorter.cheap)
-    return found
+        if attempt(limit.longest):
+            shorter = search(attempt, base[axis] // step, limit.longest)
+            limit = Found(shorter.longest, shorter.reason, shorter.cheap)
+    return limit
 
 
 def of_another(trial: Trial, base: Sizes, axis: str, each: Range, per_token: float) -> Found:
@@ -54,16 +54,16 @@ def of_another(trial: Trial, base: Sizes, axis: str, each: Range, per_token: flo
     alone = {**base, BATCH: 1} if BATCH in base else base
     try:
         if not axis.endswith(SAMPLES):
-            return _table_s_end(trial, alone, axis, each)
+            return _end_of_table(trial, alone, axis, each)
         return search_samples(lambda size: trial.attempt({**alone, axis: size}), base[axis], each, per_token)
     except NoRoomError:
         return Found(base[axis])
 
 
-def _table_s_end(trial: Trial, base: Sizes, axis: str, each: Range) -> Found:
+def _end_of_table(trial: Trial, base: Sizes, axis: str, each: Range) -> Found:
     """Where a table of positions ends: looked for up to a few times the example, as images grow by the square."""
     most = _FURTHER * max(each.example, base[axis])
-    found = search(
+    limit = search(
         lambda steps: trial.attempt({**base, axis: steps * each.step}), base[axis] // each.step, most // each.step
     )
-    return Found(found.longest * each.step, found.reason)
+    return Found(limit.longest * each.step, limit.reason)
