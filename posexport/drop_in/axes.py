@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from posexport.drop_in.example import ExampleCall, Leaf
 from posexport.errors import PosexportError
-from posexport.sources.axes.trials import TensorAxis
+from posexport.sources.axes.example_calls import TensorAxis
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from posexport.drop_in.request import Request
 from posexport.drop_in.ties import Symbol, tied
 from posexport.drop_in.wrapped import Wrapped, wrapped
 from posexport.errors import PosexportError
-from posexport.sources.axes.trials import TensorAxis
+from posexport.sources.axes.example_calls import TensorAxis
 from posexport.sources.user_module import copied, likely_line, not_the_module_s, raised
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, MODEL, SEQUENCE, WIDTH
 

@@ -14,7 +14,7 @@ from posexport.drop_in.ports import InputPort, OutputPort
 from posexport.errors import PosexportError
 from posexport.export.save import KEEP_INSIDE, weight_bytes
 from posexport.graph.edits import free_names
-from posexport.sources.axes.trials import TensorAxis
+from posexport.sources.axes.example_calls import TensorAxis
 
 #: above this, protobuf takes no file; some is left for the graph
 LARGEST = (1 << 31) - (1 << 24)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posexport.drop_in.axes import DynamicAxis
 from posexport.errors import PosexportError
-from posexport.sources.axes.trials import TensorAxis
+from posexport.sources.axes.example_calls import TensorAxis
 from posexport.sources.user_module import likely_line, not_the_module_s, raised
 
 Call = Callable[[dict[str, Tensor]], object]

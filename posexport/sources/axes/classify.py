@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from posexport.sources.axes.trials import TensorAxis, Trials
+from posexport.sources.axes.example_calls import ExampleCalls, TensorAxis
 
 #: sizes that axes of an example of 1 are grown to: the first axis, the others
 _GROWN, _GROWN_FURTHER = 3, 5
@@ -56,20 +56,20 @@ class Classified:
 
 
 class Classify:
-    """All axes of the example of ``trials``. ``declared``: axes that the user says have one size.
+    """All axes of the example that ``calls`` resizes. ``declared``: axes that the user says have one size.
 
     ``followers``: inputs that say something of another's tokens, as masks do: they follow it even where they are not
     read.
     """
 
-    def __init__(self, trials: Trials, declared: Sequence[tuple[TensorAxis, ...]], followers: set[str]) -> None:
-        self._trials, self._followers = trials, followers
+    def __init__(self, calls: ExampleCalls, declared: Sequence[tuple[TensorAxis, ...]], followers: set[str]) -> None:
+        self._calls, self._followers = calls, followers
         self._declared = {tensor_axis: group for group in declared for tensor_axis in group}
 
     def run(self, settled: set[TensorAxis]) -> Classified | None:
         """None where the module does not even take its example. ``settled`` axes are not looked at."""
-        self._base = {name: tuple(tensor.shape) for name, tensor in self._trials.tensors.items()}
-        outputs = self._trials(self._base)
+        self._base = {name: tuple(tensor.shape) for name, tensor in self._calls.tensors.items()}
+        outputs = self._calls(self._base)
         if outputs is None:
             return None
         self._found = Classified(base=self._base, outputs=outputs)
@@ -99,7 +99,7 @@ class Classify:
         return self._base[tensor_axis[0]][tensor_axis[1]]
 
     def _takes(self, axes: Sequence[TensorAxis], size: int) -> bool:
-        return size >= 1 and self._trials(self._at(axes, size)) is not None
+        return size >= 1 and self._calls(self._at(axes, size)) is not None
 
     def _grow(self, settled: set[TensorAxis]) -> None:
         """Axes of size 1, together and else alone: at 1 nothing shows which axes belong together."""
@@ -109,7 +109,7 @@ class Classify:
             here = [tensor_axis for tensor_axis in ones if tensor_axis[1] == number]
             for axes in [here, *([[tensor_axis] for tensor_axis in here] if len(here) > 1 else [])]:
                 shapes = self._at(axes, _GROWN_FURTHER if number else _GROWN)
-                outputs = self._trials(shapes)
+                outputs = self._calls(shapes)
                 if outputs is not None:
                     self._base = self._found.base = shapes
                     self._found.outputs = outputs
@@ -119,10 +119,10 @@ class Classify:
         """What was grown to one size and then takes no other is the example's again."""
         shapes = {name: list(shape) for name, shape in self._base.items()}
         for name, axis in self._found.fixed:
-            shapes[name][axis] = self._trials.tensors[name].shape[axis]
+            shapes[name][axis] = self._calls.tensors[name].shape[axis]
         shrunk = {name: tuple(shape) for name, shape in shapes.items()}
         if shrunk != self._base:
-            outputs = self._trials(shrunk)
+            outputs = self._calls(shrunk)
             if outputs is not None:
                 self._base = self._found.base = shrunk
                 self._found.outputs = outputs
@@ -141,17 +141,17 @@ class Classify:
             return
         sets = list(self._sets(tensor_axis, size))
         for axes in sets:
-            if (outputs := self._trials(self._at(axes, size + 1))) is not None:
+            if (outputs := self._calls(self._at(axes, size + 1))) is not None:
                 members = self._needed(tensor_axis, axes, size + 1) if len(axes) > len(sets[0]) else axes
                 # an output that is longer too shows that all of the axis is read
                 shows = size == 1 or self._shapes(outputs) != self._shapes(self._found.outputs)
-                smaller = outputs if shows else self._trials(self._at(members, size - 1))
+                smaller = outputs if shows else self._calls(self._at(members, size - 1))
                 if members == (tensor_axis,) and self._is_cut(members, size, smaller, outputs):
                     self._found.fixed[tensor_axis] = f"the module reads the first {size} and leaves out what is beyond"
                 elif smaller is not None or not self._is_floored(members, size):
                     self._add(members, size, outputs, size + 1)
                 return
-        reason = self._trials.made[-len(sets)]
+        reason = self._calls.failures[-len(sets)]
         if not any(self._otherwise(axes, size) for axes in sets):
             self._found.fixed[tensor_axis] = reason
 
@@ -165,7 +165,7 @@ class Classify:
         """Whether the module reads all of an axis, as the four numbers of a box, and nothing that is added to it."""
         if axes[0] in self._declared or not self._as_before(larger) or self._as_before(smaller):
             return False
-        return self._as_before(self._trials(self._at(axes, 2 * size)))  # samples are left out up to a stride
+        return self._as_before(self._calls(self._at(axes, 2 * size)))  # samples are left out up to a stride
 
     def _as_before(self, outputs: dict[str, Tensor] | None) -> bool:
         before = self._found.outputs
@@ -179,7 +179,7 @@ class Classify:
 
     def _is_floored(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether one more is taken only because a stride leaves it out: an axis that varies in steps, and is added."""
-        if self._takes(axes, 2 * size - 1) or (outputs := self._trials(self._at(axes, 2 * size))) is None:
+        if self._takes(axes, 2 * size - 1) or (outputs := self._calls(self._at(axes, 2 * size))) is None:
             return False
         self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
         return True
@@ -188,7 +188,7 @@ class Classify:
         """Whether axes that cannot be one larger can be smaller, or larger in steps."""
         if self._shrunk(axes, size, size - 1):
             return True
-        if (outputs := self._trials(self._at(axes, 2 * size))) is not None:
+        if (outputs := self._calls(self._at(axes, 2 * size))) is not None:
             self._add(axes, size, outputs, 2 * size, step=self._step(axes, size, 1))
             return True
         if size % 2 == 0 and self._shrunk(axes, size, size // 2):
@@ -198,7 +198,7 @@ class Classify:
 
     def _shrunk(self, axes: tuple[TensorAxis, ...], size: int, new: int) -> bool:
         """Whether axes can have a size below the example's. One row that is broadcast to what is fixed is none."""
-        outputs = self._trials(self._at(axes, new)) if new else None
+        outputs = self._calls(self._at(axes, new)) if new else None
         if outputs is None:
             return False
         self._add(axes, size, outputs, new, ends=True)
@@ -274,14 +274,14 @@ class Classify:
     def _least(self, group: Varying) -> None:
         """The smallest size: the first multiple of the step, or by bisection."""
         high, low = group.size // group.step, 0
-        if high == 1 or self._trials.left <= _SPARED:
+        if high == 1 or self._calls.left <= _SPARED:
             group.least = group.size
             return
         first = 1
         while high - low > 1:
             middle = first or (low + high) // 2
             first = 0
-            if self._trials.left <= _SPARED:
+            if self._calls.left <= _SPARED:
                 break
             if self._takes(group.members, middle * group.step):
                 high = middle

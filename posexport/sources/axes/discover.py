@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from posexport.errors import PosexportError
 from posexport.sources.axes.classify import Classified, Classify, Varying
+from posexport.sources.axes.example_calls import ExampleCalls, SpentError, TensorAxis
 from posexport.sources.axes.names import named
 from posexport.sources.axes.rows import separate
 from posexport.sources.axes.sizes import STANDARD
-from posexport.sources.axes.trials import SpentError, TensorAxis, Trials
 from posexport.spec import BATCH, SEQUENCE, Axis
 
 #: calls that the search may make; most modules need half
@@ -37,7 +37,7 @@ def discover(
     ``declared``: the axes that the user named, by input. Where the module does not take its example, or needs more than
     `MOST` calls to tell, the first two axes of an input are taken for batch and sequence.
     """
-    trials = Trials.of(argument, module, tensors, MOST)
+    calls = ExampleCalls.of(argument, module, tensors, MOST)
     masks = {name for name in tensors if "mask" in name.lower()}
     followers = {
         name
@@ -46,7 +46,7 @@ def discover(
     }
     by_label = _declared_axes(declared)
     try:
-        found = Classify(trials, list(by_label.values()), followers).run(_fixed_axes(declared))
+        found = Classify(calls, list(by_label.values()), followers).run(_fixed_axes(declared))
         if found is None:
             return Discovered(shapes=_conventional(tensors, declared))
         given = {label: found.of(group[0]) for label, group in by_label.items()}
@@ -58,7 +58,7 @@ def discover(
             tensors,
             found,
             {label: group for label, group in given.items() if group is not None},
-            lambda group: separate(trials, found, group, masks),
+            lambda group: separate(calls, found, group, masks),
         )
     except SpentError:
         remark = (
@@ -74,7 +74,7 @@ def discover(
         shapes=shapes,
         groups=dict(groups),
         remarks=_remarks(tensors, shapes, found),
-        notes=[f"axes found in {len(trials.made)} calls: {_described(shapes, dict(groups))}"],
+        notes=[f"axes found in {len(calls.failures)} calls: {_described(shapes, dict(groups))}"],
     )
 
 

@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 from posexport.sources.axes.classify import Classified, Varying
-from posexport.sources.axes.trials import Trials, resized
+from posexport.sources.axes.example_calls import ExampleCalls, resized
 
 #: what rounding may change, of the largest element
 _ROUNDING = 1e-4
 
 
-def separate(trials: Trials, found: Classified, group: Varying, masks: set[str]) -> bool:
+def separate(calls: ExampleCalls, found: Classified, group: Varying, masks: set[str]) -> bool:
     """Whether other values in the first row of ``group`` leave the outputs of all other rows as they were.
 
     The first, not the last: what is causal does not look ahead.
     """
-    tensors = {name: resized(tensor, found.base[name]) for name, tensor in trials.tensors.items()}
+    tensors = {name: resized(tensor, found.base[name]) for name, tensor in calls.tensors.items()}
     changed = {name: _changed(tensor, name, group) if name not in masks else tensor for name, tensor in tensors.items()}
-    outputs = trials.run(changed)
+    outputs = calls.run(changed)
     return outputs is not None and all(
         _rest_is_same(found.outputs[name], outputs, name, group) for name in found.outputs
     )

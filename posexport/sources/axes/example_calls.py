@@ -19,24 +19,24 @@ class SpentError(Exception):
 
 
 @dataclass(frozen=True)
-class Trials:
-    """``module`` on ``tensors`` of other shapes, at most ``most`` times. ``made``: why each call failed, or nothing."""
+class ExampleCalls:
+    """``module`` on ``tensors`` of other shapes, at most ``most`` times; ``failures``: why each failed, or empty."""
 
     module: nn.Module
     tensors: Mapping[str, Tensor]
-    made: list[str]
+    failures: list[str]
     most: int
 
     @staticmethod
-    def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "Trials":
-        """Trials of a copy, where the module is small enough: a call may change it."""
+    def of(argument: str, module: nn.Module, tensors: Mapping[str, Tensor], most: int) -> "ExampleCalls":
+        """Calls of a copy, where the module is small enough: a call may change it."""
         small = mapped.size_of(module.parameters()) <= mapped.LARGE
-        return Trials(copied(argument, module) if small else module, tensors, [], most)
+        return ExampleCalls(copied(argument, module) if small else module, tensors, [], most)
 
     @property
     def left(self) -> int:
         """How many calls may still be made."""
-        return self.most - len(self.made)
+        return self.most - len(self.failures)
 
     def __call__(self, shapes: Shapes) -> dict[str, Tensor] | None:
         """The outputs on the example in those shapes; None where it fails, or gives nothing or no numbers there."""
@@ -46,7 +46,7 @@ class Trials:
         """The outputs for ``tensors``, as for a call."""
         if self.left <= 0:
             raise SpentError
-        self.made.append("")
+        self.failures.append("")
         try:
             with torch.no_grad():
                 outputs = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
@@ -54,13 +54,13 @@ class Trials:
             if isinstance(err, KeyboardInterrupt) or (not isinstance(err, MemoryError) and not_the_module_s(err)):
                 raise
             line = likely_line(err)
-            self.made[-1] = f"the module raised {raised(err)}" + (f" ({line})" if line else "")
+            self.failures[-1] = f"the module raised {raised(err)}" + (f" ({line})" if line else "")
             return None
         if any(output.numel() == 0 for output in outputs.values()):
-            self.made[-1] = "an output has no elements"
+            self.failures[-1] = "an output has no elements"
             return None
         if any(output.is_floating_point() and not bool(output.isfinite().all()) for output in outputs.values()):
-            self.made[-1] = "an output is NaN or infinite"
+            self.failures[-1] = "an output is NaN or infinite"
             return None
         return outputs
 
