@@ -143,3 +143,42 @@ def test_a_module_that_names_float32_is_proven(tmp_path: Path) -> None:
     assert source.outputs[0].axes == ["batch_size", "sequence_length", D]
     done = posexport.convert(OneHot().eval(), tmp_path / "b", example_inputs=ids, lengths=[1, 17])
     assert done.good, done.to_text()
+
+
+class Recognizer(nn.Module):
+    """Logits of frames, how many of each row count, the best class of each, and which frames are beyond the row's end."""
+
+    def __init__(self, wrong: int = 0) -> None:
+        super().__init__()
+        self.wrong = wrong
+        self.convolution = nn.Conv1d(D, D, 3, stride=2, padding=1)
+        self.position = nn.Embedding(60, D)
+        self.layer = nn.TransformerEncoderLayer(D, HEADS, 2 * D, batch_first=True)
+        self.head = nn.Linear(D, V)
+
+    def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x = self.convolution(features.mT).mT
+        lengths = (feature_lengths + 1) // 2 - self.wrong
+        positions = torch.arange(x.shape[1])
+        beyond = positions >= lengths[:, None]
+        logits = self.head(self.layer(x + self.position(positions), src_key_padding_mask=beyond))
+        return logits, lengths, logits.argmax(-1).int(), beyond
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_outputs_of_integers_are_compared_one_by_one(tmp_path: Path, precision: Any) -> None:
+    torch.manual_seed(0)
+    example = {"features": torch.randn(2, 37, D), "feature_lengths": torch.tensor([37, 22])}
+    right, wrong = Recognizer().eval(), Recognizer(wrong=1).eval()
+    wrong.load_state_dict(right.state_dict())
+    how: Any = {"example_inputs": example, "lengths": [2, 17, 37]}
+    conversion = posexport.convert(right, tmp_path / "b", precision=precision, **how)
+    assert conversion.good
+    outputs = posexport.load(tmp_path / "b").run({name: x.numpy() for name, x in example.items()})
+    assert outputs["output_1"].tolist() == [19, 11]
+    types = {name: str(x.dtype) for name, x in outputs.items()}
+    assert types == {"output_0": "float32", "output_1": "int64", "output_2": "int32", "output_3": "bool"}
+    assert posexport.verify(tmp_path / "b").passed  # of the stored sample
+    report = posexport.verify(tmp_path / "b", against=wrong, example_inputs=example, lengths=[17])
+    failed = {point.output for point in report.points if point.verdict == "fail"}
+    assert {"output_1", "output_3"} <= failed

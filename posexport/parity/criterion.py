@@ -54,13 +54,15 @@ def tolerance(precision: PrecisionName, output: str, baseline: float) -> float:
 
 
 def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> Measured:
-    """Error of ``y`` against ``truth``, both shaped as ``axes`` say.
+    """Error of ``y`` against ``truth``, both shaped as ``axes`` say; of integers, the share that is not equal.
 
     Where an axis of `TOKENS` is among the axes only tokens with ``keep_BT`` count. A number that is not
     finite where the truth is, padded or not, fails; so does a truth that is all zero.
     """
     if y.shape != truth.shape:
         return Measured(np.inf, 0.0, f"shape {list(y.shape)} instead of {list(truth.shape)}")
+    if is_exact(truth):
+        return _unequal(y, truth, axes, keep_BT)
     gap = scale = 0.0
     for y_, truth_, keep in rows(y, truth, axes, keep_BT):
         # row by row: a float64 copy of logits over a vocabulary would be the largest array of the whole run
@@ -76,6 +78,20 @@ def measure(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -
     if scale == 0.0:
         return Measured(np.inf, 0.0, "the float64 reference is all zero")
     return Measured(gap / scale, scale)
+
+
+def is_exact(array: Array) -> bool:
+    """Whether values are integers or booleans, which are right or wrong: lengths, chosen tokens, a mask."""
+    return array.dtype.kind in "biu"
+
+
+def _unequal(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> Measured:
+    """The share of entries that are not equal, relative to 1."""
+    pairs = [(a, b) if keep is None else (a[keep], b[keep]) for a, b, keep in rows(y, truth, axes, keep_BT)]
+    compared = sum(b.size for _, b in pairs)
+    if not compared:
+        return Measured(np.inf, 0.0, "there is no entry to compare")
+    return Measured(sum(int((a != b).sum()) for a, b in pairs) / compared, 1.0)
 
 
 def rows(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> list[tuple[Array, Array, RealTokens]]:

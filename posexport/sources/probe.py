@@ -43,6 +43,8 @@ from posexport.spec import (
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
 #: padded tokens of a row, for the module that is asked whether its shapes depend on the mask
 _PADDED = 2
+#: what outputs may be: numbers in the precision of the model, and what is right or wrong
+_COMPARED = (torch.float32, torch.int64, torch.int32, torch.bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +181,14 @@ def _limited(
 
 
 def _sound(trial: Trial, name: str, tensor: Tensor) -> None:
-    """An output is made of finite float32 values, and has a name of its own."""
+    """An output is made of finite float32 values or of integers, and has a name of its own."""
     if name in {spec.name for spec in trial.inputs}:
         raise PosexportError(f"{trial.argument}: output {name} has the name of an input; return it under another name")
-    if tensor.dtype != torch.float32:
+    if tensor.dtype not in _COMPARED:
         how = "in the dtype of its input, x.dtype" if tensor.is_floating_point() else "as float32"
         raise PosexportError(
-            f"{trial.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32: return it {how}"
+            f"{trial.argument}: output {name} is {tensor.dtype}; posexport compares torch.float32, int64, int32 and "
+            f"bool: return it {how}"
         )
     if not tensor.dim():
         raise PosexportError(f"{trial.argument}: output {name} is one number for the whole batch; return it per row")

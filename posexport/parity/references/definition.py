@@ -10,7 +10,7 @@ import torch
 
 from posexport.errors import PosexportError
 from posexport.parity.calls import in_calls, whole
-from posexport.parity.criterion import NOT_FINITE, Array, Measured, RealTokens, measure
+from posexport.parity.criterion import NOT_FINITE, Array, Measured, RealTokens, is_exact, measure
 from posexport.parity.grid.conditioning import inputs_of
 from posexport.parity.grid.inputs import token_mask
 from posexport.parity.grid.point import GridPoint
@@ -30,7 +30,7 @@ class Computed:
 
     Attributes:
         keep_BT: which tokens are compared.
-        dtype: what the graph has to answer in; None: any.
+        dtype: what the graph has to answer in, where that is no integer; None: any.
     """
 
     spec: OutputSpec
@@ -47,9 +47,10 @@ class Computed:
     def measure(self, y: Array) -> Measured:
         """The error of ``y``; infinite where it has another type."""
         measured = measure(y, self.y64, self.spec.axes, self.keep_BT)
-        if self.dtype is None or y.dtype == self.dtype:
+        dtype = str(self.y64.dtype) if is_exact(self.y64) else self.dtype
+        if dtype is None or y.dtype == dtype:
             return measured
-        return Measured(np.inf, 0.0, f"{y.dtype} instead of {self.dtype}")
+        return Measured(np.inf, 0.0, f"{y.dtype} instead of {dtype}")
 
 
 class DefinitionReference:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posexport.parity.criterion import Array, Measured
+from posexport.parity.criterion import Array, Measured, is_exact
 from posexport.parity.grid.point import GridPoint
 from posexport.parity.proof import Case, PerLength, Value
 from posexport.parity.sample.header import Header, flat
@@ -36,6 +36,9 @@ class Stored:
         flat_NC, _ = flat(y, self.spec.axes, None)
         if not self.rows.size or self.rows.max() >= flat_NC.shape[0] or self.columns.max() >= flat_NC.shape[1]:
             return Measured(np.inf, 0.0, f"shape {list(y.shape)} does not hold the sampled entries")
+        if is_exact(y):
+            stored_alike = flat_NC[np.ix_(self.rows, self.columns)].astype(self.values_NC.dtype)
+            return Measured(float((stored_alike != self.values_NC).mean()), 1.0)
         gap = float(np.abs(flat_NC[np.ix_(self.rows, self.columns)].astype(np.float64) - self.values_NC).max())
         if not np.isfinite(gap) or self.scale == 0.0:
             note = "a number that is not finite" if self.scale else "the float64 reference is all zero"

@@ -41,7 +41,7 @@ def _rest_is_same(before: Tensor, outputs: Mapping[str, Tensor], name: str, grou
     after = outputs.get(name)
     if after is None or after.shape != before.shape:
         return False
-    limit = _ROUNDING * float(before.abs().max())
+    limit = _ROUNDING * float(before.double().abs().max())
     axes = [axis for output, axis in group.outputs if output == name]
     rest = [(t.narrow(axes[0], 1, t.shape[axes[0]] - 1) if axes else t).double() for t in (before, after)]
     return bool((rest[0] - rest[1]).abs().max() <= limit) if rest[0].numel() else True
