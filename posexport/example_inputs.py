@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.spec import PATCHES, InputSpec
+from posexport.spec import PATCHES, SEQUENCE, InputSpec
 
 
 def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> NDArray[Any]:
@@ -19,32 +19,34 @@ def example_input(spec: InputSpec, shape: Sequence[int], rng: np.random.Generato
         return rng.standard_normal(shape).astype(spec.dtype)
     if spec.role == "blocks":
         return rng.integers(0, 2, shape)
-    constants = {"mask": 1, "flags": 0, "positions": -1, "grids": spec.size}
+    constants = {"mask": 1, "flags": 0, "positions": -1, "grids": spec.size, "lengths": 1}
     if spec.role in constants:
         return np.full(shape, constants[spec.role], spec.dtype)
     return random_ids(spec, shape, rng)
 
 
-def with_grids(
+def with_sizes(
     inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]], rng: np.random.Generator
 ) -> dict[str, NDArray[Any]]:
-    """``arrays``, those of grids drawn so that they have as many patches together as the images do."""
-    grids = {}
+    """``arrays``; grids are drawn so that they have as many patches together as the images do, and rows are full."""
+    sized = {}
     for spec in inputs:
+        if spec.role == "lengths" and spec.name in arrays:
+            sized[spec.name] = np.full_like(arrays[spec.name], size_among(inputs, arrays, SEQUENCE))
         if spec.role == "grids" and spec.name in arrays:
             side, images = spec.size or 1, arrays[spec.name].shape[0]
-            tokens = _patches(inputs, arrays) // side**2
+            tokens = size_among(inputs, arrays, PATCHES) // side**2
             ends = np.sort(rng.choice(np.arange(1, max(tokens, images)), images - 1, replace=False))
             shares = np.diff([0, *ends, max(tokens, images)])
             rows = [_grid(int(share), rng) for share in shares]
-            grids[spec.name] = np.array([[frames, side * height, side * width] for frames, height, width in rows])
-    return {**arrays, **grids}
+            sized[spec.name] = np.array([[frames, side * height, side * width] for frames, height, width in rows])
+    return {**arrays, **sized}
 
 
-def _patches(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]]) -> int:
-    """The patches of all images."""
-    spec = next(spec for spec in inputs if PATCHES in spec.axes)
-    return int(arrays[spec.name].shape[spec.axes.index(PATCHES)])
+def size_among(inputs: Sequence[InputSpec], arrays: Mapping[str, NDArray[Any]], axis: str) -> int:
+    """How large ``axis`` is in the arrays."""
+    spec = next(spec for spec in inputs if axis in spec.axes and spec.name in arrays)
+    return int(arrays[spec.name].shape[spec.axes.index(axis)])
 
 
 def _grid(tokens: int, rng: np.random.Generator) -> tuple[int, int, int]:

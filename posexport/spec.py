@@ -46,7 +46,9 @@ Axis = str | int
 #: where a model comes from; of some, posexport knows what it found by running them
 SourceKind = Literal["builtin", "python", "huggingface", "transformers"]
 BY_TRIAL: tuple[SourceKind, ...] = ("python", "transformers")
-Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions", "grids", "blocks"]
+Role = Literal["tokens", "mask", "types", "values", "flags", "cache", "positions", "grids", "blocks", "lengths"]
+#: inputs of these roles say something of positions and padding alone
+NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks", "lengths")
 Beyond = Literal["error", "clip", "interpolate"]
 #: ``right`` and ``left`` pad every row by the same amount, ``ragged`` rows by different amounts on either side,
 #: ``ragged-right`` on the right only, ``few`` every row by one token on the right
@@ -66,7 +68,8 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ``positions`` (of the new tokens, below ``size``; -1: counted by the mask; [3, B, T] of M-RoPE),
             ``grids`` (frames, rows and columns of every image's patches, as many as `PATCHES` together; rows and
             columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
-            at others; tokens of an image come in one call).
+            at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
+            ``sequence_length`` are real, padding being on the right).
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens.
         default: the value of every element where the input is left out; None: it must be given.
@@ -91,6 +94,16 @@ class OutputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     name: str
     axes: list[Axis]
+
+
+def masked_axis(spec: InputSpec) -> Axis | None:
+    """The sequence of which an input says which tokens are real; None: of none."""
+    return spec.axes[-1] if spec.role == "mask" else SEQUENCE if spec.role == "lengths" else None
+
+
+def neutral(spec: InputSpec, length: int) -> int:
+    """What every element of an input holds where it says nothing: of ``length`` tokens all are real, none is marked."""
+    return {"mask": 1, "positions": -1, "lengths": length}.get(spec.role, 0)
 
 
 def is_cache_input(spec: InputSpec) -> bool:

@@ -146,7 +146,7 @@ def test_a_module_that_names_float32_is_proven(tmp_path: Path) -> None:
 
 
 class Recognizer(nn.Module):
-    """Logits of frames, how many of each row count, the best class of each, and which frames are beyond the row's end."""
+    """Logits of frames, how many of each row count, the best class of each, and which are beyond the row's end."""
 
     def __init__(self, wrong: int = 0) -> None:
         super().__init__()

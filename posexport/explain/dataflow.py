@@ -23,10 +23,10 @@ def positional(nodes: Sequence[Any], roles: Mapping[str, str]) -> set[int]:
     their sums, are among them: rotations that have no node of their own.
     """
     #: values that hold something of the tokens; of these, products with positions; that were counted; of the mask
-    content = {name for name, role in roles.items() if role not in ("mask", "positions")}
+    content = {name for name, role in roles.items() if role not in ("mask", "positions", "lengths")}
     rotated: set[str] = set()
     counted = {name for name, role in roles.items() if role == "positions"}
-    masked = {name for name, role in roles.items() if role == "mask"}
+    masked = {name for name, role in roles.items() if role in ("mask", "lengths")}
     indices = set()
     for index, node in enumerate(nodes):
         inputs = {name for inner in all_nodes([node]) for name in inner.input if name}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input, with_grids
+from posexport.example_inputs import example_input, with_sizes
 from posexport.parity.grid.inputs import Feeds
 from posexport.runtime.feeds import limit_sentence, prepare
 from posexport.spec import (
@@ -71,7 +71,7 @@ def draw(inputs: Sequence[InputSpec], limits: LengthContract, named: dict[str, i
     """Arrays of those sizes for all inputs but positions that may be left out: the mask counts them."""
     rng = np.random.default_rng(0)
     shapes = {spec.name: [axis if isinstance(axis, int) else named[axis] for axis in spec.axes] for spec in inputs}
-    fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask", "grids")]
-    arrays = with_grids(inputs, {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}, rng)
+    fed = [spec for spec in inputs if spec.role in ("tokens", "values", "cache", "mask", "grids", "lengths")]
+    arrays = with_sizes(inputs, {spec.name: example_input(spec, shapes[spec.name], rng) for spec in fed}, rng)
     positions = {spec.name for spec in inputs if spec.role == "positions" and spec.default is not None}
     return {name: array for name, array in prepare(arrays, inputs, limits).items() if name not in positions}

@@ -12,7 +12,7 @@ from posexport.passes.graph_pass import PassResult
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.source import Source
 from posexport.sources.user_module import UserModule
-from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, PAST, SEQUENCE, TOTAL, Limits, multiple
+from posexport.spec import BATCH, CAPACITY, ENCODER_SEQUENCE, NO_CONTENT, PAST, SEQUENCE, TOTAL, Limits, multiple
 
 #: the longest input that masks are looked at for: of a module without a limit, and at most
 _LONGEST, _MOST = 1024, 4096
@@ -25,7 +25,7 @@ def run(model: ir.Model, source: Source) -> dict[str, PassResult]:
         return {}
     called = PassResult.of([reason for part in parts for reason in part.attentions])
     samples = _samples(source)
-    positional = {spec.name for spec in source.inputs if spec.role in ("mask", "positions", "grids", "blocks")}
+    positional = {spec.name for spec in source.inputs if spec.role in NO_CONTENT}
     rotated = rotary_by_hand.recognise(model, positional, samples)
     _settle(model, rotated)
     by_hand = attention_by_hand.recognise(model)
@@ -72,6 +72,8 @@ def _samples(source: Source) -> list[Mapping[str, NDArray[Any]]]:
         for spec in source.inputs:
             if spec.role == "mask" and batch > 1:
                 _pad(feeds[spec.name])
+            elif spec.role == "lengths":
+                feeds[spec.name][-1] -= feeds[spec.name][-1] // 3
         samples.append(feeds)
     return samples
 

@@ -125,9 +125,11 @@ def find(model: ir.Model, bias: ir.Value, heads: int) -> Known | str:
 
 
 def _computed(part: Part, given: dict[ir.Value, NDArray[Any]], tokens: str, length: int) -> NDArray[Any] | None:
-    """The bias [H, T, T]."""
+    """The bias [H, T, T]; None where it cannot be computed for so many tokens, as of frames that convolutions left."""
     answer = part.run(given, {tokens: length})
-    return None if answer is None else answer[0].reshape(-1, length, length)
+    if answer is None or answer[0].shape[-2:] != (length, length):
+        return None
+    return answer[0].reshape(-1, length, length)
 
 
 def _alibi(model: ir.Model, bias: ir.Value, tokens: str, heads: int) -> Alibi | None:

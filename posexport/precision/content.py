@@ -12,10 +12,7 @@ import onnx_ir as ir
 
 from posexport.graph.operators import SHAPES, TRUTHS
 from posexport.graph.propagation import Propagation
-from posexport.spec import Role
-
-#: what inputs say of positions and padding alone
-_NO_CONTENT: tuple[Role, ...] = ("mask", "positions", "grids", "blocks")
+from posexport.spec import NO_CONTENT, Role
 
 
 def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:
@@ -24,7 +21,7 @@ def content_values(model: ir.Model, roles: Mapping[str, Role]) -> set[ir.Value]:
     ``roles``: by the names of the graph's inputs. A function's input counts where any call gives it content. Truth
     values of ids are masks: which tokens are padding, from which positions are counted.
     """
-    content = {value for value in model.graph.inputs if roles.get(value.name or "") not in _NO_CONTENT}
+    content = {value for value in model.graph.inputs if roles.get(value.name or "") not in NO_CONTENT}
     Content(content, SHAPES | TRUTHS, lambda node: model.functions.get(node.op_identifier())).run(model.graph)
     return content
 

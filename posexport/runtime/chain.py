@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from posexport.runtime import denormals
 from posexport.runtime.ort_values import run
-from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec
+from posexport.spec import BATCH, PAST, SEQUENCE, TOTAL, InputSpec, PartSpec, neutral
 from posexport.targets.dtypes import BY_NAME
 
 if TYPE_CHECKING:
@@ -54,11 +54,10 @@ def _filled(specs: Sequence[InputSpec], beside: Arrays) -> Arrays:
     """Tokens 0 that the mask keeps, one in a row; caches that hold nothing."""
     rows = next((array.shape[0] for array in beside.values()), 1)
     sizes = {BATCH: rows, SEQUENCE: 1, TOTAL: 1}
-    fill = {"mask": 1, "positions": -1}
     return {
         spec.name: np.full(
             [sizes.get(axis, 0) if isinstance(axis, str) else axis for axis in spec.axes],
-            fill.get(spec.role, 0),
+            neutral(spec, 1),
             BY_NAME[spec.dtype].numpy,
         )
         for spec in specs

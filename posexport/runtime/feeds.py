@@ -22,6 +22,7 @@ from posexport.spec import (
     Axis,
     InputSpec,
     LengthContract,
+    neutral,
 )
 from posexport.targets.dtypes import BFLOAT16, BY_NAME
 
@@ -31,10 +32,10 @@ Array = NDArray[Any]
 def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: LengthContract) -> dict[str, Array]:
     """Arrays for every input of ``specs``, in their dtype.
 
-    A mask that is not given keeps every token; token types and flags that are not given are 0; a cache that is not
-    given is empty. Raises PosexportError for unknown or missing names, a wrong dtype or rank, sizes that do not agree,
-    an empty batch or sequence, a length outside ``limits``, ids out of range, a mask of other values than 0 and 1,
-    numbers that are not finite, a cache that lacks a layer, a decoder's mask that is not over past and new tokens or
+    A mask and lengths that are not given keep every token; token types and flags that are not given are 0; a cache that
+    is not given is empty. Raises PosexportError for unknown or missing names, a wrong dtype or rank, sizes that do not
+    agree, an empty batch or sequence, a length outside ``limits``, ids out of range, a mask of other values than 0 and
+    1, numbers that are not finite, a cache that lacks a layer, a decoder's mask that is not over past and new tokens or
     has padding between tokens.
     """
     names = [spec.name for spec in specs]
@@ -45,22 +46,19 @@ def prepare(given: Mapping[str, Any], specs: Sequence[InputSpec], limits: Length
     _check_cache(arrays, specs)
     _complete(sizes, specs)
     lacking = [spec for spec in specs if spec.name not in arrays]
-    missing = [
-        spec.name for spec in lacking if spec.role not in ("mask", "types", "flags", "cache", "positions", "blocks")
-    ]
+    missing = [spec.name for spec in lacking if spec.role in ("tokens", "values", "grids")]
     # a default takes its size from another input
     missing = missing or [spec.name for spec in lacking if not all(isinstance(a, int) or a in sizes for a in spec.axes)]
     if missing:
         raise PosexportError(f"missing input {', '.join(missing)}; this bundle takes {_named(specs)}")
     _check_length(sizes, limits)
+    reals = (limits.min_length, sizes.get(SEQUENCE, (0, ""))[0])
     for spec in specs:
         if spec.name not in arrays:
             shape = [axis if isinstance(axis, int) else sizes[axis][0] for axis in spec.axes]
-            arrays[spec.name] = np.full(
-                shape, {"mask": 1, "positions": -1}.get(spec.role, 0), dtype=BY_NAME[spec.dtype].numpy
-            )
+            arrays[spec.name] = np.full(shape, neutral(spec, reals[1]), dtype=BY_NAME[spec.dtype].numpy)
         else:
-            _check_values(spec, arrays[spec.name])
+            _check_values(spec, arrays[spec.name], reals)
             arrays[spec.name] = np.ascontiguousarray(arrays[spec.name], dtype=BY_NAME[spec.dtype].numpy)
     if PATCHES in sizes:
         _check_grids(arrays, specs, sizes[PATCHES])
@@ -209,7 +207,8 @@ def _check_grids(arrays: Mapping[str, Array], specs: Sequence[InputSpec], patche
             )
 
 
-def _check_values(spec: InputSpec, array: Array) -> None:
+def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None:
+    """``reals``: the fewest and most real tokens of a row."""
     if spec.role == "grids":
         return
     if spec.role in ("values", "cache"):
@@ -218,6 +217,8 @@ def _check_values(spec: InputSpec, array: Array) -> None:
     elif spec.role in ("mask", "flags", "blocks"):
         needed = "1 for a token and 0 for padding" if spec.role == "mask" else "1 for a marked token and 0 for others"
         bad = (array != 0) & (array != 1)
+    elif spec.role == "lengths":
+        bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"
     else:
         most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
         least = -1 if spec.role == "positions" else 0

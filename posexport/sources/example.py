@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input, with_grids
+from posexport.example_inputs import example_input, with_sizes
 from posexport.spec import InputSpec
 
 #: Sizes to trace at: different from one another, and none of them 0 or 1, which the tracer would take for constants.
@@ -28,4 +28,4 @@ def example(inputs: list[InputSpec], sizes: dict[str, int]) -> dict[str, torch.T
     rng = np.random.default_rng(0)
     shapes = {spec.name: [sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes] for spec in inputs}
     arrays = {spec.name: example_input(spec, shapes[spec.name], rng) for spec in inputs}
-    return {name: torch.from_numpy(array) for name, array in with_grids(inputs, arrays, rng).items()}
+    return {name: torch.from_numpy(array) for name, array in with_sizes(inputs, arrays, rng).items()}

@@ -19,6 +19,7 @@ from posexport.definition.lengths import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.sources.axes.discover import Discovered, discover
+from posexport.sources.axes.names import counts_tokens
 from posexport.sources.axes.sizes import STANDARD
 from posexport.sources.made_ready import made_ready
 from posexport.sources.no_fast_path import no_fast_path
@@ -77,10 +78,14 @@ def source_of_module(
     tensors = {} if inputs is None else _tensors(argument, module, inputs)
     if tensors:
         discovered, renamed = _discovered(argument, module, tensors, axes)
-        specs = [_spec(name, tensor, discovered.shapes[name]) for name, tensor in tensors.items()]
+        length = _length(discovered.shapes, tensors)
+        specs = [_spec(name, tensor, discovered.shapes[name], length) for name, tensor in tensors.items()]
     else:
         discovered, renamed, specs = Discovered(shapes={}), [], _without_example(argument, module, known)
-    probed = probe(argument, module, specs, tensors, limits_of_module(module), discovered.groups)
+    limits = limits_of_module(module)
+    if any(spec.role == "lengths" for spec in specs):
+        limits = msgspec.structs.replace(limits, paddings=["right", "ragged-right"])
+    probed = probe(argument, module, specs, tensors, limits, discovered.groups)
     specs, bounded = _with_vocabularies(module, specs, tensors)
     encodings = [part for part in module.modules() if isinstance(part, Encoding)]
     first = encodings[0] if encodings else None
@@ -240,11 +245,18 @@ def _standard_names(argument: str, axes: Sequence[str]) -> dict[str, str]:
 _PORT_TYPES = " and ".join(dtype.name for dtype in DTYPES if dtype.in_bundles)
 
 
-def _spec(name: str, tensor: Tensor, axes: list[Axis]) -> InputSpec:
+def _length(shapes: Mapping[str, list[Axis]], tensors: Mapping[str, Tensor]) -> int | None:
+    """How many tokens the example's sequence has."""
+    return next((tensors[name].shape[axes.index(SEQUENCE)] for name, axes in shapes.items() if SEQUENCE in axes), None)
+
+
+def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> InputSpec:
     if tensor.is_floating_point():
         return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
     if "mask" in name:
         return InputSpec(name=name, dtype="int64", axes=axes, role="mask")
+    if axes == [BATCH] and length is not None and counts_tokens(name, tensor, length):
+        return InputSpec(name=name, dtype="int64", axes=axes, role="lengths")
     if int(tensor.min()) < 0:
         raise PosexportError(f"input {name}: the example must hold ids from 0 on, got {int(tensor.min())}")
     # the only bound an example can give: what it holds is in range

@@ -38,6 +38,7 @@ from posexport.spec import (
     Limits,
     OutputSpec,
     ProofPlan,
+    masked_axis,
 )
 
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
@@ -218,7 +219,7 @@ def _values_change_no_shape(trial: Trial, sizes: Sizes, outputs: list[OutputSpec
         changed = _changed(spec, plain[spec.name])
         if changed is None:
             continue
-        padding = " with padding" if spec.role == "mask" else f" with other values of {spec.name}"
+        padding = " with padding" if masked_axis(spec) is not None else f" with other values of {spec.name}"
         other = {**plain, spec.name: changed}
         got = {name: list(tensor.shape) for name, tensor in trial.run(sizes, other, padding).items()}
         if got != wanted:
@@ -239,6 +240,8 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     changed = tensor.clone()
     if spec.role == "mask" and tensor.shape[-1] > _PADDED:
         changed[..., -_PADDED:] = 0
+    elif spec.role == "lengths" and int(tensor.min()) > _PADDED:
+        changed -= _PADDED
     elif spec.role in ("tokens", "types") and spec.size is not None:
         changed = (spec.size - 1 - tensor).clamp(min=0)
     elif spec.role == "values":

@@ -7,7 +7,7 @@ from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Interface, LengthContract
 #: (batch, tokens) of the calls
 CALLS = ((4, 13), (4, 48))
 #: what real inputs look like, random ids and all of no padding do too; real numbers, such as sounds, do not
-_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions"])
+_ROLES: frozenset[Role] = frozenset(["tokens", "types", "mask", "flags", "cache", "positions", "lengths"])
 
 
 def random_rows(graph: Interface, limits: LengthContract) -> list[Feeds]:

@@ -22,7 +22,7 @@ from posexport.parity.proof import Outcome, Proof
 from posexport.parity.report.report import Report
 from posexport.parity.subjects.runner import RunError
 from posexport.sources.source import Source
-from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, samples
+from posexport.spec import ENCODER_SEQUENCE, SEQUENCE, Padding, frames, masked_axis, samples
 
 #: tiled attention cuts queries, and fills up keys, in multiples of this (`posexport.ops.skew`)
 _STEP = 32
@@ -152,9 +152,8 @@ class _Search:
     def _kinds(self) -> Iterator[GridPoint]:
         """One point of each kind to grow: without padding first, then as the model takes it."""
         limits = self._source.limits
-        paddings: list[Padding] = (
-            ["none", *limits.paddings] if any(s.role == "mask" for s in self._source.inputs) else ["none"]
-        )
+        masked = any(masked_axis(spec) is not None for spec in self._source.inputs)
+        paddings: list[Padding] = ["none", *limits.paddings] if masked else ["none"]
         for padding in paddings:
             alike = [p for p in self._points if not (p.calls or p.position_ids_given)]
             # what was left out of the points that were given is tried too

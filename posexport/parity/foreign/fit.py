@@ -19,10 +19,10 @@ from posexport.parity.foreign.halves import STATES, half
 from posexport.parity.foreign.signature import Declared, Signature
 from posexport.parity.grid.inputs import Feeds
 from posexport.sources.source import Source
-from posexport.spec import PAST, PRESENT, SEQUENCE, TOTAL, Axis, InputSpec, OutputSpec
+from posexport.spec import PAST, PRESENT, SEQUENCE, TOTAL, Axis, InputSpec, OutputSpec, neutral
 
 #: roles of inputs that have a value which means that nothing was said
-_NEUTRAL = ("mask", "types", "flags", "positions", "blocks")
+_NEUTRAL = ("mask", "types", "flags", "positions", "blocks", "lengths")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class Neutral(nn.Module):
 
 def _neutral(spec: InputSpec, sizes: Mapping[Axis, int], dtype: torch.dtype) -> Tensor:
     shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes]
-    value = {"mask": 1, "positions": -1}.get(spec.role, 0)
+    value = neutral(spec, sizes.get(SEQUENCE, 0))
     return torch.full(shape, value, dtype=dtype if spec.role in ("values", "cache") else torch.int64)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from posexport.errors import PosexportError
-from posexport.example_inputs import example_input, with_grids
+from posexport.example_inputs import example_input, with_sizes
 from posexport.parity.criterion import Array
 from posexport.parity.grid.point import PADDINGS, GridPoint
 from posexport.spec import (
@@ -24,6 +24,7 @@ from posexport.spec import (
     InputSpec,
     OutputSpec,
     frames,
+    masked_axis,
     samples,
 )
 
@@ -53,13 +54,17 @@ def draw(point: GridPoint, inputs: Sequence[InputSpec], variant: int = 0) -> Fee
         fixed = spec.role == "values" and not any(isinstance(axis, str) and axis != BATCH for axis in spec.axes)
         generator = np.random.default_rng([point.batch, variant, len(spec.name)]) if fixed else rng
         feeds[spec.name] = _input(spec, point, generator)
-    return with_grids(inputs, feeds, rng)
+    real = {spec.name: kept(point).sum(1).astype(spec.dtype) for spec in inputs if spec.role == "lengths"}
+    return with_sizes(inputs, feeds, rng) | real
 
 
 def kept(point: GridPoint, axis: str = SEQUENCE) -> NDArray[np.bool_]:
-    """Which tokens of ``axis`` are real: [B, T]; of samples, every row keeps as many as make a token."""
+    """Which tokens of ``axis`` are real: [B, T].
+
+    Of samples, every row keeps as many as make a token, and of all no fewer than the model takes.
+    """
     length = size_of(axis, point)
-    least = samples(1, point.convolutions) if axis == SEQUENCE else 1
+    least = max(samples(1, point.convolutions), point.least) if axis == SEQUENCE else 1
     rng = np.random.default_rng([*_seed(point), _SEQUENCES.index(SEQUENCE if axis == TOTAL else axis)])
     keep_BT = np.ones((point.batch, length), dtype=np.bool_)
     if point.padding == "none" or length <= least:
@@ -86,7 +91,7 @@ def token_mask(
         return None  # which frames of a user's module are padding is not known
     far = output is not None and ENCODER_SEQUENCE in output.axes
     axes = (ENCODER_SEQUENCE,) if far else (SEQUENCE, TOTAL)
-    if not any(spec.role == "mask" and spec.axes[-1] in axes for spec in inputs):
+    if not any(masked_axis(spec) in axes for spec in inputs):
         return None
     return kept(point, ENCODER_SEQUENCE) if far else tokens_of(kept(point), point.convolutions)
 

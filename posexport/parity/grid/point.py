@@ -12,8 +12,8 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     ``must_be_rejected``: by the length guard. ``encoder_length``: length of the sequence that is cross attended to.
     ``image``: height and width in pixels; ``length`` is then its number of patches. ``convolutions``: what makes tokens
-    of ``length`` samples. ``sizes``: of axes of a user's module that are neither batch nor sequence; where it has no
-    sequence, ``length`` is about how many tokens they make.
+    of ``length`` samples. ``least``: no row has fewer real tokens. ``sizes``: of axes of a user's module that are
+    neither batch nor sequence; where it has no sequence, ``length`` is about how many tokens they make.
     """
 
     batch: int
@@ -23,6 +23,7 @@ class GridPoint(msgspec.Struct, frozen=True, kw_only=True):
     image: tuple[int, int] | None = None
     sizes: tuple[tuple[str, int], ...] = ()
     convolutions: tuple[tuple[int, int], ...] = ()
+    least: int = 1
     #: lengths of the calls that make up the length, each with the cache of those before; none: one call
     calls: tuple[int, ...] = ()
     #: positions are given, instead of counted by the mask

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from posexport.errors import PosexportError
 from posexport.parity.grid.point import GridPoint
-from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, multiple, samples
+from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE, InputSpec, Limits, Padding, masked_axis, multiple, samples
 
 BATCHES = (1, 3)
 #: one token, two, a prime, around a power of two (block sizes), beyond 256 (bfloat16 holds integers up to there)
@@ -38,7 +38,7 @@ class Sequences:
         self.any = SEQUENCE in self._axes
         #: one row where no input has a batch
         self.batches = BATCHES if any(BATCH in spec.axes for spec in inputs) else BATCHES[:1]
-        self._masked = any(spec.role == "mask" for spec in inputs)
+        self._masked = any(masked_axis(spec) is not None for spec in inputs)
         per_axis = {axis: limits.max_length for axis in limits.limited_axes if axis in self._axes}
         self.limit, self.far_limit = per_axis.get(SEQUENCE), per_axis.get(ENCODER_SEQUENCE)
 
@@ -50,6 +50,7 @@ class Sequences:
             padding=padding,
             encoder_length=self._encoder_length(batch, length),
             convolutions=tuple(self.limits.convolutions),
+            least=self.limits.min_length,
             must_be_rejected=must_be_rejected,
         )
 
@@ -88,7 +89,7 @@ class Sequences:
 
     def _paddings(self, batch: int, length: int) -> Iterator[Padding]:
         yield "none"
-        if self._masked and length > samples(1, self.limits.convolutions):
+        if self._masked and length > max(samples(1, self.limits.convolutions), self.limits.min_length):
             for padding in self.limits.paddings:
                 if batch > 1 or not padding.startswith("ragged"):
                     yield padding

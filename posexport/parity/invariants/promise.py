@@ -20,6 +20,7 @@ from posexport.spec import (
     LengthContract,
     OutputSpec,
     Promises,
+    masked_axis,
 )
 
 #: which tokens of an output are real
@@ -52,7 +53,7 @@ class Promise:
     @property
     def masked(self) -> set[Axis]:
         """The sequences for which a mask says which of their tokens are padding."""
-        axes = {spec.axes[-1] for spec in self.inputs if spec.role == "mask"}
+        axes = {axis for spec in self.inputs if (axis := masked_axis(spec)) is not None}
         # with an empty past all tokens are new
         return axes | ({SEQUENCE} if TOTAL in axes else set())
 

@@ -18,7 +18,7 @@ from posexport.parity.positions.origins import HALVES, MOVES, SMALL, Origin, Tra
 from posexport.spec import InputSpec
 
 #: what an input is by its role
-_ROLES = {"positions": Origin.POSITION, "grids": Origin.POSITION, "mask": Origin.FLAG}
+_ROLES = {"positions": Origin.POSITION, "grids": Origin.POSITION, "mask": Origin.FLAG, "lengths": Origin.POSITION}
 
 
 def roundings(model: Path | bytes, inputs: Sequence[InputSpec]) -> list[str]:

@@ -148,6 +148,8 @@ class Classify:
                 smaller = outputs if shows else self._calls(self._at(members, size - 1))
                 if members == (tensor_axis,) and self._is_cut(members, size, smaller, outputs):
                     self._found.fixed[tensor_axis] = f"the module reads the first {size} and leaves out what is beyond"
+                elif not shows and self._is_held(members, size):
+                    self._found.fixed[tensor_axis] = f"of sizes like {size}, a stride leaves out the rest"
                 elif smaller is not None or not self._is_floored(members, size):
                     self._add(members, size, outputs, size + 1)
                 return
@@ -176,6 +178,10 @@ class Classify:
     @staticmethod
     def _shapes(outputs: Mapping[str, Tensor]) -> dict[str, torch.Size]:
         return {name: tensor.shape for name, tensor in outputs.items()}
+
+    def _is_held(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
+        """Whether sizes near the example's are taken only because a stride leaves some out: channels of sounds."""
+        return axes[0] not in self._declared and not any(self._takes(axes, other) for other in (2 * size, size // 2))
 
     def _is_floored(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether one more is taken only because a stride leaves it out: an axis that varies in steps, and is added."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.sources.axes.classify import Classified, Classify, Varying
 from posexport.sources.axes.example_calls import ExampleCalls, SpentError, TensorAxis
-from posexport.sources.axes.names import named
+from posexport.sources.axes.names import counts_rows, named
 from posexport.sources.axes.rows import separate
 from posexport.sources.axes.sizes import STANDARD
 from posexport.spec import BATCH, SEQUENCE, Axis
@@ -38,7 +38,7 @@ def discover(
     `MOST` calls to tell, the first two axes of an input are taken for batch and sequence.
     """
     calls = ExampleCalls.of(argument, module, tensors, MOST)
-    masks = {name for name in tensors if "mask" in name.lower()}
+    masks = {name for name, tensor in tensors.items() if "mask" in name.lower() or counts_rows(name, tensor)}
     followers = {
         name
         for name, tensor in tensors.items()

@@ -44,9 +44,11 @@ def with_ranges(limits: LengthContract, groups: Mapping[str, Varying], ranges: M
 
 
 def two_sizes(base: Sizes, limits: LengthContract, ranges: Mapping[str, Range]) -> tuple[Sizes, Sizes]:
-    """Two different sizes of every axis, within the limits."""
-    steps = limits.size_steps
-    first, second = dict(base), {axis: size + multiple(_FURTHER, steps.get(axis, 1)) for axis, size in base.items()}
+    """Two different sizes of every axis, within the limits; the least size makes a token more where a stride does."""
+    steps, least = limits.size_steps, {SEQUENCE: limits.min_length, **limits.min_sizes}
+    first, second = dict(base), dict(base)
+    for axis, step in ((axis, steps.get(axis, 1)) for axis in base):
+        second[axis] += multiple(max(_FURTHER, least.get(axis, 1)), step)
     for axis in limits.limited_axes if limits.max_length is not None else []:
         if axis in second:
             second[axis] = min(second[axis], limits.max_length or 1)

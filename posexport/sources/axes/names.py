@@ -30,6 +30,16 @@ def named(
     return _Names(tensors, found, given, separate).run()
 
 
+def counts_rows(name: str, tensor: Tensor) -> bool:
+    """Whether an input seems to hold the length of every row: ``feature_lengths``."""
+    return tensor.dim() == 1 and not tensor.is_floating_point() and "len" in name.lower()
+
+
+def counts_tokens(name: str, tensor: Tensor, size: int) -> bool:
+    """Whether an input says how many tokens of every row are real, in a sequence of ``size``."""
+    return counts_rows(name, tensor) and int(tensor.max()) == size
+
+
 class _Names:
     def __init__(
         self,
@@ -82,6 +92,7 @@ class _Names:
         groups = self._without_channels(name, groups)
         if len(groups) == 1:
             samples = tensor.dim() - self._batched(name) == 1 and self._only_values(groups[0])
+            samples = samples and not any(counts_tokens(*each, groups[0].size) for each in self._tensors.items())
             if samples:
                 self._add(SAMPLES, name, groups[0])
             else:
