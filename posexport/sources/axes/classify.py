@@ -16,6 +16,8 @@ from posexport.sources.axes.example_calls import ExampleCalls, TensorAxis
 _GROWN, _GROWN_FURTHER = 3, 5
 #: axes of one size of which one at a time is left out
 _FEW = 3
+#: axes of an input that has channels beside a batch and a sequence
+_WITH_CHANNELS = 3
 #: calls that the search for a least size leaves to others
 _SPARED = 6
 
@@ -181,7 +183,10 @@ class Classify:
 
     def _is_held(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether sizes near the example's are taken only because a stride leaves some out: channels of sounds."""
-        return axes[0] not in self._declared and not any(self._takes(axes, other) for other in (2 * size, size // 2))
+        (name, axis), *others = axes
+        if others or not axis or len(self._base[name]) < _WITH_CHANNELS or axes[0] in self._declared:
+            return False
+        return not any(self._takes(axes, other) for other in (size // 2, 2 * size))
 
     def _is_floored(self, axes: tuple[TensorAxis, ...], size: int) -> bool:
         """Whether one more is taken only because a stride leaves it out: an axis that varies in steps, and is added."""

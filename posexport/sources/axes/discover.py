@@ -14,7 +14,7 @@ from posexport.sources.axes.sizes import STANDARD
 from posexport.spec import BATCH, SEQUENCE, Axis
 
 #: calls that the search may make; most modules need half
-MOST = 40
+MOST = 44
 #: parts of the names of inputs that say something of another input's tokens
 _FOLLOWERS = ("mask", "type", "position", "segment")
 
