@@ -380,6 +380,7 @@ def test_an_axis_that_the_user_names_and_that_does_not_vary_is_an_error() -> Non
 
 def test_where_calls_run_out_the_first_two_axes_are_batch_and_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discover, "MOST", 3)
+    monkeypatch.setattr(discover, "_AN_AXIS", 0)
     source = module_source(*made("frames"))
     assert source.inputs[0].axes == [B, T, 20]
     assert "was not found in 3 calls" in source.remarks[0]
@@ -560,3 +561,28 @@ def test_a_mask_of_pixels_has_the_image_s_sides() -> None:
     source = module_source(Masked().eval(), example)
     sides = ["height", "width"]
     assert [spec.axes for spec in source.inputs] == [["batch_size", 3, *sides], ["batch_size", *sides]]
+
+
+class FourInputs(nn.Module):
+    """A forecaster: values and times of the past, and of what follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.times = nn.Linear(6, 20), nn.Linear(4, 20)
+        self.transformer = nn.Transformer(20, 4, 1, 1, 20, batch_first=True)
+
+    def forward(self, x_enc: Tensor, x_mark_enc: Tensor, x_dec: Tensor, x_mark_dec: Tensor) -> Tensor:
+        past, coming = self.values(x_enc) + self.times(x_mark_enc), self.values(x_dec) + self.times(x_mark_dec)
+        result: Tensor = self.transformer(past, coming)
+        return result
+
+
+def test_more_inputs_may_take_more_calls() -> None:
+    example = (torch.randn(2, 24, 6), torch.randn(2, 24, 4), torch.randn(2, 15, 6), torch.randn(2, 15, 4))
+    source = module_source(FourInputs().eval(), example)
+    assert [spec.axes for spec in source.inputs] == [
+        [B, T, 6],
+        [B, T, 4],
+        [B, "encoder_sequence_length", 6],
+        [B, "encoder_sequence_length", 4],
+    ]

@@ -107,3 +107,45 @@ def test_lengths_say_which_tokens_are_real(make: Callable[[], tuple[nn.Module, d
     counts = draw(point, source.inputs)[lengths.name]
     assert counts.max() == least + 40
     assert least <= counts.min() < least + 40
+
+
+class Reshaped(nn.Module):
+    """A mask cut as the frames are, and frames filled up to windows of 8: sizes that PyTorch's solver cannot solve."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.project = nn.Conv1d(MELS, D, 3, 2), nn.Conv1d(D, D, 3, 2), nn.Linear(D, D)
+
+    def forward(self, x: Tensor, x_lens: Tensor) -> Tensor:
+        real = (torch.arange(x.shape[1]) < x_lens[:, None])[:, None]
+        h = self.second(self.first(x.mT).relu()).mT.masked_fill(~real[:, :, 2::2][:, :, 2::2].mT, 0.0)
+        count = h.shape[1]
+        windows = nn.functional.pad(h, (0, 0, 0, -count % 8)).unflatten(1, (-1, 8))
+        result: Tensor = self.project(windows.cumsum(2).flatten(1, 2)[:, :count])
+        return result
+
+
+def test_sizes_computed_in_two_ways_fix_no_axis(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    example = {"x": torch.randn(2, 67, MELS), "x_lens": torch.tensor([67, 50])}
+    module = Reshaped().eval()
+    assert posexport.convert(module, tmp_path / "b", example_inputs=example, lengths=[7, 8, 9, 10, 71]).good
+
+
+class ToTheLongest(nn.Module):
+    """A mask of as many columns as the longest row has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.layer = nn.Linear(MELS, D), nn.TransformerEncoderLayer(D, HEADS, D, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        beyond = torch.arange(int(lengths.max())) >= lengths[:, None]
+        result: Tensor = self.layer(self.project(x), src_key_padding_mask=beyond)
+        return result
+
+
+def test_a_mask_to_the_longest_row_is_refused_with_what_to_write() -> None:
+    example = {"x": torch.randn(2, 33, MELS), "lengths": torch.tensor([33, 20])}
+    with pytest.raises(PosexportError, match=r"a sequence's size is x.shape\[1\], which lengths.max\(\) may be below"):
+        module_source(ToTheLongest().eval(), example)

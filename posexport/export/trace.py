@@ -14,13 +14,14 @@ from torch import nn
 from posexport.errors import PosexportError
 from posexport.export import defaults
 from posexport.export.refusals.explain import cannot_trace, meaning
+from posexport.export.size_equalities import size_equalities
 from posexport.export.sizes_used import SizesUsed, sizes_used
 from posexport.graph.edits import free_names
 from posexport.sources.example import axis_sizes, example
 from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.source import Source
 from posexport.sources.user_module import not_the_module_s
-from posexport.spec import LengthContract
+from posexport.spec import SEQUENCE, LengthContract
 
 #: of `ir.Model.meta`: the lines of a user's module that chose by a size while it was traced, with the choice
 DECIDED = "posexport.decided"
@@ -42,7 +43,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
         for spec in source.inputs
     }
     try:
-        with torch.no_grad(), _quiet(), no_fast_path(), sizes_used() as used:
+        with torch.no_grad(), _quiet(), no_fast_path(), size_equalities(), sizes_used() as used:
             program = torch.onnx.export(
                 source.module,
                 (),
@@ -77,7 +78,10 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
 def _dimension(name: str, limits: LengthContract) -> Any:
     """A dynamic axis; where it varies in steps, the tracer must know."""
     step = limits.size_steps.get(name, 1)
-    return torch.export.Dim(name, max=None) if step == 1 else step * torch.export.Dim(f"{name}_steps", max=None)
+    least = limits.min_length if name == SEQUENCE else limits.min_sizes.get(name, 1)
+    if step == 1:
+        return torch.export.Dim(name, min=least if least > 1 else None, max=None)
+    return step * torch.export.Dim(f"{name}_steps", max=None)
 
 
 def _grouped(by_name: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from posexport.definition.lengths import limits_of_module
 from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.sources.axes.discover import Discovered, discover
-from posexport.sources.axes.names import counts_tokens
+from posexport.sources.axes.row_lengths import counts_tokens
 from posexport.sources.axes.sizes import STANDARD
 from posexport.sources.made_ready import made_ready
 from posexport.sources.no_fast_path import no_fast_path

@@ -38,7 +38,6 @@ from posexport.spec import (
     Limits,
     OutputSpec,
     ProofPlan,
-    masked_axis,
 )
 
 _NAMES = {SEQUENCE: "inputs", ENCODER_SEQUENCE: "encoder inputs"}
@@ -219,12 +218,12 @@ def _values_change_no_shape(trial: Trial, sizes: Sizes, outputs: list[OutputSpec
         changed = _changed(spec, plain[spec.name])
         if changed is None:
             continue
-        padding = " with padding" if masked_axis(spec) is not None else f" with other values of {spec.name}"
+        how_changed = _how_changed(spec)
         other = {**plain, spec.name: changed}
-        got = {name: list(tensor.shape) for name, tensor in trial.run(sizes, other, padding).items()}
+        got = {name: list(tensor.shape) for name, tensor in trial.run(sizes, other, how_changed).items()}
         if got != wanted:
             with ValueReads() as reads:
-                trial.run(sizes, other, padding)
+                trial.run(sizes, other, how_changed)
             name = next((name for name in wanted if got.get(name) != wanted[name]), outputs[0].name)
             # which of the lines that read a value changes the shape is not known: the last is next to it
             how = f" ({reads.found[-1]})" if reads.found else ""
@@ -233,6 +232,13 @@ def _values_change_no_shape(trial: Trial, sizes: Sizes, outputs: list[OutputSpec
                 f"{how}; posexport cannot tell which tokens it keeps (output {name}: {got.get(name)} instead of "
                 f"{wanted[name]})"
             )
+
+
+def _how_changed(spec: InputSpec) -> str:
+    """What `_changed` did, in words."""
+    if spec.role == "lengths":
+        return f" where no row is whole (a sequence's size is x.shape[1], which {spec.name}.max() may be below)"
+    return " with padding" if spec.role == "mask" else f" with other values of {spec.name}"
 
 
 def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:

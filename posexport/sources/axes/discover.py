@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from posexport.errors import PosexportError
 from posexport.sources.axes.classify import Classified, Classify, Varying
 from posexport.sources.axes.example_calls import ExampleCalls, SpentError, TensorAxis
-from posexport.sources.axes.names import counts_rows, named
+from posexport.sources.axes.names import named
+from posexport.sources.axes.row_lengths import counts_rows
 from posexport.sources.axes.rows import separate
 from posexport.sources.axes.sizes import STANDARD
 from posexport.spec import BATCH, SEQUENCE, Axis
 
-#: calls that the search may make; most modules need half
-MOST = 44
+#: calls that the search may make, at least, and for every axis; most modules need half
+MOST, _AN_AXIS = 44, 6
 #: parts of the names of inputs that say something of another input's tokens
 _FOLLOWERS = ("mask", "type", "position", "segment")
 
@@ -35,9 +36,10 @@ def discover(
     """Run ``module``, in eval mode and float32, on its example in other sizes.
 
     ``declared``: the axes that the user named, by input. Where the module does not take its example, or needs more than
-    `MOST` calls to tell, the first two axes of an input are taken for batch and sequence.
+    `MOST` calls or some an axis to tell, the first two axes of an input are taken for batch and sequence.
     """
-    calls = ExampleCalls.of(argument, module, tensors, MOST)
+    most = max(MOST, _AN_AXIS * sum(tensor.dim() for tensor in tensors.values()))
+    calls = ExampleCalls.of(argument, module, tensors, most)
     masks = {name for name, tensor in tensors.items() if "mask" in name.lower() or counts_rows(name, tensor)}
     followers = {
         name
@@ -62,7 +64,7 @@ def discover(
         )
     except SpentError:
         remark = (
-            f"how axes vary was not found in {MOST} calls of the module: the first two axes of every input are taken "
+            f"how axes vary was not found in {most} calls of the module: the first two axes of every input are taken "
             "for batch and sequence; name them with axes="
         )
         return Discovered(shapes=_conventional(tensors, declared), remarks=[remark])

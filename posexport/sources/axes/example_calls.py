@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from posexport.sources import mapped
+from posexport.sources.axes.row_lengths import followed
 from posexport.sources.user_module import copied, likely_line, named_outputs, not_the_module_s, raised
 
 #: an axis: the input's name and the axis' number
@@ -40,7 +41,8 @@ class ExampleCalls:
 
     def __call__(self, shapes: Shapes) -> dict[str, Tensor] | None:
         """The outputs on the example in those shapes; None where it fails, or gives nothing or no numbers there."""
-        return self.run({name: resized(tensor, shapes[name]) for name, tensor in self.tensors.items()})
+        tensors = {name: resized(tensor, shapes[name]) for name, tensor in self.tensors.items()}
+        return self.run(followed(tensors, self.tensors))
 
     def run(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """The outputs for ``tensors``, as for a call."""

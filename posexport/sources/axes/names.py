@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from posexport.sources.axes.classify import Classified, Varying
+from posexport.sources.axes.row_lengths import counts_tokens
 from posexport.spec import BATCH, ENCODER_SEQUENCE, HEIGHT, SAMPLES, SEQUENCE, WIDTH
 
 #: parts of the names of inputs that are read by cross attention, and of those that read them
@@ -28,16 +29,6 @@ def named(
     ``given``: the names that the user chose. ``separate``: whether the rows of a group do not see one another.
     """
     return _Names(tensors, found, given, separate).run()
-
-
-def counts_rows(name: str, tensor: Tensor) -> bool:
-    """Whether an input seems to hold the length of every row: ``feature_lengths``."""
-    return tensor.dim() == 1 and not tensor.is_floating_point() and "len" in name.lower()
-
-
-def counts_tokens(name: str, tensor: Tensor, size: int) -> bool:
-    """Whether an input says how many tokens of every row are real, in a sequence of ``size``."""
-    return counts_rows(name, tensor) and int(tensor.max()) == size
 
 
 class _Names:
