@@ -16,6 +16,7 @@ def made_ready(argument: str, module: nn.Module) -> nn.Module:
         PosexportError: its weights are not there or are quantized, it is no Python any more, or eval mode changes it.
     """
     _check(argument, module)
+    _register(module)
     # float() gives what it changes other memory: what eval() does is seen without it
     module.float()
     module.cpu()
@@ -50,6 +51,14 @@ def _check(argument: str, module: nn.Module) -> None:
             )
         if tensor.dtype in _QUANTIZED:
             raise _quantized(argument, name)
+
+
+def _register(module: nn.Module) -> None:
+    """Tensors that are plain attributes of a module become its buffers: they are cast, moved and traced with it."""
+    for part in module.modules():
+        plain = [name for name, value in vars(part).items() if isinstance(value, Tensor)]
+        for name in plain:
+            part.register_buffer(name, vars(part).pop(name), persistent=False)
 
 
 def _quantized(argument: str, name: str) -> PosexportError:

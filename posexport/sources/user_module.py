@@ -12,7 +12,7 @@ import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CellType, FrameType, FunctionType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -67,6 +67,12 @@ class UserModule(nn.Module):
         self._check(answer, sizes)
         self.taken.add((self._wide(), tuple(sizes.items())))
         return tuple(answer.values())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "UserModule":
+        other = copy.copy(self)
+        memo[id(self)] = other
+        other.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return _with_own_functions(other, memo)
 
     def _wide(self) -> bool:
         """Whether this is the copy that the reference is computed with."""
@@ -221,13 +227,35 @@ def not_the_module_s(err: BaseException) -> bool:
 def copied(argument: str, module: _M, why: str = "the proof needs copies of it in two precisions") -> _M:
     """A copy of a user's module; PosexportError where it has none, ``why`` saying what it is needed for."""
     try:
-        return copy.deepcopy(module)
+        memo: dict[int, Any] = {}
+        return _with_own_functions(copy.deepcopy(module, memo), memo)
     except Exception as err:
         if not_the_module_s(err):
             raise
         raise PosexportError(
             f"{argument}: the module cannot be copied, and {why}: copy.deepcopy raised {raised(err)}"
         ) from err
+
+
+def _with_own_functions(module: _M, memo: dict[int, Any]) -> _M:
+    """``module``, whose attributes that are functions of forward's take what ``memo`` has copied, as copy does not.
+
+    Such as ``self.feed = lambda x: proj(x)``, which would go on with the parts of the module that was copied.
+    """
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, FunctionType) and value.__closure__:
+                vars(part)[name] = _closed_over(value, memo)
+    return module
+
+
+def _closed_over(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """The same function, of copies of what it closes over."""
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    cells = tuple(CellType(memo.get(id(value), value)) for value in held)
+    same = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    same.__kwdefaults__ = function.__kwdefaults__
+    return same
 
 
 def in_precision(module: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -22,6 +22,8 @@ _DATA, _ROWS = "_posexport_data", "_posexport_rows"
 _CASTS = {"to", "type", "type_as", "float", "double", "half"}
 #: what joins tensors: vmap makes a constant of the batch there
 _JOINS = (torch.cat, torch.concat, torch.concatenate)
+#: what picks along an axis: vmap makes a constant of the batch there too
+_PICKS = (torch.gather, Tensor.gather)
 #: functions that take a dtype or a size of another tensor alone
 _LIKE = {"type_as", "to", "expand_as", "view_as", "reshape_as", "zeros_like", "ones_like", "full_like", "empty_like"}
 
@@ -76,6 +78,8 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
         return [alone(getattr(leaves[0], _ROWS))]
     if func in _JOINS and all(index in numbered for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)):
         return [_joined(func, leaves, tree)]
+    if func in _PICKS:
+        return [_picked(leaves, tree)]
     try:
         answer = torch.vmap(alone)(*(getattr(leaves[index], _ROWS) for index in numbered))
     except (RuntimeError, ValueError):
@@ -90,6 +94,15 @@ def _joined(func: Callable[..., Any], leaves: list[Any], tree: Any) -> Tensor:
     axis = given[1] if len(given) > 1 else named.get("dim", named.get("axis", 0))
     joined: Tensor = func(tensors, axis if axis < 0 else axis + 1)
     return joined
+
+
+def _picked(leaves: list[Any], tree: Any) -> Tensor:
+    """Of every row, along an axis counted without the batch."""
+    given, named = tree_unflatten(leaves, tree)
+    table, axis, index = (*given, *(named[name] for name in ("input", "dim", "index")[len(given) :] if name in named))
+    rows = next(getattr(each, _ROWS).shape[0] for each in (table, index) if hasattr(each, _ROWS))
+    table, index = (getattr(each, _ROWS, each.expand(rows, *each.shape)) for each in (table, index))
+    return table.gather(axis if axis < 0 else axis + 1, index)
 
 
 def _aligned(of_all: Tensor, axes: int, tokens: Tensor) -> Tensor:
