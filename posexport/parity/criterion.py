@@ -98,7 +98,8 @@ def rows(y: Array, truth: Array, axes: Sequence[Axis], keep_BT: RealTokens) -> l
     """Views of each row of the batch with the tokens first, and which tokens count (None: everything does)."""
     if BATCH not in axes:
         return [(y, truth, None)]
-    order = [axes.index(name) for name in (BATCH, *TOKENS) if name in axes]
+    # weights of cross attention have two axes of tokens: padding is that of the sequence attended to
+    order = [axes.index(name) for name in (BATCH, *reversed(TOKENS)) if name in axes]
     y, truth = (np.moveaxis(a, order, range(len(order))) for a in (y, truth))
     by_token = keep_BT is not None and len(order) > 1
     return [(y[b], truth[b], keep_BT[b] if by_token and keep_BT is not None else None) for b in range(y.shape[0])]

@@ -11,7 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.modules import transformer
+
+#: PyTorch's own, which the block below stands before
+SDPA = F.scaled_dot_product_attention
 
 
 @contextmanager
@@ -20,9 +25,11 @@ def no_fast_path() -> Iterator[None]:
     before, detect = torch.backends.mha.get_fastpath_enabled(), transformer._detect_is_causal_mask  # noqa: SLF001
     torch.backends.mha.set_fastpath_enabled(False)
     transformer._detect_is_causal_mask = _as_stated  # noqa: SLF001 (no public switch)
+    F.scaled_dot_product_attention = _decided
     try:
         yield
     finally:
+        F.scaled_dot_product_attention = SDPA
         torch.backends.mha.set_fastpath_enabled(before)
         transformer._detect_is_causal_mask = detect  # noqa: SLF001
 
@@ -30,3 +37,11 @@ def no_fast_path() -> Iterator[None]:
 def _as_stated(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:  # noqa: ARG001
     """``is_causal`` is a hint beside a mask: where the module gives none, the mask is added as any other."""
     return bool(is_causal)
+
+
+def _decided(*args: Any, **kwargs: Any) -> Tensor:
+    """A truth of lengths such as ``is_causal=T > 1`` is decided: PyTorch reads its arguments before any mode."""
+    given = [bool(each) if isinstance(each, torch.SymBool) else each for each in args]
+    named = {name: bool(each) if isinstance(each, torch.SymBool) else each for name, each in kwargs.items()}
+    answer: Tensor = SDPA(*given, **named)
+    return answer

@@ -83,9 +83,10 @@ def real_tokens(point: GridPoint, spec: OutputSpec) -> RealTokens:
 
 def take_tokens(array: Array, axes: Sequence[Axis], index: Sequence[int], far: Sequence[int] | None = None) -> Array:
     """Some tokens of ``array``; ``far``: of the sequence that is attended to (None: all)."""
-    axis = next((axis for axis in axes if axis in TOKENS), None)
-    chosen = far if axis == ENCODER_SEQUENCE else index
-    return array if axis is None or chosen is None else np.take(array, np.asarray(chosen), axis=list(axes).index(axis))
+    for place, axis in enumerate(axes):
+        chosen = far if axis == ENCODER_SEQUENCE else index if axis in TOKENS else None
+        array = array if chosen is None else np.take(array, np.asarray(chosen), axis=place)
+    return array
 
 
 def take(array: Array, axes: Sequence[Axis], axis: str, index: Sequence[int]) -> Array:

@@ -102,7 +102,7 @@ class CachedMode(Recognised):
                 raise PosexportError(_OTHER_CALLS)
             (q, k), self._pending = self._pending, None
             self.reasons.append(None)
-            return self._attended(q, k, read.right, step.scale)
+            return self._attended(q, k, read.right, step.scale, axes=read.left.ndim)
         return plain()
 
     def _attention(
@@ -119,10 +119,11 @@ class CachedMode(Recognised):
     ) -> Tensor:
         del given, dropout, is_causal, grouped
         self.reasons.append(None)
-        return self._attended(q, k, v, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+        return self._attended(q, k, v, scale, axes=q.ndim)
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Of the new tokens to the cached ones and themselves; [B, H, T, D], or axes as ``q`` has them."""
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, axes: int) -> Tensor:
+        """Of the new tokens to the cached ones and themselves, [B, H, T, D], or [B * H, T, D] of three ``axes``."""
         call, rows = self._call, self._call.mask_BS.shape[0]
         q_BHTD, k_BHTD, v_BHTD = (of_heads(x, rows) for x in (q, k, v))
         kv_heads, _ = self._plan.shapes[len(call.present)]
@@ -144,4 +145,4 @@ class CachedMode(Recognised):
         )
         assert mask is not None
         context_BHTD = of_seeing(context_BHTD, sees_any(mask, causal).mT)
-        return context_BHTD if q.ndim == _SPLIT else context_BHTD.flatten(0, 1)
+        return context_BHTD if axes == _SPLIT else context_BHTD.flatten(0, 1)

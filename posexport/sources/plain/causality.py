@@ -87,10 +87,10 @@ def _compared(kept_BHTT: Tensor, order: Order) -> Order | str:
 def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> tuple[float, Order] | str:
     """The scale of scores ``s`` whose softmax with causality and padding ``p`` is, and what its mask leaves.
 
-    Both are [B, H, T, T] or [B * H, T, T]. In words where there is no such scale.
+    Each is [B, H, T, T] or [B * H, T, T]. In words where there is no such scale.
     """
     rows, length = order.real_BT.shape
-    p_BHTT, s_BHTT = (x.expand_as(p).reshape(rows, -1, length, length).double() for x in (p, s))
+    p_BHTT, s_BHTT = (x.reshape(rows, -1, length, length).double() for x in (p, s))
     seen = _compared(p_BHTT > 0, order)
     if isinstance(seen, str):
         return seen

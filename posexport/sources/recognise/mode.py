@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
+from posexport.sources.no_fast_path import SDPA
 from posexport.sources.recognise import attention, complex_numbers, counted, multi_head, products
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
@@ -29,7 +30,7 @@ class Recognised(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
+        if func is SDPA:
             return self._scaled_dot_product(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             bound = _OF_MULTI_HEAD.bind(*args, **kwargs)
@@ -40,7 +41,11 @@ class Recognised(TorchFunctionMode):
             return func(*args) if product is None else product
         if func is Tensor.__getitem__ and (index := _rows_of_vmap(args[1])):
             # PyTorch's tracer asks a scalar index for its value, which vmap has not: transformers masks by such
-            return torch.ops.aten.index.Tensor(args[0], index)
+            tensors = [part for part in index if part is not None]
+            picked = torch.ops.aten.index.Tensor(args[0], tensors)
+            whole = [slice(None)] * max(tensor.ndim for tensor in tensors)
+            first = next(place for place, part in enumerate(index) if part is not None)
+            return picked[(*index[:first], *whole, *index[first + len(tensors) :])]
         counted_out = counted.written_out(func, tuple(args), kwargs)
         return complex_numbers.called(func, args, kwargs) if counted_out is None else counted_out
 
@@ -80,7 +85,7 @@ class Recognised(TorchFunctionMode):
         self.reasons.append(reason)
         if dropout:
             mask = given[0] if given else None
-            return F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
+            return SDPA(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=grouped)
         if reason is not None:
             return attention.formula(q, k, v, given, is_causal=is_causal, scale=scale, grouped=grouped)
         return attention.node(q, k, v, given, is_causal=is_causal, scale=scale)
@@ -101,9 +106,10 @@ class Recognised(TorchFunctionMode):
         return parts.output(context), weights
 
 
-def _rows_of_vmap(index: object) -> list[Tensor]:
-    """An index whose parts are all tensors, some of them mapped over by vmap; empty for another."""
+def _rows_of_vmap(index: object) -> list[Tensor | None]:
+    """An index of tensors, some of them mapped over by vmap, between new axes (None); empty for another."""
     parts = list(index) if isinstance(index, tuple) else [index]
-    tensors = [part for part in parts if isinstance(part, Tensor)]
-    mapped = any(is_batchedtensor(part) for part in tensors)
-    return tensors if mapped and len(tensors) == len(parts) else []
+    at = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
+    mapped = any(is_batchedtensor(parts[place]) for place in at)
+    others = all(part is None or isinstance(part, Tensor) for part in parts)
+    return parts if mapped and others and len(at) == at[-1] - at[0] + 1 else []
