@@ -7,7 +7,7 @@ rounds to bfloat16, is that of transformers 4.57.6 and 5.23.0 (``build_alibi_ten
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -29,6 +29,11 @@ def slopes(heads: int, bias_max: float = 8.0) -> list[float]:
     first = [2 ** (-bias_max * (h + 1) / whole) for h in range(whole)]
     rest = [2 ** (-bias_max / 2 * (2 * h + 1) / whole) for h in range(heads - whole)]
     return first + rest
+
+
+def is_published(own: Sequence[float]) -> bool:
+    """Whether slopes are those of the paper, up to the rounding of float32."""
+    return all(abs(slope - exact) <= 1e-6 * exact for slope, exact in zip(own, slopes(len(own)), strict=True))
 
 
 def oracle(

@@ -140,6 +140,11 @@ def _tensors(argument: str, module: nn.Module, inputs: Any) -> dict[str, Tensor]
 
 def _check_example(argument: str, name: Any, tensor: Any) -> None:
     """PosexportError where an input cannot be told by its example."""
+    if isinstance(name, str) and isinstance(tensor, list | tuple | Mapping):
+        raise PosexportError(
+            f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; leave "
+            "it out where forward takes None: past keys and values are posexport's, which gives a decoder a KV cache"
+        )
     if not isinstance(name, str) or not isinstance(tensor, Tensor):
         raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")
     if not name.isidentifier() or iskeyword(name) or name == "self":

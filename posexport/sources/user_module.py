@@ -47,21 +47,23 @@ class UserModule(nn.Module):
     ) -> None:
         super().__init__()
         self.argument, self.inputs, self.outputs = argument, inputs, outputs
+        #: names of what the module returns and nobody asks for
+        self.left_out: set[str] = set()
         self.module = module
 
     def forward(self, **tensors: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_dynamo_compiling():  # the exporter's second try, which follows Python code, not modes
-            return tuple(named_outputs(self.module(**tensors)).values())
+            return tuple(self._asked(self.module(**tensors)).values())
         if torch.compiler.is_compiling():  # the tracer has its own way to say what it cannot follow
             with no_fast_path(), entered.traced() as seen:
-                traced = tuple(named_outputs(self.module(**tensors)).values())
+                traced = tuple(self._asked(self.module(**tensors)).values())
             self.attentions[:] = seen.reasons
             return traced
         sizes = sizes_of(self.inputs, tensors)
         try:
             # a module may write to its inputs: those are posexport's
             with computing_in(torch.float64 if self._wide() else torch.float32), no_fast_path(), entered.called():
-                answer = named_outputs(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
+                answer = self._asked(self.module(**{name: tensor.clone() for name, tensor in tensors.items()}))
         except BaseException as err:
             raise self._failed(err, sizes) from err
         self._check(answer, sizes)
@@ -78,6 +80,9 @@ class UserModule(nn.Module):
         """Whether this is the copy that the reference is computed with."""
         parameter = next(self.module.parameters(), None)
         return parameter is not None and parameter.dtype == torch.float64
+
+    def _asked(self, answer: Any) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in named_outputs(answer).items() if name not in self.left_out}
 
     def _failed(self, err: BaseException, sizes: dict[str, int]) -> BaseException:
         if not_the_module_s(err):
@@ -137,8 +142,9 @@ def by_name(argument: str, module: nn.Module, inputs: Sequence[InputSpec], outpu
 
 
 def returning(user: UserModule, outputs: Sequence[OutputSpec]) -> UserModule:
-    """The same module and weights, where it is called so that it returns ``outputs``."""
+    """The same module and weights, called so that it returns ``outputs``: some of its own, or with other axes."""
     other = copy.copy(user)
+    other.left_out = user.left_out | ({spec.name for spec in user.outputs} - {spec.name for spec in outputs})
     other.outputs = outputs
     return other
 

@@ -7,13 +7,14 @@ Shape letters: B batch, T new tokens.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 import torch
 from torch import nn
 
+from posexport.encodings.alibi import is_published
 from posexport.errors import PosexportError
 from posexport.nn import Attention
 from posexport.nn.cached_call import CachedCall, NotCachedError, cached_call
@@ -28,8 +29,8 @@ from posexport.sources.plain.decoder import PlainDecoder
 from posexport.sources.plain.fit import fitted, plan_of
 from posexport.sources.plain.plan import NotCausalError, Plan
 from posexport.sources.source import Source
-from posexport.sources.user_module import UserModule, in_precision, raised
-from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract
+from posexport.sources.user_module import UserModule, in_precision, raised, returning
+from posexport.spec import BATCH, SEQUENCE, InputSpec, LengthContract, OutputSpec
 
 TASK = "text-generation"
 #: rows and tokens that a module is tried with before it is exported
@@ -57,10 +58,14 @@ def with_cache(source: Source, task: str | None) -> Source:
     layers = any(isinstance(part, Attention) and part.causal for part in user.module.modules())
     reason, causal = _unfit(source, layers=layers), layers
     if not reason:
+        alone, others = _logits_alone(source)
         try:
-            decoder, attentions = _decoder(source, user) if layers else _plain(source, user)
+            decoder, attentions = _decoder(alone, alone.module) if layers else _plain(alone, alone.module)
+            causal = True
         except NotCachedError as err:
             reason, causal = str(err), not isinstance(err, NotCausalError)
+        if others and not reason:
+            reason = f"beside logits it returns {_shown(others)}; let it return logits alone, or these in training only"
     if not reason:
         remark = f"converted for {TASK}: a KV cache goes through its {attentions}; the task features leaves it out"
         return decoder if task else msgspec.structs.replace(decoder, remarks=[*decoder.remarks, remark])
@@ -82,12 +87,32 @@ def _unfit(source: Source, *, layers: bool) -> str:
     if any(spec.axes != [BATCH, SEQUENCE] or spec.dtype != "int64" for spec in source.inputs):
         return f"its inputs must be int64 [{BATCH}, {SEQUENCE}]"
     axes = source.outputs[0].axes
-    if not layers and len(source.outputs) == 1 and _of_last(source):
+    if not layers and _of_last(source):
         return ""
-    if len(source.outputs) != 1 or len(axes) != 3 or axes[:2] != [BATCH, SEQUENCE] or not isinstance(axes[2], int):
-        shown = "; ".join(f"{spec.name} [{', '.join(map(str, spec.axes))}]" for spec in source.outputs)
-        return f"it must return logits [{BATCH}, {SEQUENCE}, vocabulary] alone, got {shown}"
+    if len(axes) != 3 or axes[:2] != [BATCH, SEQUENCE] or not isinstance(axes[2], int):
+        return f"it must return logits [{BATCH}, {SEQUENCE}, vocabulary] alone, got {_shown(source.outputs)}"
     return ""
+
+
+def _shown(outputs: Sequence[OutputSpec]) -> str:
+    return "; ".join(f"{spec.name} [{', '.join(map(str, spec.axes))}]" for spec in outputs)
+
+
+def _logits_alone(source: Source) -> tuple[Source, list[OutputSpec]]:
+    """The module as if it returned its first output alone, and those of the others that are no keys and values."""
+    logits, *others = source.outputs
+    assert isinstance(source.module, UserModule)
+    kept = [
+        spec
+        for spec in others
+        if len(spec.axes) < 4 or spec.axes.count(SEQUENCE) != 1 or not isinstance(spec.axes[-1], int)
+    ]
+    remarks = list(source.remarks)
+    if len(kept) < len(others):
+        names = ", ".join(spec.name for spec in others if spec not in kept)
+        remarks.append(f"keys and values that its forward returns ({names}) are those of the bundle's own cache")
+    module = returning(source.module, [logits])
+    return msgspec.structs.replace(source, module=module, outputs=[logits], remarks=remarks), kept
 
 
 def _of_last(source: Source) -> bool:
@@ -171,7 +196,8 @@ def _plain(source: Source, user: UserModule) -> tuple[Source, str]:
     if of_last:
         remarks.append("its forward returns the logits of the last token, the bundle those of every new token")
     found = as_source(source, decoder, remarks)
-    if not any(encoding.hooks for encoding in decoder.encodings):
+    own_slopes = any(not is_published(slopes) for slopes in plan.slopes if slopes)
+    if own_slopes or not any(encoding.hooks for encoding in decoder.encodings):
         found = msgspec.structs.replace(found, encoding=None)
     return found, f"{len(plan.shapes)} causal attentions{_with_terms(plan)}"
 
@@ -180,7 +206,8 @@ def _with_terms(plan: Plan) -> str:
     windows, biased = [window for window in plan.windows if window], sum(bool(slopes) for slopes in plan.slopes)
     sizes = " and ".join(map(str, sorted(set(windows))))
     within = f", {len(windows)} of them in windows of {sizes} tokens" if windows else ""
-    return f"{within}, {biased} of them with ALiBi" if biased else within
+    own = "" if all(is_published(slopes) for slopes in plan.slopes if slopes) else " of the module's own slopes"
+    return f"{within}, {biased} of them with ALiBi{own}" if biased else within
 
 
 def tokens_of(source: Source, user: UserModule) -> tuple[InputSpec, int]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from posexport.sources.recognise import complex_numbers
+from posexport.sources.recognise import complex_numbers, mapped_indices
 
 _DATA, _ROWS = "_posexport_data", "_posexport_rows"
 #: casts, which are those of all rows at once: vmap cannot trace what PyTorch asserts of their types
@@ -52,6 +52,10 @@ def computed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         axes = max(leaf.ndim for leaf in leaves if isinstance(leaf, Tensor))
         for index in numbered:
             aligned[index] = _aligned(leaves[index], axes, tokens)
+    elif numbered and numbered[0] != 0 and _writes(func) and isinstance(leaves[0], Tensor):
+        rows = getattr(leaves[numbered[0]], _ROWS).shape[0]
+        positions(leaves[0], leaves[0].expand(rows, *leaves[0].shape).clone())
+        numbered.insert(0, 0)
     args, kwargs = tree_unflatten(aligned, tree)
     out = run(*args, **kwargs)
     outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -64,6 +68,12 @@ def computed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
     return out
 
 
+def _writes(func: Callable[..., Any]) -> bool:
+    """Whether ``func`` changes its first argument and returns it."""
+    name = getattr(func, "__name__", "")
+    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+
+
 def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: list[int]) -> list[Tensor]:
     """The answer for every row, the batch in front; nothing where it cannot be had, as of a value that is read."""
 
@@ -72,7 +82,8 @@ def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: l
         for index, tensor in zip(numbered, own, strict=True):
             filled[index] = tensor
         args, kwargs = tree_unflatten(filled, tree)
-        return complex_numbers.called(func, args, kwargs)
+        picked = mapped_indices.picked(func, args)
+        return complex_numbers.called(func, args, kwargs) if picked is None else picked
 
     if getattr(func, "__name__", "") in _CASTS and numbered == [0]:
         return [alone(getattr(leaves[0], _ROWS))]

@@ -14,6 +14,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.nn.attention import additive, attend, sees_any
 from posexport.nn.cached_call import CachedCall
+from posexport.nn.scoring import SoftCapped
 from posexport.sources.plain import by_row, sites
 from posexport.sources.plain.plan import Context, Count, Last, Numbers, Plan, Rows, Scores, Step
 from posexport.sources.plain.shared_heads import each_once, of_heads
@@ -102,7 +103,7 @@ class CachedMode(Recognised):
                 raise PosexportError(_OTHER_CALLS)
             (q, k), self._pending = self._pending, None
             self.reasons.append(None)
-            return self._attended(q, k, read.right, step.scale, axes=read.left.ndim)
+            return self._attended(q, k, read.right, step, axes=read.left.ndim)
         return plain()
 
     def _attention(
@@ -120,12 +121,16 @@ class CachedMode(Recognised):
         del given, dropout, is_causal, grouped
         self.reasons.append(None)
         scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-        return self._attended(q, k, v, scale, axes=q.ndim)
+        return self._attended(q, k, v, Context((scale,)), axes=q.ndim)
 
-    def _attended(self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, axes: int) -> Tensor:
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, how: Context, *, axes: int) -> Tensor:
         """Of the new tokens to the cached ones and themselves, [B, H, T, D], or [B * H, T, D] of three ``axes``."""
         call, rows = self._call, self._call.mask_BS.shape[0]
         q_BHTD, k_BHTD, v_BHTD = (of_heads(x, rows) for x in (q, k, v))
+        scale = how.scale[0]
+        if len(how.scale) > 1:
+            q_BHTD = q_BHTD * torch.tensor(how.scale, dtype=q.dtype, device=q.device)[:, None, None]
+            scale = 1.0
         kv_heads, _ = self._plan.shapes[len(call.present)]
         k_BGTD, v_BGTD = (each_once(x, x.shape[1] // kv_heads) for x in (k_BHTD, v_BHTD))
         past = None if call.past is None else call.past[len(call.present)]
@@ -140,6 +145,7 @@ class CachedMode(Recognised):
             scale=scale,
             mask=mask,
             scores=term.scores(q_BHTD, kept.keys, *causal),
+            base=None if how.cap is None else SoftCapped(how.cap / scale).base(kept.keys, *causal),
             causal=causal,
             buffers=kept.buffers,
         )

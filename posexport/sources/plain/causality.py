@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posexport.encodings import alibi
-from posexport.sources.plain.plan import Order
+from posexport.sources.plain import soft_cap
+from posexport.sources.plain.plan import Context, Order
 
 #: what a mask adds at most where it drops a key
 _DROPS = -1000.0
@@ -52,13 +52,11 @@ def _biased(bias_BHTT: Tensor, seen: Order) -> Order | str:
     counts_BHTT = (seen.kept_BTT & seen.real_BT[..., None])[:, None]
     off_BHTT = (relative_BHTT + slopes_H[:, None, None] * _distances(seen)) * counts_BHTT
     linear = float(off_BHTT.abs().max()) <= _ROUNDING * float(slopes_H.abs().max()) * seen.real_BT.shape[1]
-    return _of_alibi(slopes_H, seen) if linear else _BIAS
+    return _of_linear(slopes_H, seen) if linear else _BIAS
 
 
-def _of_alibi(slopes_H: Tensor, seen: Order) -> Order | str:
-    exact_H = torch.tensor(alibi.slopes(len(slopes_H)), dtype=torch.float64)
-    same = seen.window is None and bool(((slopes_H - exact_H).abs() <= _ROUNDING * exact_H).all())
-    return replace(seen, slopes=tuple(slopes_H.tolist())) if same else _BIAS
+def _of_linear(slopes_H: Tensor, seen: Order) -> Order | str:
+    return replace(seen, slopes=tuple(slopes_H.tolist())) if seen.window is None else _BIAS
 
 
 def _distances(order: Order) -> Tensor:
@@ -84,13 +82,14 @@ def _compared(kept_BHTT: Tensor, order: Order) -> Order | str:
     return within if equal(within.kept_BTT[:, None]) else "its mask is more than causality, a window and padding"
 
 
-def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> tuple[float, Order] | str:
-    """The scale of scores ``s`` whose softmax with causality and padding ``p`` is, and what its mask leaves.
+def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> tuple[Context, Order] | str:
+    """What scores ``s`` become before the softmax with causality and padding that gives ``p``, and what its mask is.
 
-    Each is [B, H, T, T] or [B * H, T, T]. In words where there is no such scale.
+    Each is [B, H, T, T] or [B * H, T, T]. In words where they are more than scaled, capped and biased by distance.
     """
     rows, length = order.real_BT.shape
     p_BHTT, s_BHTT = (x.reshape(rows, -1, length, length).double() for x in (p, s))
+    s_BHTT = s_BHTT.expand_as(p_BHTT)
     seen = _compared(p_BHTT > 0, order)
     if isinstance(seen, str):
         return seen
@@ -98,19 +97,32 @@ def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> tu
     # relative to each row's best key, as the softmax's sum is not known
     best = p_BHTT.argmax(-1, keepdim=True)
     counts = kept_BHTT & order.real_BT[:, None, :, None]
-    x_BHTT, y_BHTT = ((each - each.gather(-1, best)) * counts for each in (s_BHTT, p_BHTT.clamp(min=1e-300).log()))
+
+    def relative(x_BHTT: Tensor) -> Tensor:
+        return (x_BHTT - x_BHTT.gather(-1, best)) * counts
+
+    x_BHTT, y_BHTT = relative(s_BHTT), relative(p_BHTT.clamp(min=1e-300).log())
     if not bool((x_BHTT != 0).any()):
         return "its scores are all the same"
     most = tolerance * (1 + float(y_BHTT.abs().max()))
+
+    def fits(other_BHTT: Tensor) -> bool:
+        return float((y_BHTT - other_BHTT).abs().max()) <= most
+
     scale = float((x_BHTT * y_BHTT).sum() / (x_BHTT * x_BHTT).sum())
-    if float((y_BHTT - scale * x_BHTT).abs().max()) <= most:
-        return scale, seen
-    nearer_BHTT = (best - torch.arange(length)) * counts
-    scale, slopes_H = _scale_and_slopes(x_BHTT, y_BHTT, nearer_BHTT.double())
-    if float((y_BHTT - scale * x_BHTT + slopes_H[:, None, None] * nearer_BHTT).abs().max()) > most:
-        return "it does more with its scores than scale and mask them"
-    biased = _of_alibi(slopes_H, seen)
-    return biased if isinstance(biased, str) else (scale, biased)
+    if fits(scale * x_BHTT):
+        return Context((scale,)), seen
+    scale_H = (x_BHTT * y_BHTT).sum((0, 2, 3)) / (x_BHTT * x_BHTT).sum((0, 2, 3)).clamp(min=1e-300)
+    if fits(scale_H[:, None, None] * x_BHTT):
+        return Context(tuple(scale_H.tolist())), seen
+    if capped := soft_cap.fitted(s_BHTT, y_BHTT, relative, fits):
+        return Context((capped[0],), capped[1]), seen
+    nearer_BHTT = ((best - torch.arange(length)) * counts).double()
+    scale, slopes_H = _scale_and_slopes(x_BHTT, y_BHTT, nearer_BHTT)
+    if not fits(scale * x_BHTT - slopes_H[:, None, None] * nearer_BHTT):
+        return "it does more with its scores than scale, cap and mask them"
+    biased = _of_linear(slopes_H, seen)
+    return biased if isinstance(biased, str) else (Context((scale,)), biased)
 
 
 def _scale_and_slopes(x_BHTT: Tensor, y_BHTT: Tensor, nearer_BHTT: Tensor) -> tuple[float, Tensor]:

@@ -133,6 +133,6 @@ def _term(window: int | None, slopes: tuple[float, ...]) -> Encoding:
     """What a user's mask adds to the scores beside causality and padding."""
     if slopes:
         encoding = Alibi(heads=len(slopes), variant="causal")
-        encoding.slopes = list(slopes)  # those of the module's float32 constants
+        encoding.slopes = list(slopes)  # the module's own
         return encoding
     return NoPE() if window is None else LocalWindow(left=window - 1, right=0)

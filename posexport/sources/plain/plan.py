@@ -52,9 +52,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class Context:
-    """The product of probabilities and values of attention by hand; ``scale``: of the scores before it."""
+    """The product of probabilities and values of attention by hand.
 
-    scale: float
+    ``scale``: of the scores before it, of all heads or of each. ``cap``: what scaled scores never exceed.
+    """
+
+    scale: tuple[float, ...]
+    cap: float | None = None
 
 
 Step = Count | Rows | Numbers | Last | Scores | Context | None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posexport.sources.plain import causality, shared_heads, sites
-from posexport.sources.plain.plan import Context, Count, Last, Noted, Numbers, Order, Rows, Scores, Step
+from posexport.sources.plain.plan import Count, Last, Noted, Numbers, Order, Rows, Scores, Step
 from posexport.sources.recognise import attention
 from posexport.sources.recognise.mode import Recognised
 from posexport.sources.user_module import calling_line
@@ -153,7 +153,7 @@ class Recording(Recognised):
         found = causality.of_probabilities(p, q @ k.mT, self._order, self._tolerance)
         self._found(k, v, found if isinstance(found, str) else found[1])
         if not isinstance(found, str):
-            before[-1].step, call.step = Scores(), Context(found[0])
+            before[-1].step, call.step = Scores(), found[0]
 
     def _all_pairs(self, product: sites.Multiplying) -> bool:
         q, k_mT = product.left, product.right

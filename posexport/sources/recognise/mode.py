@@ -10,11 +10,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C._functorch import is_batchedtensor
 from torch.overrides import TorchFunctionMode
 
 from posexport.sources.no_fast_path import SDPA
-from posexport.sources.recognise import attention, complex_numbers, counted, multi_head, products
+from posexport.sources.recognise import attention, complex_numbers, counted, mapped_indices, multi_head, products
 
 _OF_MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 
@@ -39,13 +38,8 @@ class Recognised(TorchFunctionMode):
         if func is torch.einsum and args and not kwargs:
             product = products.as_product(args[0], tuple(args[1:]), self._matmul)
             return func(*args) if product is None else product
-        if func is Tensor.__getitem__ and (index := _rows_of_vmap(args[1])):
-            # PyTorch's tracer asks a scalar index for its value, which vmap has not: transformers masks by such
-            tensors = [part for part in index if part is not None]
-            picked = torch.ops.aten.index.Tensor(args[0], tensors)
-            whole = [slice(None)] * max(tensor.ndim for tensor in tensors)
-            first = next(place for place, part in enumerate(index) if part is not None)
-            return picked[(*index[:first], *whole, *index[first + len(tensors) :])]
+        if (picked := mapped_indices.picked(func, args)) is not None:
+            return picked
         counted_out = counted.written_out(func, tuple(args), kwargs)
         return complex_numbers.called(func, args, kwargs) if counted_out is None else counted_out
 
@@ -104,12 +98,3 @@ class Recognised(TorchFunctionMode):
         dropout = call["dropout_p"] if call["training"] else 0.0
         context = self._attention(parts.q, parts.k, parts.v, parts.masks, dropout, is_causal=parts.is_causal)
         return parts.output(context), weights
-
-
-def _rows_of_vmap(index: object) -> list[Tensor | None]:
-    """An index of tensors, some of them mapped over by vmap, between new axes (None); empty for another."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    at = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
-    mapped = any(is_batchedtensor(parts[place]) for place in at)
-    others = all(part is None or isinstance(part, Tensor) for part in parts)
-    return parts if mapped and others and len(at) == at[-1] - at[0] + 1 else []

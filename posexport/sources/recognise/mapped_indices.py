@@ -1,0 +1,31 @@
+"""Indices over which `torch.vmap` maps, in a form that PyTorch's tracer can follow."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_batchedtensor
+
+
+def picked(func: Callable[..., Any], args: Sequence[Any]) -> Tensor | None:
+    """``table[index]`` for an index of tensors, some of them mapped, between new axes (None); else nothing.
+
+    The tracer asks a scalar index for its value, which vmap has not (transformers masks by such), and makes constants
+    of new axes.
+    """
+    if func is not Tensor.__getitem__:
+        return None
+    index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
+    at = [place for place, part in enumerate(index) if isinstance(part, Tensor)]
+    others = all(part is None or isinstance(part, Tensor) for part in index)
+    if not others or not any(is_batchedtensor(index[place]) for place in at) or at[-1] - at[0] >= len(at):
+        return None
+    tensors = index[at[0] : at[-1] + 1]
+    rows: Tensor = torch.ops.aten.index.Tensor(args[0], tensors)
+    for _ in index[: at[0]]:
+        rows = rows.unsqueeze(0)
+    after = at[0] + max(tensor.ndim for tensor in tensors)
+    for _ in index[at[-1] + 1 :]:
+        rows = rows.unsqueeze(after)
+    return rows
