@@ -115,7 +115,8 @@ def of_probabilities(p: Tensor, s: Tensor, order: Order, tolerance: float) -> tu
     scale_H = (x_BHTT * y_BHTT).sum((0, 2, 3)) / (x_BHTT * x_BHTT).sum((0, 2, 3)).clamp(min=1e-300)
     if fits(scale_H[:, None, None] * x_BHTT):
         return Context(tuple(scale_H.tolist())), seen
-    if capped := soft_cap.fitted(s_BHTT, y_BHTT, relative, fits):
+    capped = soft_cap.fitted(s_BHTT, y_BHTT, best, most)
+    if capped and fits(relative((s_BHTT * (capped[0] / capped[1])).tanh() * capped[1])):
         return Context((capped[0],), capped[1]), seen
     nearer_BHTT = ((best - torch.arange(length)) * counts).double()
     scale, slopes_H = _scale_and_slopes(x_BHTT, y_BHTT, nearer_BHTT)

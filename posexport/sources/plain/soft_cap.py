@@ -3,8 +3,6 @@
 Gemma team, "Gemma 2" (arXiv:2408.00118), section 2, "logit soft-capping". Shape letters: B batch, H heads, T tokens.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -12,27 +10,39 @@ from torch import Tensor
 _LEAST, _MOST, _TRIED = -3, 2, 101
 #: steps from there on, each of which doubles the digits
 _STEPS = 30
+#: queries whose scores are looked at
+_QUERIES = 16
 
 
-def fitted(
-    s_BHTT: Tensor, y_BHTT: Tensor, relative: Callable[[Tensor], Tensor], fits: Callable[[Tensor], bool]
-) -> tuple[float, float] | None:
-    """``scale`` and ``cap`` with which ``relative(cap tanh(scale s / cap))`` is ``y``; None where no such are.
+def fitted(s_BHTT: Tensor, y_BHTT: Tensor, best_BHT1: Tensor, most: float) -> tuple[float, float] | None:
+    """``scale`` and ``cap`` with which ``cap tanh(scale s / cap)``, relative to that of the best key, is ``y``.
 
-    Least squares by Gauss and Newton, from the nearest of some.
+    None where no such are; ``most``: what ``y`` may be off. What is masked is 0 in ``y`` and does not count. Least
+    squares by Gauss and Newton, from the nearest of some.
     """
-    bends = torch.logspace(_LEAST, _MOST, _TRIED, dtype=torch.float64) / s_BHTT.abs().max()
-    tangents = (relative((bend * s_BHTT).tanh()) for bend in bends)
-    starts = [(float((t * y_BHTT).sum() / (t * t).sum().clamp(min=1e-300)), t) for t in tangents]
-    errors = [float((cap * t - y_BHTT).square().sum()) for cap, t in starts]
-    nearest = min(range(len(errors)), key=errors.__getitem__)
-    cap, bend = starts[nearest][0], float(bends[nearest])
+    queries = torch.linspace(0, s_BHTT.shape[2] - 1, min(_QUERIES, s_BHTT.shape[2])).long()
+    s, y, best = (x[:, :, queries] for x in (s_BHTT, y_BHTT, best_BHT1))
+    counts = y != 0
+
+    def relative(x: Tensor) -> Tensor:
+        return (x - x.gather(-1, best))[counts]
+
+    y = y[counts]
+    bends = torch.logspace(_LEAST, _MOST, _TRIED, dtype=torch.float64) / s.abs().max()
+    caps, errors = zip(*(_cap_and_error(relative((bend * s).tanh()), y) for bend in bends), strict=True)
+    nearest = min(range(_TRIED), key=errors.__getitem__)
+    cap, bend = caps[nearest], float(bends[nearest])
     for _ in range(_STEPS):
-        t_BHTT = (bend * s_BHTT).tanh()
-        if cap > 0 < bend and fits(cap * relative(t_BHTT)):
+        tangent = (bend * s).tanh()
+        off = y - cap * relative(tangent)
+        if cap > 0 < bend and float(off.abs().max()) <= most:
             return cap * bend, cap
-        columns = torch.stack([relative(t_BHTT), relative(cap * s_BHTT * (1 - t_BHTT.square()))], -1).flatten(0, -2)
-        off = (y_BHTT - cap * relative(t_BHTT)).flatten()
+        columns = torch.stack([relative(tangent), relative(cap * s * (1 - tangent.square()))], -1)
         step = torch.linalg.lstsq(columns, off[:, None]).solution[:, 0]
         cap, bend = cap + float(step[0]), bend + float(step[1])
     return None
+
+
+def _cap_and_error(tangent: Tensor, y: Tensor) -> tuple[float, float]:
+    cap = float((tangent * y).sum() / (tangent * tangent).sum().clamp(min=1e-300))
+    return cap, float((cap * tangent - y).square().sum())
