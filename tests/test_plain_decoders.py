@@ -236,10 +236,11 @@ class Encoder(Llama):
         return self.through(input_ids, attention_mask[:, None, None].bool())
 
 
-class Capped(SelfAttention):
+class Cubed(SelfAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
-        return torch.tanh(q @ k.mT / 3).mul(3).masked_fill(later, -1e9).softmax(-1) @ v
+        scores = q @ k.mT / 3
+        return (scores + scores**3).masked_fill(later, -1e9).softmax(-1) @ v
 
 
 class ByEinsum(SelfAttention):
@@ -381,7 +382,7 @@ def test_position_ids_are_those_of_the_call():
         (Convolved, r"counts them \(test_plain_decoders.py line \d+: `x = x \+ self.conv\("),
         (Attends, r"does not leave out what attention_mask pads \(test_plain_decoders.py line"),
         (Alibi, r"it adds a bias to its scores, which a cache does not have: write .* \(test_plain_decoders.py line"),
-        (partial(Opt, Capped), r"more with its scores than scale and mask them \(test_plain_decoders.py line"),
+        (partial(Opt, Cubed), r"more with its scores than scale, cap and mask them \(test_plain_decoders.py line"),
     ],
 )
 def test_what_is_in_the_way_is_named_with_its_line(make, said):

@@ -244,8 +244,11 @@ def test_alibi_goes_with_the_cache(name: str, cache: CacheName) -> None:
     agrees_in_parts(module, cached(plain, cache, "at-write"), cache)
 
 
-def test_other_slopes_have_no_cache() -> None:
-    assert "it adds a bias to its scores, which a cache does not have" in source_of(Steeper()).remarks[-1]
+def test_slopes_of_its_own_go_with_the_cache() -> None:
+    plain = source_of(Steeper())
+    assert "2 of them with ALiBi of the module's own slopes" in plain.remarks[-1]
+    assert plain.encoding is None
+    agrees_in_parts(Steeper(), cached(plain, "static", "at-write"), "static")
 
 
 def test_other_calls_in_long_inputs_leave_the_cache_out() -> None:
