@@ -41,7 +41,9 @@ def _as_stated(mask: Any, is_causal: bool | None = None, size: int | None = None
 
 def _decided(*args: Any, **kwargs: Any) -> Tensor:
     """A truth of lengths such as ``is_causal=T > 1`` is decided: PyTorch reads its arguments before any mode."""
-    given = [bool(each) if isinstance(each, torch.SymBool) else each for each in args]
-    named = {name: bool(each) if isinstance(each, torch.SymBool) else each for name, each in kwargs.items()}
+    given: list[Any] = [bool(each) if isinstance(each, torch.SymBool) else each for each in args]
+    named: dict[str, Any] = {
+        name: bool(each) if isinstance(each, torch.SymBool) else each for name, each in kwargs.items()
+    }
     answer: Tensor = SDPA(*given, **named)
     return answer

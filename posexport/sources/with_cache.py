@@ -60,7 +60,7 @@ def with_cache(source: Source, task: str | None) -> Source:
     if not reason:
         alone, others = _logits_alone(source)
         try:
-            decoder, attentions = _decoder(alone, alone.module) if layers else _plain(alone, alone.module)
+            decoder, attentions = (_decoder if layers else _plain)(alone, returning(user, alone.outputs))
             causal = True
         except NotCachedError as err:
             reason, causal = str(err), not isinstance(err, NotCausalError)

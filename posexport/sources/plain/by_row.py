@@ -51,7 +51,9 @@ def computed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         tokens = max((leaf for leaf in leaves if hasattr(leaf, _DATA)), key=lambda leaf: int(leaf.ndim))
         axes = max(leaf.ndim for leaf in leaves if isinstance(leaf, Tensor))
         for index in numbered:
-            aligned[index] = _aligned(leaves[index], axes, tokens)
+            rows = _aligned(leaves[index], axes, tokens)
+            # rows may be a view of more, which a trace cannot write to
+            aligned[index] = rows.clone() if index == 0 and _writes(func) else rows
     elif numbered and numbered[0] != 0 and _writes(func) and isinstance(leaves[0], Tensor):
         rows = getattr(leaves[numbered[0]], _ROWS).shape[0]
         positions(leaves[0], leaves[0].expand(rows, *leaves[0].shape).clone())
@@ -69,9 +71,9 @@ def computed(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def _writes(func: Callable[..., Any]) -> bool:
-    """Whether ``func`` changes its first argument and returns it."""
+    """Whether ``func`` changes its first argument."""
     name = getattr(func, "__name__", "")
-    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+    return name == "__setitem__" or name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
 def _of_rows(func: Callable[..., Any], leaves: list[Any], tree: Any, numbered: list[int]) -> list[Tensor]:
@@ -110,10 +112,13 @@ def _joined(func: Callable[..., Any], leaves: list[Any], tree: Any) -> Tensor:
 def _picked(leaves: list[Any], tree: Any) -> Tensor:
     """Of every row, along an axis counted without the batch."""
     given, named = tree_unflatten(leaves, tree)
-    table, axis, index = (*given, *(named[name] for name in ("input", "dim", "index")[len(given) :] if name in named))
-    rows = next(getattr(each, _ROWS).shape[0] for each in (table, index) if hasattr(each, _ROWS))
-    table, index = (getattr(each, _ROWS, each.expand(rows, *each.shape)) for each in (table, index))
-    return table.gather(axis if axis < 0 else axis + 1, index)
+    called = dict(zip(("input", "dim", "index"), given, strict=False)) | named
+    both = [called["input"], called["index"]]
+    rows = next(getattr(each, _ROWS).shape[0] for each in both if hasattr(each, _ROWS))
+    table, index = (getattr(each, _ROWS, each.expand(rows, *each.shape)) for each in both)
+    axis: int = called["dim"]
+    picked: Tensor = table.gather(axis if axis < 0 else axis + 1, index)
+    return picked
 
 
 def _aligned(of_all: Tensor, axes: int, tokens: Tensor) -> Tensor:
