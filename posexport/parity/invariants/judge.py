@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from posexport.parity.criterion import FACTOR
 from posexport.parity.invariants.promise import CONTENT, Changes, Promise
 from posexport.parity.report.points import Invariant, Outcome
 from posexport.parity.subjects.half import HALVES
 from posexport.parity.subjects.runner import RunError
 
+#: of the tolerance of values, `posexport.parity.criterion.FACTOR` times PyTorch's error: two runs with that error each
+_TWO_ERRORS = 2 / FACTOR
 #: the two runs of a promise compared
 Comparison = Callable[[Promise], Changes]
 
@@ -31,7 +34,10 @@ def judged(promise: Promise, name: str, length: int, test: Comparison, tolerance
         )
     # `min` in this order: a change that is not a number excuses nothing
     limits = {
-        output: promise.judge.tolerance(length, output, min(tolerances[output], changes[output]))
+        output: max(
+            promise.judge.tolerance(length, output, min(tolerances[output], changes[output])),
+            tolerances[output] * _TWO_ERRORS,
+        )
         for output, _ in measured
     }
     output, worst = max(measured, key=lambda pair: _ratio(pair[1].error, limits[pair[0]]))
