@@ -141,6 +141,7 @@ def test_tritonclient_over_http_and_grpc(served: Served) -> None:
     python = running.environment("mlserver") / "python"
     texts = ["A cat sits on the mat.", "ein Wörterbuch ☂", "b"]
     addresses = [f"127.0.0.1:{served.ports[name]}" for name in ADDRESSES[:2]]
+    workers = {worker.pid for worker in served.workers()}
     done = subprocess.run(
         [python, running.ROOT / "tests" / "engines" / "oip_client.py", *addresses, "embedder"],
         input=json.dumps(texts),
@@ -158,6 +159,10 @@ def test_tritonclient_over_http_and_grpc(served: Served) -> None:
             found[name]["errors"], ("input_ids holds 1000000", "got no texts"), strict=True
         ):
             assert (code, sentence in message) == (status, True), message
+    assert len(found["cancelled"]) == 40
+    assert {"StatusCode.CANCELLED", "StatusCode.DEADLINE_EXCEEDED"} <= set(found["cancelled"])
+    agree(np.array(found["after"]), served.session.encode(texts), "model in float32", np.float32)
+    assert {worker.pid for worker in served.workers()} == workers
 
 
 def test_a_worker_that_is_killed_loses_nothing_that_a_client_sends_again(served: Served) -> None:

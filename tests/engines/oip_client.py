@@ -5,6 +5,7 @@ Usage: python oip_client.py HTTP_ADDRESS GRPC_ADDRESS MODEL < texts.json
 
 import json
 import sys
+import threading
 
 import numpy as np
 import tritonclient.grpc
@@ -17,6 +18,24 @@ def text_input(kind, texts):
     array = np.array([text.encode() for text in texts], dtype=object)
     given.set_data_from_numpy(array, **({"binary_data": False} if kind is tritonclient.http else {}))
     return [given]
+
+
+def cancelled(client, model, texts, calls):
+    """Status of so many calls over gRPC that are cancelled as soon as they are sent, or that may take 1 ms."""
+    statuses, done = [], threading.Semaphore(0)
+
+    def came(result, error):
+        statuses.append("answered" if error is None else str(error.status()))
+        done.release()
+
+    given = text_input(tritonclient.grpc, texts)
+    for call in range(calls):
+        sent = client.async_infer(model, given, came, client_timeout=0.001 if call % 2 else None)
+        if not call % 2:
+            sent.cancel()
+    for _ in range(calls):
+        done.acquire(timeout=60)
+    return statuses
 
 
 def main(http: str, grpc: str, model: str) -> None:
@@ -42,7 +61,9 @@ def main(http: str, grpc: str, model: str) -> None:
             "vectors": answer.as_numpy("sentence_embedding").tolist(),
             "errors": errors,
         }
-    print(json.dumps(found))
+    statuses = cancelled(client, model, texts, 40)
+    after = client.infer(model, text_input(kind, texts)).as_numpy("sentence_embedding")
+    print(json.dumps({**found, "cancelled": statuses, "after": after.tolist()}))
 
 
 if __name__ == "__main__":
