@@ -27,6 +27,7 @@ import gpu as command  # noqa: E402
 import libraries  # noqa: E402  # of ci/cuda_dry
 import points  # noqa: E402
 import state  # noqa: E402
+from bundles import case_of  # noqa: E402
 from part import Setup  # noqa: E402
 from parts import PARTS, dry_run, parity  # noqa: E402
 
@@ -162,6 +163,13 @@ def test_definitions_compute_on_the_device_that_they_are_on(name: str) -> None:
         feeds = draw(point, source.inputs)
         found = copy.asked(lambda module, copy=copy, feeds=feeds: module(**copy.tensors(feeds)))
         assert {tensor.device.type for tensor in found} == {"meta"}, each
+
+
+def test_cases_are_those_of_the_dry_run() -> None:
+    rows = json.loads((ROOT / "ci" / "results" / "cuda-dry.json").read_bytes())["rows"]
+    keys = {row["case"] for row in rows}
+    assert any(key.endswith("filled-slots") for key in keys)
+    assert {case_of(key).key for key in keys} == keys
 
 
 def test_what_differs_from_the_dry_run_is_told() -> None:

@@ -20,11 +20,12 @@ class NotConvertedError(Exception):
 
 
 def case_of(name: str) -> "Case":
-    """``encoder-t5 fp16`` or ``decoder-rope fp16 static cache``."""
+    """``encoder-t5 fp16``, ``decoder-rope fp16 static cache`` or, by a lowering, ``... static cache filled-slots``."""
     from cases import Case
 
     model, precision, *rest = name.split()
-    return Case(model, precision, rest[0] if rest else "dynamic")
+    cache, lowering = rest[:1] or ["dynamic"], rest[2:] or ["auto"]
+    return Case(model, precision, *cache, *lowering)
 
 
 @contextmanager
@@ -40,6 +41,7 @@ def converted(case: "Case", setup: Setup, settings: tuple[str, ...] | None = Non
             target=setup.target(case.precision),
             precision=case.precision,
             cache=case.cache,
+            lowering=case.lowering,
             verify=False,
         )
         try:
