@@ -586,3 +586,26 @@ def test_more_inputs_may_take_more_calls() -> None:
         [B, "encoder_sequence_length", 6],
         [B, "encoder_sequence_length", 4],
     ]
+
+
+class Denoiser(nn.Module):
+    """An image of the size that its whole patches have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch, self.layer = nn.Conv2d(4, 20, 2, 2), nn.TransformerEncoderLayer(20, 5, 20, batch_first=True)
+        self.back = nn.ConvTranspose2d(20, 4, 2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.patch(x)
+        result: Tensor = self.back(self.layer(h.flatten(2).mT).mT.reshape(h.shape))
+        return result
+
+
+def test_whole_patches_put_together_have_sizes_of_their_own(tmp_path: Path) -> None:
+    module, example = Denoiser().eval(), torch.randn(2, 4, 12, 12)
+    assert module_source(module, example).outputs[0].axes == [B, 4, "output_height", "output_width"]
+    assert posexport.convert(module, tmp_path / "b", example_inputs=example, verify=False)
+    x = torch.randn(1, 4, 7, 10)
+    output = posexport.load(tmp_path / "b").run({"x": x.numpy()})["output"]
+    agree(output, module(x).detach().numpy(), "model in float32", np.float32)

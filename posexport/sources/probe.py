@@ -97,7 +97,7 @@ def probe(
     ]
     limits = with_ranges(limits, groups, ranges)
     first, second = two_sizes(base, limits, ranges)
-    outputs = output_axes(argument, trial.run, first, second)
+    outputs = output_axes(argument, trial.run, first, second, limits.size_steps)
     for spec, tensor in zip(outputs, trial.run(first).values(), strict=True):
         _sound(trial, spec.name, tensor)
     _repeats(trial, first)

@@ -24,7 +24,7 @@ def cancelled(client, model, texts, calls):
     """Status of so many calls over gRPC that are cancelled as soon as they are sent, or that may take 1 ms."""
     statuses, done = [], threading.Semaphore(0)
 
-    def came(result, error):
+    def came(_, error):
         statuses.append("answered" if error is None else str(error.status()))
         done.release()
 

@@ -1,6 +1,7 @@
 """The axes of outputs: each is an input's, a fixed size, or follows from inputs' sizes and has a name of its own."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from torch import Tensor
 
@@ -13,9 +14,13 @@ _Follows = tuple[int, ...]
 
 
 def output_axes(
-    argument: str, run: Callable[[Sizes], Mapping[str, Tensor]], first: Sizes, second: Sizes
+    argument: str,
+    run: Callable[[Sizes], Mapping[str, Tensor]],
+    first: Sizes,
+    second: Sizes,
+    steps: Mapping[str, int],
 ) -> list[OutputSpec]:
-    """``run``: the module at sizes; ``first`` and ``second`` differ in every axis.
+    """``run``: the module at sizes; ``first`` and ``second`` differ in every axis, which vary in ``steps``.
 
     Raises:
         PosexportError: outputs have other names or numbers of axes at other sizes.
@@ -29,14 +34,25 @@ def output_axes(
         )
     shapes = [{name: tuple(tensor.shape) for name, tensor in answer.items()} for answer in answers]
     derived = _Derived(run, first, second)
+    third = {axis: min(size + steps.get(axis, 1), second[axis]) for axis, size in first.items()}
+    near = _shapes(run, third)
     specs = []
     for name, shape in shapes[0].items():
         axes: list[Axis] = []
         for place, (a, b) in enumerate(zip(shape, shapes[1][name], strict=True)):
             match = [axis for axis in first if (first[axis], second[axis]) == (a, b)]
+            # patches put together again have an image's size only where that is a multiple of theirs
+            match = [axis for axis in match if name not in near or near[name][place] == third[axis]]
             axes.append(int(a) if a == b else match[0] if match else derived.name(name, place, (a, b)))
         specs.append(OutputSpec(name=name, axes=axes))
     return specs
+
+
+def _shapes(run: Callable[[Sizes], Mapping[str, Tensor]], sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """Of outputs; none where the module does not take the sizes."""
+    with suppress(PosexportError):
+        return {name: tuple(tensor.shape) for name, tensor in run(sizes).items()}
+    return {}
 
 
 class _Derived:
