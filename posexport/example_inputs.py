@@ -61,6 +61,8 @@ def random_ids(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) 
     """Random ids below the input's size; tokens are never the padding id."""
     if spec.size is None or spec.size < 1:
         raise PosexportError(f"input {spec.name} holds ids but its size is {spec.size}: say how many ids there are")
+    if spec.column_sizes:
+        return rng.integers(0, np.broadcast_to(spec.column_sizes, shape))
     if spec.role == "types" or spec.size == 1:
         return rng.integers(0, spec.size, shape)
     ids = rng.integers(0, spec.size - 1, shape)

@@ -70,6 +70,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             columns are multiples of ``size``), ``blocks`` (1 at tokens of an image, which attend to one another, 0
             at others; tokens of an image come in one call), ``lengths`` ([B]: how many tokens of each row's
             ``sequence_length`` are real, padding being on the right).
+        column_sizes: of ids [B, C] whose columns are numbered each by itself, the bound of each column.
         size: exclusive upper bound of ids; of grids, the patches that a token has in a row and a column.
         padding: the id at padded tokens.
         default: the value of every element where the input is left out; None: it must be given.
@@ -80,6 +81,7 @@ class InputSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     axes: list[Axis]
     role: Role
     size: int | None = None
+    column_sizes: list[int] = []
     padding: int = 0
     default: int | None = None
 

@@ -609,3 +609,31 @@ def test_whole_patches_put_together_have_sizes_of_their_own(tmp_path: Path) -> N
     x = torch.randn(1, 4, 7, 10)
     output = posexport.load(tmp_path / "b").run({"x": x.numpy()})["output"]
     agree(output, module(x).detach().numpy(), "model in float32", np.float32)
+
+
+COLUMNS = (7, 11, 3, 9)
+
+
+class Table(nn.Module):
+    """Columns of categories, each with an embedding of its own, and numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns = nn.ModuleList(nn.Embedding(count, 20) for count in COLUMNS)
+        self.numbers, self.layer = nn.Linear(6, 20), nn.TransformerEncoderLayer(20, 5, 20, batch_first=True)
+
+    def forward(self, categories: Tensor, numbers: Tensor) -> Tensor:
+        embedded = [column(categories[:, place]) for place, column in enumerate(self.columns)]
+        result: Tensor = self.layer(torch.stack([*embedded, self.numbers(numbers)], 1))[:, 0]
+        return result
+
+
+def test_columns_of_ids_are_no_sequence(tmp_path: Path) -> None:
+    categories = torch.stack([torch.tensor([count - 1, *torch.randint(0, count, (3,))]) for count in COLUMNS], 1)
+    example = {"categories": categories, "numbers": torch.randn(4, 6)}
+    source = module_source(Table().eval(), example)
+    assert [spec.axes for spec in source.inputs] == [[B, 4], [B, 6]]
+    assert source.inputs[0].column_sizes == list(COLUMNS)
+    assert posexport.convert(Table().eval(), tmp_path / "b", example_inputs=example).good
+    with pytest.raises(PosexportError, match=r"categories holds 3 at \[0, 2\]; it takes ids below \[7, 11, 3, 9\]"):
+        posexport.load(tmp_path / "b").run({"categories": [[6, 10, 3, 8]], "numbers": np.zeros((1, 6), np.float32)})

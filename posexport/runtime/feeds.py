@@ -219,6 +219,8 @@ def _check_values(spec: InputSpec, array: Array, reals: tuple[int, int]) -> None
         bad = (array != 0) & (array != 1)
     elif spec.role == "lengths":
         bad, needed = (array < reals[0]) | (array > reals[1]), f"lengths from {reals[0]} to {reals[1]}, the sequence's"
+    elif spec.column_sizes:
+        bad, needed = (array < 0) | (array >= spec.column_sizes), f"ids below {spec.column_sizes}, one for each column"
     else:
         most = np.iinfo(np.int64).max if spec.size is None else spec.size - 1
         least = -1 if spec.role == "positions" else 0

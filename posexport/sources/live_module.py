@@ -255,6 +255,10 @@ def _length(shapes: Mapping[str, list[Axis]], tensors: Mapping[str, Tensor]) -> 
     return next((tensors[name].shape[axes.index(SEQUENCE)] for name, axes in shapes.items() if SEQUENCE in axes), None)
 
 
+#: axes of ids in columns: a batch, and a number of columns
+_WITH_COLUMNS = 2
+
+
 def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> InputSpec:
     if tensor.is_floating_point():
         return InputSpec(name=name, dtype=MODEL_DTYPE.name, axes=axes, role="values")
@@ -265,7 +269,9 @@ def _spec(name: str, tensor: Tensor, axes: list[Axis], length: int | None) -> In
     if int(tensor.min()) < 0:
         raise PosexportError(f"input {name}: the example must hold ids from 0 on, got {int(tensor.min())}")
     # the only bound an example can give: what it holds is in range
-    return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=int(tensor.max()) + 1)
+    columns = [int(n) + 1 for n in tensor.amax(0)] if len(axes) == _WITH_COLUMNS and isinstance(axes[-1], int) else []
+    size = int(tensor.max()) + 1
+    return InputSpec(name=name, dtype="int64", axes=axes, role="tokens", size=size, column_sizes=columns)
 
 
 def _with_vocabularies(

@@ -249,7 +249,7 @@ def _changed(spec: InputSpec, tensor: Tensor) -> Tensor | None:
     elif spec.role == "lengths" and int(tensor.min()) > _PADDED:
         changed -= _PADDED
     elif spec.role in ("tokens", "types") and spec.size is not None:
-        changed = (spec.size - 1 - tensor).clamp(min=0)
+        changed = (torch.tensor(spec.column_sizes or spec.size) - 1 - tensor).clamp(min=0)
     elif spec.role == "values":
         changed = -tensor
     else:

@@ -45,10 +45,14 @@ class Varying:
 
 @dataclass(kw_only=True)
 class Classified:
-    """``fixed``: the failure of every axis that does not vary. ``base``: shapes that the module takes."""
+    """``fixed``: the failure of every axis that does not vary. ``base``: shapes that the module takes.
+
+    ``columns``: of those that do not vary, axes of which the module reads each place, and takes no fewer.
+    """
 
     varying: list[Varying] = field(default_factory=list)
     fixed: dict[TensorAxis, str] = field(default_factory=dict)
+    columns: set[TensorAxis] = field(default_factory=set)
     base: dict[str, tuple[int, ...]]
     outputs: dict[str, Tensor]
 
@@ -150,6 +154,8 @@ class Classify:
                 smaller = outputs if shows else self._calls(self._at(members, size - 1))
                 if members == (tensor_axis,) and self._is_cut(members, size, smaller, outputs):
                     self._found.fixed[tensor_axis] = f"the module reads the first {size} and leaves out what is beyond"
+                    if smaller is None:
+                        self._found.columns.add(tensor_axis)
                 elif not shows and self._is_held(members, size):
                     self._found.fixed[tensor_axis] = f"of sizes like {size}, a stride leaves out the rest"
                 elif smaller is not None or not self._is_floored(members, size):

@@ -117,10 +117,15 @@ def _shape(
     groups: Sequence[tuple[str, Varying]],
     found: Classified,
 ) -> list[Axis]:
-    """The axes of an input. The token axis of ids varies in any case: that it is fixed is an error, not a property."""
+    """The axes of an input. The token axis of ids varies in any case: that it is fixed is an error, not a property.
+
+    Columns of ids, of which the module reads each by its number, are none.
+    """
     tensor, names = tensors[name], {tensor_axis: label for label, group in groups for tensor_axis in group.members}
     axes: list[Axis] = [names.get((name, axis), size) for axis, size in enumerate(tensor.shape)]
     if not tensor.is_floating_point() and tensor.dim() == 2 and isinstance(axes[1], int) and SEQUENCE not in axes:
+        if (name, 1) in found.columns:
+            return axes
         if (name, 1) in found.fixed:
             raise _stuck(argument, SEQUENCE, (name, 1), found)
         axes[1] = SEQUENCE
