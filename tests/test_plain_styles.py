@@ -1,7 +1,9 @@
 """How decoders in the wild are written: capped scores, returned keys and values, functions as attributes."""
 
 import copy
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posexport.conversion.convert import convert
+from posexport.conversion.options import ConvertOptions
 from posexport.errors import PosexportError
 from posexport.export.trace import trace
 from posexport.options.recipe import CacheName
@@ -17,6 +21,7 @@ from posexport.parity.criterion import rows
 from posexport.parity.invariants.promise import take_tokens
 from posexport.sources.cached import cached
 from posexport.sources.live_module import module_source
+from posexport.sources.plain.decoder import PlainDecoder
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.small import in_short
 from tests.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, source_of
@@ -167,3 +172,28 @@ def test_weights_of_cross_attention_have_two_axes_of_tokens() -> None:
     kept = [row[keep] for row, _, keep in rows(y_BTS, y_BTS, axes, keep_BS)]
     np.testing.assert_array_equal(kept[1], y_BTS[1][:, keep_BS[1]].T)
     np.testing.assert_array_equal(take_tokens(y_BTS, axes, [0, 2], [1, 4]), y_BTS[:, [0, 2]][:, :, [1, 4]])
+
+
+@pytest.mark.parametrize(
+    "asked", in_short([{}, {"task": "text-generation"}, {"cache": "static"}], lambda asked: not asked), ids=str
+)
+def test_a_decoder_whose_cached_form_cannot_be_traced_is_converted_for_features(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = PlainDecoder.decode
+
+    def untraceable(*given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            raise RuntimeError("no such trace")
+        return decode(*given)
+
+    monkeypatch.setattr(PlainDecoder, "decode", untraceable)
+    options = ConvertOptions(example_inputs={"idx": IDS}, verify=False, **asked)
+    if asked:
+        with pytest.raises(PosexportError, match="cannot be traced: .*no such trace"):
+            convert(Opt().eval(), tmp_path / "b", options)
+        return
+    done = convert(Opt().eval(), tmp_path / "b", options)
+    assert done.manifest is not None
+    assert done.manifest.task == "features"
+    assert re.search(r"for features instead, .* cannot be traced: .*no such trace.*text-generation", done.remarks[-1])

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,7 @@ def write(
     """
     from posexport.conversion import why
     from posexport.export import layouts
+    from posexport.export.refusals.explain import NotTracedError
     from posexport.lowering import plan
     from posexport.precision.half.ports import with_precision
 
@@ -72,7 +74,15 @@ def write(
     tell(1, 2, "exporting")
     recipe = recipe_of(source, options, opset)
     compared = _compared_texts(options, recipe)
-    built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
+    try:
+        built = _exported(source, directory, options, layout, recipe, texts, with_float32=compared is not None)
+    except NotTracedError as err:
+        if options.task or source.kind != "python" or not source.limits.kv_cache:
+            raise
+        features = msgspec.structs.replace(options, task="features")
+        return _without_cache(
+            err, partial(write, directory, argument, features, progress, remark, name=name, variant=variant), remark
+        )
     _check_precision(recipe, built, remark)
     source = with_precision(source, recipe)
     try:
@@ -86,6 +96,24 @@ def write(
     _copy_files(source, directory)
     layout.write(directory, source)
     return Written(manifest_of(source, directory, built, recipe, report, on_texts), report)
+
+
+def _without_cache(
+    err: PosexportError, write_features: Callable[[], Written], remark: Callable[[str], None]
+) -> Written:
+    """The files of a decoder for features; ``err``: why those with a KV cache, which nobody asked for, are none."""
+    sentence = (
+        f"converted for features instead, without a KV cache: with one {err}; the task text-generation insists on it"
+    )
+    try:
+        written = write_features()
+    except MissedError:
+        remark(sentence)
+        raise
+    except PosexportError as without:  # an option may need the cache, or the module be none to trace
+        raise err from without
+    remark(sentence)
+    return written
 
 
 def _opset(options: ConvertOptions, layout: "Layout") -> int:

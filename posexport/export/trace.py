@@ -13,7 +13,7 @@ from torch import nn
 
 from posexport.errors import PosexportError
 from posexport.export import defaults
-from posexport.export.refusals.explain import cannot_trace, meaning
+from posexport.export.refusals.explain import NotTracedError, cannot_trace, meaning
 from posexport.export.size_equalities import size_equalities
 from posexport.export.sizes_used import SizesUsed, sizes_used
 from posexport.graph.edits import free_names
@@ -33,7 +33,8 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
     ``optimize``: let the exporter run onnxscript's optimiser.
 
     Raises:
-        PosexportError: the module cannot be traced, or fixes an axis that it declares dynamic.
+        NotTracedError: the module cannot be traced, or fixes an axis that it declares dynamic.
+        PosexportError: PyTorch cannot write ``opset``.
     """
     sizes = axis_sizes(source.inputs, source.limits.trace_sizes)
     kwargs = example(source.inputs, sizes)
@@ -63,7 +64,7 @@ def trace(source: Source, opset: int, *, optimize: bool = True) -> ir.Model:
             raise
         raise cannot_trace(source.name, err) from err
     if program is None:
-        raise PosexportError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
+        raise NotTracedError(f"{source.name} cannot be traced: torch.onnx.export returned nothing")
     got = program.model.opset_imports.get("")
     if got != opset:  # beyond the opsets it knows the exporter mixes two, without a word
         raise PosexportError(
@@ -110,18 +111,18 @@ def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
         if fits:
             value.shape = ir.Shape(spec.axes)
         else:
-            raise PosexportError(
+            raise NotTracedError(
                 f"{source.name}: input {spec.name} was traced with axes {got}, declared {spec.axes}; "
                 "an axis that the model fixes cannot be declared dynamic"
             )
     if len(model.graph.outputs) != len(source.outputs):
-        raise PosexportError(
+        raise NotTracedError(
             f"{source.name} gives {len(model.graph.outputs)} outputs, declared {[o.name for o in source.outputs]}"
         )
     free_names(model.graph, {out.name for out in source.outputs})
     for value, out in zip(model.graph.outputs, source.outputs, strict=True):
         if len(value.shape or ()) != len(out.axes):
-            raise PosexportError(
+            raise NotTracedError(
                 f"{source.name}: output {out.name} was traced with {len(value.shape or ())} axes, it has {out.axes} "
                 "when it is run; the module must compute the same while it is exported"
             )
@@ -131,14 +132,14 @@ def _name_axes(model: ir.Model, source: Source, used: SizesUsed) -> None:
         value.name, value.shape = out.name, ir.Shape(out.axes)
 
 
-def _fixed(source: Source, axis: str, size: int, used: SizesUsed) -> PosexportError:
+def _fixed(source: Source, axis: str, size: int, used: SizesUsed) -> NotTracedError:
     """What fixed an axis: a line of the user's, or a recurrent layer, which has none."""
     line, what = used.line_that_fixed(size), f"{axis} was fixed at {size} by the trace"
     layers = [(path, part) for path, part in source.module.named_modules() if isinstance(part, nn.RNNBase)]
     if layers and not line:
         path, part = layers[0]
         what += f" (nn.{type(part).__name__} {path.removeprefix('module.')})"
-    return PosexportError(f"{source.name}: {what}: {meaning(what, line)}")
+    return NotTracedError(f"{source.name}: {what}: {meaning(what, line)}")
 
 
 @contextmanager

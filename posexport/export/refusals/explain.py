@@ -22,14 +22,18 @@ _SUGGESTS = re.compile(
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def cannot_trace(name: str, err: BaseException) -> PosexportError:
+class NotTracedError(PosexportError):
+    """PyTorch's tracer cannot follow a module."""
+
+
+def cannot_trace(name: str, err: BaseException) -> NotTracedError:
     """What a module does that the tracer cannot follow; ``name``: the source's."""
     messages = [f"{type(each).__name__}: {each}" for each in _chain(err)]
     line = likely_line(err) or _line_of_node(err)
     sentence = meaning("\n".join(messages), line)
     quote = sentence or _first_words(messages[-1]) + (f" ({line})" if line else "")
     longer = sentence is not None or len(messages[-1]) > len(_first_words(messages[-1]))
-    return PosexportError(f"{name} cannot be traced: {quote}{_kept(err) if longer else ''}")
+    return NotTracedError(f"{name} cannot be traced: {quote}{_kept(err) if longer else ''}")
 
 
 def meaning(text: str, line: str) -> str | None:
