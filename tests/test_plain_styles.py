@@ -59,7 +59,20 @@ class Flattened(SelfAttention):
         return causal(scores.view(B, H, T, T)).softmax(-1) @ v
 
 
-@pytest.mark.parametrize("attention", [Capped, Tempered, Flattened])
+class NarrowValues(SelfAttention):
+    """Multi-head latent attention has keys wider than values: what is rotated beside what is not."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        y = F.scaled_dot_product_attention(q, k, v[..., :4], is_causal=True)
+        return torch.cat((y, v[..., 4:]), -1)
+
+
+class NarrowKeysByHand(SelfAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return causal(q[..., :4] @ k[..., :4].mT * 0.7).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("attention", [Capped, Tempered, Flattened, NarrowValues, NarrowKeysByHand])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_scores_of_its_own_go_with_the_cache(attention: type[nn.Module], cache: CacheName) -> None:
     module = Opt(attention)
@@ -190,7 +203,7 @@ def test_a_decoder_whose_cached_form_cannot_be_traced_is_converted_for_features(
     monkeypatch.setattr(PlainDecoder, "decode", untraceable)
     options = ConvertOptions(example_inputs={"idx": IDS}, verify=False, **asked)
     if asked:
-        with pytest.raises(PosexportError, match="cannot be traced: .*no such trace"):
+        with pytest.raises(PosexportError, match=r"cannot be traced: .*no such trace"):
             convert(Opt().eval(), tmp_path / "b", options)
         return
     done = convert(Opt().eval(), tmp_path / "b", options)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posexport.encodings.positions import Positions
@@ -103,3 +104,16 @@ class Caching:
 
     cache: Cache = field(default_factory=DynamicCache)
     rotation: RotationName = "at-write"
+
+
+def widened(x: Tensor, size: int) -> Tensor:
+    """``x`` with zeros behind its channels up to ``size``, which the cache has for keys and for values.
+
+    Products of queries and keys are the same with them; `narrowed` undoes it for the mean of values.
+    """
+    return x if x.shape[-1] == size else F.pad(x, (0, size - x.shape[-1]))
+
+
+def narrowed(x: Tensor, size: int) -> Tensor:
+    """The first ``size`` channels."""
+    return x if x.shape[-1] == size else x[..., :size]

@@ -14,6 +14,7 @@ from posexport.encodings.encoding import Encoding
 from posexport.errors import PosexportError
 from posexport.nn.attention import additive, attend, sees_any
 from posexport.nn.cached_call import CachedCall
+from posexport.nn.caching import narrowed, widened
 from posexport.nn.scoring import SoftCapped
 from posexport.sources.plain import by_row, sites
 from posexport.sources.plain.plan import Context, Count, Last, Numbers, Plan, Rows, Scores, Step
@@ -131,8 +132,9 @@ class CachedMode(Recognised):
         if len(how.scale) > 1:
             q_BHTD = q_BHTD * torch.tensor(how.scale, dtype=q.dtype, device=q.device)[:, None, None]
             scale = 1.0
-        kv_heads, _ = self._plan.shapes[len(call.present)]
+        kv_heads, size = self._plan.shapes[len(call.present)]
         k_BGTD, v_BGTD = (each_once(x, x.shape[1] // kv_heads) for x in (k_BHTD, v_BHTD))
+        q_BHTD, k_BGTD, v_BGTD = (widened(x, size) for x in (q_BHTD, k_BGTD, v_BGTD))
         past = None if call.past is None else call.past[len(call.present)]
         term = self._terms[len(call.present)]
         kept = call.at.kept(term, k_BGTD, v_BGTD, past)
@@ -150,5 +152,5 @@ class CachedMode(Recognised):
             buffers=kept.buffers,
         )
         assert mask is not None
-        context_BHTD = of_seeing(context_BHTD, sees_any(mask, causal).mT)
+        context_BHTD = of_seeing(narrowed(context_BHTD, v.shape[-1]), sees_any(mask, causal).mT)
         return context_BHTD if axes == _SPLIT else context_BHTD.flatten(0, 1)

@@ -162,10 +162,8 @@ class Recording(Recognised):
     def _found(self, k: Tensor, v: Tensor, seen: Order | str) -> None:
         """``seen``: what the mask leaves, or why a cache cannot go through."""
         rows = self._order.real_BT.shape[0]
-        self._shapes.append((shared_heads.kv_heads(k, v, rows), k.shape[-1]))
+        self._shapes.append((shared_heads.kv_heads(k, v, rows), max(k.shape[-1], v.shape[-1])))
         reason = seen if isinstance(seen, str) else ""
-        if not reason and v.shape[-1] != k.shape[-1]:
-            reason = "its values are not as wide as its keys"
         self._causal += reason != causality.LATER
         self._slopes.append(() if isinstance(seen, str) else seen.slopes)
         self._windows.append((None if isinstance(seen, str) else seen.window, _line()))

@@ -23,7 +23,7 @@ from posexport.encodings.nope import NoPE
 from posexport.encodings.positions import Positions
 from posexport.nn.attention import additive, attend, lowest
 from posexport.nn.cached_call import CachedCall, NotCachedError, current
-from posexport.nn.caching import KeysAndValues
+from posexport.nn.caching import KeysAndValues, narrowed, widened
 from posexport.nn.scoring import SoftCapped
 from posexport.sources.plain.plan import NotCausalError
 from posexport.sources.recognise import masks
@@ -222,12 +222,12 @@ def _cached(
 ) -> Tensor:
     """Of the new tokens to the cached ones and themselves, or to an encoder's states."""
     layer, width = call.next_layer(), v.shape[-1]
-    q, k, v = (x if x.shape[-1] == layer.size else F.pad(x, (0, layer.size - x.shape[-1])) for x in (q, k, v))
+    q, k, v = (widened(x, layer.size) for x in (q, k, v))
     if isinstance(call, CrossingCall):
         call.present.extend([(k, v)] if layer.cross else [])
         return q[..., :width]
     context = (_to_states if layer.cross else _to_tokens)(call, layer, q, k, v, scale=scale, cap=cap, sink=sink)
-    return context if width == layer.size else context[..., :width]
+    return narrowed(context, width)
 
 
 def _to_tokens(
