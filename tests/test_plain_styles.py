@@ -24,7 +24,7 @@ from posexport.sources.live_module import module_source
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
 from tests.small import in_short
-from tests.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, source_of
+from tests.test_plain_decoders import IDS, LONGEST, C, H, Opt, SelfAttention, V, alone, source_of
 from tests.test_plain_windows import agrees_in_parts
 from tests.tolerances import agree
 
@@ -210,3 +210,23 @@ def test_a_decoder_whose_cached_form_cannot_be_traced_is_converted_for_features(
     assert done.manifest is not None
     assert done.manifest.task == "features"
     assert re.search(r"for features instead, .* cannot be traced: .*no such trace.*text-generation", done.remarks[-1])
+
+
+class Cropped(Opt):
+    """nanoGPT's generate, as a part of forward."""
+
+    def forward(self, idx: Tensor) -> Tensor:
+        return super().forward(idx if idx.shape[1] <= 23 else idx[:, -23:])
+
+
+def test_a_module_that_cuts_long_inputs_takes_those_that_it_does_not_cut() -> None:
+    module = Cropped()
+    source = source_of(module)
+    assert (source.task, source.limits.max_length) == ("text-generation", 23)
+    assert any(
+        "cuts longer inputs: its output output has the shape [1, 23, 53] at length 24" in remark
+        for remark in source.remarks
+    )
+    trace(source, opset=18)
+    logits, *_ = source.module(IDS)
+    agree(logits.detach().numpy(), alone(module, IDS).numpy(), "attention", np.float32)

@@ -35,6 +35,8 @@ class Trial:
         self.module = self.fresh() if self.small else module
         self.shapes = self.table_shapes()
         self.watched = self.small
+        #: axes of inputs, with axes of outputs, by name and number, that have their size; see `follow`
+        self.followed: set[tuple[str, str, int]] = set()
 
     def fresh(self) -> nn.Module:
         return copied(self.argument, self.original)
@@ -70,7 +72,7 @@ class Trial:
             if spec.role == "tokens" and spec.size is not None:
                 tensors[spec.name].fill_(max(spec.size - from_last, 0))
         try:
-            self(tensors)
+            answer = self(tensors)
         except BaseException as err:
             if isinstance(err, KeyboardInterrupt):
                 raise
@@ -78,7 +80,29 @@ class Trial:
                 raise NoRoomError from err
             line = likely_line(err)
             return f"the module raised {raised(err)} at {_at(sizes)}" + (f" ({line})" if line else "")
-        return self.grown(sizes)
+        return self.grown(sizes) or self.cut(sizes, answer)
+
+    def follow(self, axis: str, first: Sizes, second: Sizes) -> None:
+        """Note the axes of outputs that have the size of ``axis`` at both, for `attempt` to see where one ends."""
+
+        def equal(sizes: Sizes) -> set[tuple[str, str, int]]:
+            shapes = {name: tensor.shape for name, tensor in self.run(sizes).items()}
+            return {
+                (axis, name, at)
+                for name, shape in shapes.items()
+                for at in range(len(shape))
+                if shape[at] == sizes[axis]
+            }
+
+        self.followed |= equal(first) & equal(second)
+
+    def cut(self, sizes: Sizes, answer: Mapping[str, Tensor]) -> str:
+        """Which output does not follow the inputs any more; nothing where all do."""
+        for axis, name, number in self.followed:
+            got = list(answer[name].shape) if name in answer else None
+            if got is None or got[number : number + 1] != [sizes[axis]]:
+                return f"the module cuts longer inputs: its output {name} has the shape {got} at {_at(sizes)}"
+        return ""
 
     def table_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor that the module holds."""

@@ -1,5 +1,8 @@
 """The largest size of every axis that a user's module takes, by trying."""
 
+import contextlib
+
+from posexport.errors import PosexportError
 from posexport.sources.axes.limits import search_samples
 from posexport.sources.axes.sizes import Range
 from posexport.sources.length_search import LONGEST, Found, search
@@ -23,6 +26,9 @@ def of_tokens(trial: Trial, base: Sizes, axis: str, limits: LengthContract, step
     # an encoding of posexport's says what is known; a table of the module's own may still be shorter
     if known is not None and known <= base[axis]:
         return Found(known)
+    if base[axis] > step:
+        with contextlib.suppress(PosexportError):  # it may take no shorter one
+            trial.follow(axis, alone, {**alone, axis: base[axis] - step})
     try:
         if known is not None and known <= _AT_ONCE and not attempt(known):
             return Found(known)
