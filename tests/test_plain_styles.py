@@ -20,6 +20,7 @@ from posexport.options.recipe import CacheName
 from posexport.parity.criterion import rows
 from posexport.parity.invariants.promise import take_tokens
 from posexport.sources.cached import cached
+from posexport.sources.example import axis_sizes, example
 from posexport.sources.live_module import module_source
 from posexport.sources.plain.decoder import PlainDecoder
 from posexport.spec import BATCH, ENCODER_SEQUENCE, SEQUENCE
@@ -230,3 +231,22 @@ def test_a_module_that_cuts_long_inputs_takes_those_that_it_does_not_cut() -> No
     trace(source, opset=18)
     logits, *_ = source.module(IDS)
     agree(logits.detach().numpy(), alone(module, IDS).numpy(), "attention", np.float32)
+
+
+class Stacked(Opt):
+    """Past keys and values as one tensor, of which the number of past tokens is the start of positions."""
+
+    def forward(self, idx: Tensor, past: Tensor) -> Tensor:
+        before = past.shape[4]
+        x = self.wte(idx) + self.wpe(torch.arange(before, before + idx.shape[1]))
+        x = x + past[0, 0].mean((1, 2, 3))[:, None, None]
+        logits: Tensor = self.lm_head(x)
+        return logits
+
+
+def test_past_keys_as_one_tensor_fail_with_what_to_do() -> None:
+    source = module_source(Stacked(), {"idx": IDS, "past": torch.randn(2, 2, 2, H, 7, C // H)})
+    lengths = dict.fromkeys((SEQUENCE, ENCODER_SEQUENCE), LONGEST - 1)
+    with pytest.raises(PosexportError, match=r"the example has past: leave it out.*gives a decoder a KV cache") as err:
+        source.module(**example(source.inputs, axis_sizes(source.inputs, lengths)))
+    assert "--max-length" not in str(err.value)

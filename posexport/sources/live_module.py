@@ -25,7 +25,7 @@ from posexport.sources.made_ready import made_ready
 from posexport.sources.no_fast_path import no_fast_path
 from posexport.sources.probe import probe
 from posexport.sources.source import Source
-from posexport.sources.user_module import by_name, copied
+from posexport.sources.user_module import PAST_IS_OURS, by_name, copied
 from posexport.sources.weights import digest
 from posexport.spec import (
     BATCH,
@@ -142,8 +142,8 @@ def _check_example(argument: str, name: Any, tensor: Any) -> None:
     """PosexportError where an input cannot be told by its example."""
     if isinstance(name, str) and isinstance(tensor, list | tuple | Mapping):
         raise PosexportError(
-            f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; leave "
-            "it out where forward takes None: past keys and values are posexport's, which gives a decoder a KV cache"
+            f"{argument}: the example of {name} is a {type(tensor).__name__}, and an input must be one tensor; "
+            f"{PAST_IS_OURS}"
         )
     if not isinstance(name, str) or not isinstance(tensor, Tensor):
         raise PosexportError(f"{argument}: inputs must map names to tensors, got {name!r}: {type(tensor).__name__}")

@@ -27,6 +27,11 @@ from posexport.spec import BATCH, SEQUENCE, InputSpec, OutputSpec
 _M = TypeVar("_M", bound=nn.Module)
 #: characters of a library's message that are quoted
 _QUOTED = 300
+#: what an example is told that holds past keys and values
+PAST_IS_OURS = (
+    "leave it out, and let forward take None for it: past keys and values are posexport's, which gives a decoder a KV "
+    "cache"
+)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -98,6 +103,8 @@ class UserModule(nn.Module):
             )
         if (wide, key) in self.taken:
             return PosexportError(f"{said}, and took other values of the same sizes; it must take them all")
+        if past := [spec.name for spec in self.inputs if looks_past(spec)]:
+            return PosexportError(f"{said}; the example has {', '.join(past)}: {PAST_IS_OURS}")
         length = sizes.get(SEQUENCE)
         longest = max((dict(taken).get(SEQUENCE, 0) for _, taken in self.taken), default=0)
         if length is not None and 0 < longest < length:
@@ -189,6 +196,11 @@ def _leaves(answer: Any, path: str) -> Iterator[tuple[str, Any]]:
         return
     for key, value in items:
         yield from _leaves(value, f"{path}.{key}" if path else str(key))
+
+
+def looks_past(spec: InputSpec) -> bool:
+    """Whether an input is called as past keys and values are, and has their axes."""
+    return spec.role == "values" and len(spec.axes) > 3 and any(word in spec.name for word in ("past", "cache"))
 
 
 def sizes_of(inputs: Sequence[InputSpec], tensors: Mapping[str, Tensor]) -> dict[str, int]:
